@@ -1,0 +1,52 @@
+# `make demo` and `make test` set up everything they need in .venv, and nothing else has to be typed.
+PYTHON ?= python3
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+CONSTRAINTS := constraints/python$(VERSION).txt
+BIN := .venv/bin
+# torch's threads and pytest's workers would fight for the same cores
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.PHONY: demo test quick lint format bench constraints clean
+
+demo: .venv/ready
+	$(BIN)/python -m scoremh.experiments.mixture --out out
+
+test: lint
+	$(TEST) -n 2
+
+quick: .venv/ready
+	$(TEST) -n 2 -m "not slow"
+
+lint: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Ratios to one bare forward of the score network, and peers in an environment of the benchmark's own.
+bench: .venv/ready .venv-bench/ready
+	$(BIN)/python -m benchmarks.cost --peers .venv-bench/bin/python --write docs/benchmarks.md
+
+.venv/ready: pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -m venv .venv
+	PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+.venv-bench/ready: benchmarks/requirements.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --requirement $<
+	touch $@
+
+$(CONSTRAINTS):
+	@echo "expected Python 3.11, 3.12 or 3.13, got $(VERSION) from '$(PYTHON)'. Run: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1
+
+# Pin what resolves now, every direct and indirect dependency.
+constraints:
+	$(PYTHON) constraints/resolve.py
+
+clean:
+	rm -rf .venv .venv-bench out

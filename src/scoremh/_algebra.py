@@ -1,0 +1,67 @@
+"""Small operations over chains and along a line.
+
+`D = log p(x') - log p(x) = int_0^1 s(x + t v) . v dt` with `v = x' - x`: a quadrature is a list of nodes t in [0, 1]
+and weights w, and the integral is `(sum_i w_i s(x + t_i v)) . v`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from scoremh.types import ScoreFn
+
+
+def inner(a: Float[Tensor, "chain *event"], b: Float[Tensor, "chain *event"]) -> Float[Tensor, " chain"]:
+    """Return the inner product of two events, one per chain."""
+    return (a * b).flatten(1).sum(1)
+
+
+def per_chain(value: Tensor, like: Tensor) -> Tensor:
+    """Reshape `(chain,)` so that it broadcasts against `(chain, *event)`."""
+    return value.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+def rows_finite(x: Float[Tensor, "chain *event"]) -> Bool[Tensor, " chain"]:
+    """Say which chains hold finite numbers only. (0 times NaN or inf is NaN: three times faster than isfinite.)"""
+    return x.mul(0).flatten(1).sum(1) == 0
+
+
+class Quadrature(NamedTuple):
+    """Weights at both ends of [0, 1], and nodes with their weights strictly inside."""
+
+    ends: float
+    nodes: tuple[float, ...]
+    weights: tuple[float, ...]
+
+
+def newton_cotes(inside: int, *, simpson: bool) -> Quadrature:
+    """Return the composite trapezoid or Simpson rule with `inside` equally spaced inner nodes."""
+    intervals = inside + 1
+    weights = np.full(intervals + 1, 1 / intervals)
+    weights[[0, -1]] /= 2
+    if simpson:
+        weights[1::2] *= 4 / 3
+        weights[2:-1:2] *= 2 / 3
+        weights[[0, -1]] *= 2 / 3
+    nodes = np.arange(1, intervals) / intervals
+    return Quadrature(float(weights[0]), tuple(nodes.tolist()), tuple(weights[1:-1].tolist()))
+
+
+def gauss_legendre(inside: int) -> Quadrature:
+    """Return the Gauss-Legendre rule: inner nodes only, exact for polynomials of degree 2 inside - 1."""
+    nodes, weights = np.polynomial.legendre.leggauss(inside)
+    return Quadrature(0.0, tuple(((nodes + 1) / 2).tolist()), tuple((weights / 2).tolist()))
+
+
+def scores_along(score: ScoreFn, x: Tensor, v: Tensor, nodes: tuple[float, ...]) -> Float[Tensor, "node chain *event"]:
+    """Return s(x + t v) for all nodes t, in one batched score call."""
+    t = torch.tensor(nodes, dtype=x.dtype, device=x.device).reshape(-1, *(1,) * x.ndim)
+    return score((x + t * v).flatten(0, 1)).reshape(len(nodes), *x.shape)
+
+
+def weighted_sum(weights: tuple[float, ...], values: Float[Tensor, "node *rest"]) -> Float[Tensor, "*rest"]:
+    """Return sum_i w_i values[i]."""
+    return torch.tensordot(torch.tensor(weights, dtype=values.dtype, device=values.device), values, dims=1)

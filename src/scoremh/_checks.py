@@ -1,0 +1,78 @@
+"""One format for every error: what was expected, what came, what to do."""
+
+import math
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def message(expected: str, got: object, fix: str) -> str:
+    """Return the text of an error."""
+    return f"expected {expected}, got {got}. {fix}"
+
+
+def describe(x: object) -> str:
+    """Say what a value is in few words: shape and dtype of a tensor, the type of anything else."""
+    if isinstance(x, Tensor):
+        return f"a {str(x.dtype).removeprefix('torch.')} tensor of shape {tuple(x.shape)}"
+    return f"{type(x).__name__} {x!r}"
+
+
+def brief(part: Any) -> str:
+    """Return a dataclass as one would type it: only the fields that differ from their defaults."""
+    shown = []
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, Tensor):
+            shown.append(f"{field.name}=<{describe(value).removeprefix('a ')}>")
+        elif value is not field.default:
+            shown.append(f"{field.name}={value!r}")
+    return f"{type(part).__name__}({', '.join(shown)})"
+
+
+def positive(value: float, name: str) -> None:
+    """Refuse a number that is not finite and above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        fix = f"Pass {name} as a Python number, for example {name}=0.1."
+        raise TypeError(message(f"{name} to be a number", describe(value), fix))
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(message(f"{name} to be finite and above 0", value, f"Choose a positive {name}, or use tune()."))
+
+
+def count(value: int, name: str, *, at_least: int = 1) -> None:
+    """Refuse anything but a whole number of at least `at_least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(message(f"{name} to be an int", describe(value), f"Pass a whole number as {name}."))
+    if value < at_least:
+        raise ValueError(message(f"{name} of at least {at_least}", value, f"Pass a larger {name}."))
+
+
+def events(x: Tensor, name: str = "x", *, finite: bool = True) -> None:
+    """Refuse anything but a floating tensor `(chain, *event)` with at least one chain and, unless told, finite values."""
+    if not isinstance(x, Tensor):
+        fix = "Convert it with torch.as_tensor(..., dtype=torch.get_default_dtype())."
+        raise TypeError(message(f"{name} to be a torch.Tensor", describe(x), fix))
+    if not x.is_floating_point():
+        raise TypeError(message(f"{name} to be a floating tensor", describe(x), f"Call {name}.float() first."))
+    if x.ndim < 2 or x.numel() == 0:
+        fix = f"The first axis is the chain: one chain of two coordinates is (1, 2). Try {name}[None] or {name}[:, None]."
+        raise ValueError(message(f"{name} of shape (chain, *event) with at least one chain", describe(x), fix))
+    if finite and not x.isfinite().all():
+        bad = (~x.isfinite().flatten(1).all(1)).nonzero().flatten().tolist()
+        fix = f"Remove or replace those rows; the first is {name}[{bad[0]}]."
+        raise ValueError(message(f"{name} to be finite", f"NaN or inf in {len(bad)} of {len(x)} rows", fix))
+
+
+def answer(value: object, like: Tensor, shape: torch.Size, name: str) -> None:
+    """Refuse what a user's function returned unless it is a tensor of this shape and of the dtype and device of `like`."""
+    expected = f"{name}(x) to be a {str(like.dtype).removeprefix('torch.')} tensor of shape {tuple(shape)} on {like.device}"
+    if not isinstance(value, Tensor):
+        raise TypeError(message(expected, describe(value), "Return a torch.Tensor."))
+    if value.shape != shape:
+        fix = f"x has shape {tuple(like.shape)}: the first axis is the chain, and {name} answers every chain on its own."
+        raise ValueError(message(expected, describe(value), fix))
+    if value.dtype != like.dtype or value.device != like.device:
+        fix = f"Convert the network or the initial points, for example net.to(x.dtype) or {name}(x).to(x)."
+        raise TypeError(message(expected, f"{describe(value)} on {value.device}", fix))

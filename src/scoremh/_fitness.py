@@ -1,0 +1,89 @@
+"""Whether a target, a proposal and a rule fit together: refused where the kernel is built, or where it is first run."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from scoremh import _checks
+from scoremh.acceptance import LineIntegral, Taylor
+from scoremh.proposals import MALA
+from scoremh.types import Acceptance, Point, Proposal, Target
+
+
+class DegenerateRuleWarning(UserWarning):
+    """A proposal and a rule that cancel: the density no longer enters the decision."""
+
+
+def check_needs(target: Target, proposal: Proposal, acceptance: Acceptance) -> None:
+    """Refuse a target that lacks what the proposal or the rule needs."""
+    if target.score is None and target.log_density is None:
+        fix = "Pass Target(score=...) or Target(log_density=...), or one of scoremh.targets."
+        raise ValueError(_checks.message("a target with a score or a log density", "a target with neither", fix))
+    for part in (proposal, acceptance):
+        if target.log_density is None and "log_density" in part.needs:
+            fix = "Use LineIntegral(), which integrates the score, or give the target a log_density."
+            raise ValueError(_checks.message(f"a target with a log_density, which {part} needs", "a score only", fix))
+        if target.score is None and part.needs & {"score", "inner_score"}:
+            fix = "Use RandomWalk(std) with Exact(), or targets.from_log_density(log_density) for a score by autograd."
+            raise ValueError(_checks.message(f"a target with a score, which {part} needs", "a log density only", fix))
+
+
+def warn_if_degenerate(proposal: Proposal, acceptance: Acceptance) -> None:
+    """Warn where the trapezoid rule meets MALA, whose q ratio holds the same terms with the other sign."""
+    trapezoid = isinstance(acceptance, LineIntegral) and acceptance.rule == "trapezoid" and acceptance.inner_nodes == 0
+    averaged = isinstance(acceptance, Taylor) and acceptance.order == 1 and acceptance.average
+    if isinstance(proposal, MALA) and (trapezoid or averaged):
+        text = (
+            f"{acceptance} with MALA is degenerate: log r = (h / 4) (|s(x)|^2 - |s(x')|^2) exactly, so the density cancels "
+            'and the rule only prefers small scores. Use LineIntegral("simpson"), one score call more.'
+        )
+        warnings.warn(text, DegenerateRuleWarning, stacklevel=3)
+
+
+def check_start(target: Target, x: Tensor) -> None:
+    """Refuse initial points that are no chains, not finite, or outside the support."""
+    _checks.events(x, "initial")
+    if target.support is None:
+        return
+    inside = target.support(x)
+    if not isinstance(inside, Tensor) or inside.dtype != torch.bool or inside.shape != x.shape[:1]:
+        expected = f"support(x) to be a bool tensor of shape ({len(x)},)"
+        raise ValueError(_checks.message(expected, _checks.describe(inside), "Answer once for every chain."))
+    if not inside.all():
+        outside = (~inside).nonzero().flatten()
+        fix = f"Start where p(x) > 0; the first outside is initial[{int(outside[0])}]."
+        got = f"{len(outside)} of {len(x)} outside"
+        raise ValueError(_checks.message("initial points inside the target's support", got, fix))
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Say what to do where a score differentiates inside: autograd records nothing under torch.inference_mode."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "grad" not in str(error) and "inference" not in str(error).lower():
+            raise
+        fix = (
+            "Sampling runs under torch.inference_mode. Build the target with targets.from_log_density(log_density), "
+            "or open `with torch.inference_mode(False), torch.enable_grad():` inside the score and clone x there."
+        )
+        got = f"{type(error).__name__}: {error}"
+        raise RuntimeError(_checks.message("a score that needs no autograd graph", got, fix)) from error
+
+
+def check_answers(point: Point) -> None:
+    """Refuse a score or log density of a wrong shape, dtype or device, and a start where p is 0."""
+    x = point.x
+    if point.score is not None:
+        _checks.answer(point.score, x, x.shape, "score")
+    if point.log_density is not None:
+        _checks.answer(point.log_density, x, x.shape[:1], "log_density")
+        bad = (~point.log_density.isfinite()).nonzero().flatten()
+        if len(bad):
+            got = f"{len(bad)} of {len(x)} with a log density that is not finite"
+            fix = f"Start where p(x) > 0; the first such is initial[{int(bad[0])}]."
+            raise ValueError(_checks.message("initial points of positive density", got, fix))

@@ -1,0 +1,96 @@
+"""A run on disk, so that a killed one goes on where it was.
+
+A folder holds `run.json`, which says what the run is, and for every block of chains numbered parts: the draws made since the part
+before, and all that the next step needs (positions, scores, the generator's state). A part is written whole or not at all.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from scoremh import _checks
+from scoremh.types import Point
+
+
+class State(NamedTuple):
+    """Where a block of chains is."""
+
+    point: Point
+    done: int
+    score_calls: int
+
+
+def fingerprint(x: Tensor) -> str:
+    """Return a hash of a tensor's shape, dtype and values."""
+    raw = x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return hashlib.sha256(f"{x.dtype}{tuple(x.shape)}".encode() + raw).hexdigest()
+
+
+class Store:
+    """A folder that holds one run."""
+
+    def __init__(self, folder: str | Path, header: dict[str, object], *, any_seeds: bool) -> None:
+        """Begin a run in the folder, or find the same run there.
+
+        Args:
+            folder: Made if it is not there.
+            header: What the run is; another one in the folder is refused.
+            any_seeds: Take the seeds of the run that is there, whatever they are.
+        """
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "run.json"
+        if not path.exists():
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps(header, indent=2))
+            os.replace(partial, path)
+        found = json.loads(path.read_text())
+        differing = [key for key in header if found.get(key) != header[key] and not (key == "seeds" and any_seeds)]
+        if differing:
+            key = differing[0]
+            fix = "Use another folder, or delete this one to begin again."
+            expected = f"{path} to hold this run, with {key} = {header[key]!r}"
+            raise ValueError(_checks.message(expected, f"{key} = {found.get(key)!r}", fix))
+        self.seeds: list[int] = found["seeds"]
+
+    def _parts(self, block: int) -> list[Path]:
+        return sorted(self.folder.glob(f"block-{block:05}-part-*.safetensors"))
+
+    def save(self, block: int, state: State, generator: torch.Generator, first: int, records: dict[str, Tensor]) -> None:
+        """Add a part: the records of the draws from `first` on, and the state after them."""
+        tensors = {f"record.{name}": rows.contiguous() for name, rows in records.items()}
+        tensors |= {f"point.{name}": part for name, part in state.point._asdict().items() if part is not None}
+        tensors["generator"] = generator.get_state()
+        metadata = {"first": str(first), "done": str(state.done), "score_calls": str(state.score_calls)}
+        path = self.folder / f"block-{block:05}-part-{len(self._parts(block)):06}.safetensors"
+        partial = path.with_suffix(".partial")
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, metadata)
+        os.replace(partial, path)
+
+    def load(self, block: int, generator: torch.Generator, records: dict[str, Tensor]) -> State | None:
+        """Fill in the records and the generator from all parts of a block, and return the state after the last."""
+        state = None
+        for path in self._parts(block):
+            try:
+                with safe_open(path, framework="pt") as part:
+                    metadata, names = part.metadata(), set(part.keys())
+                    first = int(metadata["first"])
+                    for name, rows in records.items():
+                        values = part.get_tensor(f"record.{name}")
+                        rows[:, first : first + values.shape[1]] = values
+                    fields = {name: f"point.{name}" for name in Point._fields if f"point.{name}" in names}
+                    like = records["draws"]
+                    point = Point(**{name: part.get_tensor(key).to(like.device) for name, key in fields.items()})
+                    generator.set_state(part.get_tensor("generator"))
+                    state = State(point, int(metadata["done"]), int(metadata["score_calls"]))
+            except (SafetensorError, KeyError, TypeError) as error:
+                fix = "Delete this part and the later ones of its block: the run goes on from the part before."
+                raise ValueError(_checks.message("a part of a run", f"{path}, which cannot be read ({error})", fix)) from error
+        return state

@@ -1,0 +1,274 @@
+r"""Acceptance rules a(x', x): exact, always, expanded from the score (Taylor), or integrated from it (line integral).
+
+With `v = x' - x`, every rule but `Always` estimates
+
+    log r(x', x) = D + log q(x | x') - log q(x' | x),    D = log p(x') - log p(x) = int_0^1 s(x + t v) . v dt
+
+and accepts with `min(1, r)` (Metropolis) or `r / (1 + r)` (Barker). Metropolis accepts more at the same law (Peskun).
+
+| rule | D | score calls beside s(x), s(x') | error in the step eps |
+|---|---|---|---|
+| `Exact()` | log p(x') - log p(x) | 0 | 0 |
+| `Taylor(1)` | s(x).v | 0 | eps^2, one-sided |
+| `Taylor(2)` | s(x).v + v.J(x)v / 2 | one JVP | eps^3, one-sided |
+| `Taylor(1, average=True)` | (s(x) + s(x')).v / 2 | 0 | eps^3 |
+| `Taylor(2, average=True)` | the same + v.(J(x) - J(x'))v / 4 | two JVPs | eps^3, twice the constant |
+| `LineIntegral("trapezoid")` | as `Taylor(1, average=True)` | 0 | eps^3 |
+| `LineIntegral("simpson")` | (s(x) + 4 s(x + v/2) + s(x')).v / 6 | 1 | eps^5 |
+| `LineIntegral("gauss", nodes=k)` | Gauss-Legendre | k, in one call | eps^(2k+1) |
+| `LineIntegral("adaptive")` | Romberg, refined where the decision could flip | 1 and a few | as far as it matters |
+
+The one-sided rules are not antisymmetric in (x, x'): they are a Metropolis rule for no density.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from scoremh import _checks
+from scoremh._algebra import (
+    Quadrature,
+    gauss_legendre,
+    inner,
+    newton_cotes,
+    scores_along,
+    weighted_sum,
+)
+from scoremh.types import Balance, Need, Point, Proposal, Target
+
+Rule = Literal["trapezoid", "simpson", "gauss", "adaptive"]
+DEFAULT_NODES: Mapping[Rule, int] = {"trapezoid": 0, "simpson": 1, "gauss": 3, "adaptive": 63}
+
+
+def _one_of(value: object, options: tuple[object, ...], name: str) -> None:
+    if value not in options:
+        expected = f"{name} to be one of {', '.join(repr(option) for option in options)}"
+        raise ValueError(_checks.message(expected, repr(value), f"Choose a {name} from that list."))
+
+
+def _end_score(point: Point) -> Tensor:
+    assert point.score is not None  # the kernel fills what `needs` names
+    return point.score
+
+
+def _finite(change: Tensor) -> Tensor:
+    """Say NaN for an infinite integral: only a density, never a score, can tell that p(x') is 0."""
+    return change.masked_fill(change.isinf(), math.nan)
+
+
+class RatioRule(ABC):
+    """A rule that estimates the ratio r. A subclass says what D is, in `log_density_change`."""
+
+    balance: Balance
+
+    def __repr__(self) -> str:
+        """Show what differs from the defaults."""
+        return _checks.brief(self)
+
+    @abstractmethod
+    def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
+        """Return D, an estimate of log p(proposed) - log p(current)."""
+
+    def log_ratio(
+        self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
+    ) -> Float[Tensor, " chain"]:
+        """Return log r(proposed, current)."""
+        change = self.log_density_change(current, proposed, target=target)
+        return change + proposal.log_prob(current, given=proposed) - proposal.log_prob(proposed, given=current)
+
+    def log_accept(
+        self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
+    ) -> Float[Tensor, " chain"]:
+        """Return log min(1, r), or log r / (1 + r) under Barker's balance."""
+        return self.log_balanced(self.log_ratio(current, proposed, target=target, proposal=proposal))
+
+    def log_balanced(self, log_ratio: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Return log min(1, r), or log r / (1 + r), from log r."""
+        # r = inf would be accepted, but is never a fact about p: it is an overflow somewhere, so it says NaN
+        log_ratio = log_ratio.masked_fill(log_ratio == math.inf, math.nan)
+        return logsigmoid(log_ratio) if self.balance == "barker" else log_ratio.clamp(max=0)
+
+
+@dataclass(frozen=True, repr=False)
+class Exact(RatioRule):
+    """Use the target's log density: ordinary Metropolis-Hastings."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"log_density"})
+    balance: Balance = "metropolis"
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        _one_of(self.balance, get_args(Balance), "balance")
+
+    def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
+        """Return log p(proposed) - log p(current)."""
+        assert current.log_density is not None and proposed.log_density is not None
+        return proposed.log_density - current.log_density
+
+
+@dataclass(frozen=True)
+class Always:
+    """Accept every candidate: with `MALA` this is the unadjusted Langevin algorithm, biased at any step size."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset()
+
+    def log_accept(
+        self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
+    ) -> Float[Tensor, " chain"]:
+        """Return 0."""
+        return proposed.x.new_zeros(len(proposed.x))
+
+
+@dataclass(frozen=True, repr=False)
+class Taylor(RatioRule):
+    """Expand log p around the current point, or (average) around both: the paper's four rules of Appendix A.
+
+    Args:
+        order: 1, or 2 with Jacobian-vector products of the score.
+        average: Average the expansions around x and x'. `Taylor(1, average=True)` is the trapezoid rule.
+        balance: "metropolis" or "barker".
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"score"})
+    order: Literal[1, 2] = 1
+    average: bool = False
+    balance: Balance = "metropolis"
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        _one_of(self.order, (1, 2), "order")
+        _one_of(self.average, (True, False), "average")
+        _one_of(self.balance, get_args(Balance), "balance")
+
+    def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
+        """Return the truncated expansion of log p(proposed) - log p(current)."""
+        v, here = proposed.x - current.x, _end_score(current)
+        slope = (here + _end_score(proposed)) / 2 if self.average else here
+        if self.order == 1:
+            return _finite(inner(slope, v))
+        assert target.score is not None
+        if not self.average:
+            _, curvature = torch.func.jvp(target.score, (current.x,), (v,))
+            return _finite(inner(slope + curvature / 2, v))
+        ends, both = torch.cat([current.x, proposed.x]), torch.cat([v, v])
+        _, curvature = torch.func.jvp(target.score, (ends,), (both,))
+        at_current, at_proposed = curvature.chunk(2)
+        return _finite(inner(slope + (at_current - at_proposed) / 4, v))
+
+
+@dataclass(frozen=True, repr=False)
+class LineIntegral(RatioRule):
+    """Integrate the score along the straight line from x to x'.
+
+    `rule="adaptive"` starts with Simpson's rule and its distance to the trapezoid as an error bound, and doubles the nodes
+    (Romberg) only for chains whose uniform number lies within the bound: for the others no better integral can change the
+    decision. Whatever the bounds are worth, the rule is a Metropolis rule for an antisymmetric ratio: the last estimate,
+    clipped to each of the bounds before it.
+
+    Args:
+        rule: "trapezoid", "simpson", "gauss" or "adaptive".
+        nodes: Inner nodes: 0 or more for the trapezoid (default 0), an odd number for Simpson (1), 1 or more for gauss (3),
+            the most that may be used, 2^k - 1, for adaptive (63).
+        tolerance: The error of D at which "adaptive" stops where it is asked for a ratio and not for a decision.
+        balance: "metropolis" or "barker".
+    """
+
+    rule: Rule = "simpson"
+    nodes: int | None = None
+    tolerance: float = 1e-4
+    balance: Balance = "metropolis"
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        _one_of(self.rule, get_args(Rule), "rule")
+        _one_of(self.balance, get_args(Balance), "balance")
+        _checks.positive(self.tolerance, "tolerance")
+        _checks.count(self.inner_nodes, "nodes", at_least=0 if self.rule == "trapezoid" else 1)
+        if self.rule == "simpson" and self.inner_nodes % 2 == 0:
+            raise ValueError(_checks.message("an odd number of nodes for simpson", self.nodes, "Use 1, 3, 5, ..."))
+        if self.rule == "adaptive" and self.inner_nodes & (self.inner_nodes + 1):
+            raise ValueError(_checks.message("nodes of 2^k - 1 for adaptive", self.nodes, "Use 1, 3, 7, 15, 31, 63, ..."))
+
+    @property
+    def inner_nodes(self) -> int:
+        """How many nodes lie strictly between x and x'."""
+        return DEFAULT_NODES[self.rule] if self.nodes is None else self.nodes
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The score at both ends; for gauss, between them only."""
+        return frozenset({"inner_score"}) if self.rule == "gauss" else frozenset({"score"})
+
+    @cached_property
+    def quadrature(self) -> Quadrature | None:
+        """Nodes and weights on [0, 1]; None for adaptive, which has none fixed."""
+        if self.rule == "adaptive":
+            return None
+        if self.rule == "gauss":
+            return gauss_legendre(self.inner_nodes)
+        return newton_cotes(self.inner_nodes, simpson=self.rule == "simpson")
+
+    def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
+        """Return the integral of the score from current to proposed."""
+        if self.quadrature is None:
+            return self._romberg(current, proposed, target, lambda _, error, __: error > self.tolerance, math.inf)
+        ends, nodes, weights = self.quadrature
+        v = proposed.x - current.x
+        total = torch.zeros_like(v)
+        if ends:
+            total = ends * (_end_score(current) + _end_score(proposed))
+        if nodes:
+            assert target.score is not None
+            total = total + weighted_sum(weights, scores_along(target.score, current.x, v, nodes))
+        return _finite(inner(total, v))
+
+    def log_accept_against(
+        self, current: Point, proposed: Point, log_uniform: Tensor, *, target: Target, proposal: Proposal
+    ) -> Float[Tensor, " chain"]:
+        """Return log a, as exactly as the comparison with these uniforms needs it."""
+        if self.quadrature is not None:
+            return self.log_accept(current, proposed, target=target, proposal=proposal)
+        log_q = proposal.log_prob(current, given=proposed) - proposal.log_prob(proposed, given=current)
+        # Barker accepts where u < r / (1 + r), that is where log r > logit u
+        threshold = log_uniform - (-log_uniform.expm1()).log() if self.balance == "barker" else log_uniform
+
+        def undecided(change: Tensor, error: Tensor, rows: Tensor) -> Tensor:
+            return (threshold[rows] - log_q[rows] - change).abs() < error
+
+        return self.log_balanced(self._romberg(current, proposed, target, undecided, last_error=0.0) + log_q)
+
+    def _romberg(
+        self,
+        current: Point,
+        proposed: Point,
+        target: Target,
+        undecided: Callable[[Tensor, Tensor, Tensor], Tensor],
+        last_error: float,
+    ) -> Float[Tensor, " chain"]:
+        """Double the nodes of the chains for which `undecided(change, error, rows)` holds, while `nodes` allows."""
+        assert target.score is not None
+        x, v = current.x, proposed.x - current.x
+        triangle = [inner(_end_score(current) + _end_score(proposed), v) / 2]  # the last row of Romberg's triangle
+        change, rows, intervals = triangle[0].clone(), torch.arange(len(x), device=x.device), 1
+        last = torch.full_like(change, last_error)
+        while len(rows) and intervals <= self.inner_nodes:
+            between = tuple((i + 0.5) / intervals for i in range(intervals))
+            scores = scores_along(target.score, x[rows], v[rows], between)
+            finer = [(triangle[0] + inner(scores.mean(0), v[rows])) / 2]
+            for power, coarse in enumerate(triangle, start=1):
+                finer.append(finer[-1] + (finer[-1] - coarse) / (4**power - 1))
+            change[rows] = finer[-1]
+            # two estimates may agree by chance: the error is not believed to fall faster than Simpson's
+            error = torch.maximum((finer[-1] - triangle[-1]).abs(), last / 16)
+            still = undecided(finer[-1], error, rows)
+            rows, last, triangle = rows[still], error[still], [estimate[still] for estimate in finer]
+            intervals *= 2
+        return _finite(change)

@@ -1,0 +1,134 @@
+"""The draws of many chains, with a record of every transition that led to them.
+
+Axes are `(chain, draw, *event)`. With thinning, a draw stands for `thin` transitions, each of which was one of: accepted, rejected
+by the coin, rejected because a number was not finite, rejected because the candidate lay outside the support.
+"""
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from scoremh import _checks
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """What `sample` returns.
+
+    Args:
+        draws: The kept positions.
+        acceptance_prob: Mean acceptance probability a(x', x) over the transitions of a draw.
+        accepted: How many of them were accepted.
+        nonfinite: How many were rejected because the candidate, its score or its ratio was not finite.
+        outside: How many were rejected because p is 0 at the candidate.
+        thin: Transitions per draw.
+        score_calls: Points at which the score was evaluated, over all chains, warm-up included.
+        description: The kernel that made them.
+    """
+
+    draws: Float[Tensor, "chain draw *event"]
+    acceptance_prob: Float[Tensor, "chain draw"]
+    accepted: Int[Tensor, "chain draw"]
+    nonfinite: Int[Tensor, "chain draw"]
+    outside: Int[Tensor, "chain draw"]
+    thin: int = 1
+    score_calls: int = 0
+    description: str = "a kernel"
+
+    @property
+    def rejected(self) -> Int[Tensor, "chain draw"]:
+        """How many transitions of a draw proposed a valid candidate and rejected it."""
+        return self.thin - self.accepted - self.nonfinite - self.outside
+
+    @property
+    def acceptance_rate(self) -> float:
+        """The share of all recorded transitions that were accepted."""
+        return float(self.accepted.double().mean()) / self.thin
+
+    @property
+    def last(self) -> Float[Tensor, "chain *event"]:
+        """The last draw of every chain."""
+        return self.draws[:, -1]
+
+    def __repr__(self) -> str:
+        """Say the shape, the acceptance rate and the cost."""
+        chains, draws, *event = self.draws.shape
+        moves = int(self.accepted.sum())
+        cost = f"{self.score_calls / moves:.3g}" if moves else "no"
+        lost = f", {int(self.nonfinite.sum())} not finite" if self.nonfinite.any() else ""
+        lost += f", {int(self.outside.sum())} outside the support" if self.outside.any() else ""
+        return (
+            f"Chains({chains} chains x {draws} draws of {tuple(event)}, {self.description}: "
+            f"acceptance {self.acceptance_rate:.3f}{lost}, {cost} score calls per accepted move)"
+        )
+
+    def to_arviz(self) -> "DataTree":
+        """Return the draws as ArviZ's data model: a tree with the groups `posterior` and `sample_stats`."""
+        import arviz_base
+
+        stats = {
+            "acceptance_rate": _array(self.acceptance_prob),
+            "diverging": _array(self.nonfinite) > 0,
+            "accepted": _array(self.accepted),
+            "rejected": _array(self.rejected),
+            "nonfinite": _array(self.nonfinite),
+            "outside_support": _array(self.outside),
+        }
+        attrs = {
+            "inference_library": "scoremh",
+            "inference_library_version": version("scoremh"),
+            "thin": self.thin,
+            "score_calls": self.score_calls,
+            "description": self.description,
+        }
+        groups = {"posterior": {"x": _array(self.draws)}, "sample_stats": stats}
+        return arviz_base.from_dict(groups, attrs={"posterior": attrs})
+
+    def save(self, path: str | Path) -> None:
+        """Write a NetCDF file that ArviZ reads."""
+        path = Path(path)
+        if not path.parent.is_dir():
+            fix = f"Create {path.parent} first."
+            raise FileNotFoundError(_checks.message("a folder to write to", f"{path.parent}, which does not exist", fix))
+        partial = path.with_name(path.name + ".partial")
+        self.to_arviz().to_netcdf(partial, engine="h5netcdf")
+        partial.replace(path)  # a killed write leaves the old file or the new one
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Chains":
+        """Read what `save` wrote."""
+        import xarray
+
+        with xarray.open_datatree(path, engine="h5netcdf") as tree:
+            if "posterior" not in tree or tree["posterior"].attrs.get("inference_library") != "scoremh":
+                got = f"{path}, which holds the groups {json.dumps(sorted(tree.children))} of another library"
+                fix = "Read it with xarray.open_datatree."
+                raise ValueError(_checks.message("a file written by Chains.save", got, fix))
+            attrs = tree["posterior"].attrs
+            stats = {name: torch.from_numpy(values.to_numpy()) for name, values in tree["sample_stats"].data_vars.items()}
+            draws = torch.from_numpy(tree["posterior"]["x"].to_numpy())
+        return cls(
+            draws,
+            stats["acceptance_rate"],
+            stats["accepted"],
+            stats["nonfinite"],
+            stats["outside_support"],
+            thin=int(attrs["thin"]),
+            score_calls=int(attrs["score_calls"]),
+            description=str(attrs["description"]),
+        )
+
+
+def _array(x: Tensor) -> np.ndarray:
+    """Return a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
+    return (x.float() if x.dtype == torch.bfloat16 else x).cpu().numpy()

@@ -1,0 +1,81 @@
+"""Do two acceptance rules decide alike? Both judge the same candidates against the same uniforms."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from scoremh import _checks, _random
+from scoremh.types import Acceptance, Point, Proposal, Target, TargetLike
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """How two rules differ on the same moves.
+
+    Args:
+        rate: Share of moves on which one rule accepts and the other does not.
+        mean_difference: Mean of |a_1 - a_2|, the two acceptance probabilities; the expected rate.
+        acceptance_rates: Share of moves that each rule accepts.
+        moves: How many were judged.
+    """
+
+    rate: float
+    mean_difference: float
+    acceptance_rates: tuple[float, float]
+    moves: int
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        first, second = self.acceptance_rates
+        return (
+            f"{self.rate:.2%} of {self.moves} decisions differ (acceptance {first:.3f} and {second:.3f}, "
+            f"mean difference of the probabilities {self.mean_difference:.4f})"
+        )
+
+
+@torch.inference_mode()
+def disagreement(
+    rule_a: Acceptance,
+    rule_b: Acceptance,
+    *,
+    target: TargetLike,
+    proposal: Proposal,
+    x: Tensor,
+    generator: torch.Generator | None = None,
+) -> Disagreement:
+    """Compare two rules on one candidate per row of x, and one uniform each.
+
+    Args:
+        rule_a: The one.
+        rule_b: The other.
+        target: What is known of p; it must have what both rules need.
+        proposal: Draws the candidates.
+        x: Where the chains are, `(chain, *event)`; draws of the target are a good choice.
+        generator: Source of randomness.
+
+    Returns:
+        The share of decisions that differ, and what lies behind it. A ratio that is not finite is a rejection.
+    """
+    _checks.events(x)
+    known = Target(target.score, target.log_density, target.support)
+    needs = proposal.needs | rule_a.needs | rule_b.needs
+    generator = _random.resolve(generator, x.device)
+    current = Point.at(x, known, needs)
+    candidates = proposal.sample(current, generator=generator)
+    log_uniform = _random.log_uniform((len(x),), x, generator)
+    if known.support is not None:  # both reject outside it
+        inside = known.support(candidates)
+        log_uniform, candidates = log_uniform[inside], candidates[inside]
+        current = Point(*(None if part is None else part[inside] for part in current))
+    proposed = Point.at(candidates, known, needs)
+    first, second = (
+        rule.log_accept(current, proposed, target=known, proposal=proposal).nan_to_num(-torch.inf) for rule in (rule_a, rule_b)
+    )
+    takes = [(log_uniform < log_accept).double() for log_accept in (first, second)]
+    return Disagreement(
+        rate=float((takes[0] != takes[1]).sum()) / len(x),
+        mean_difference=float((first.exp() - second.exp()).abs().sum()) / len(x),
+        acceptance_rates=(float(takes[0].sum()) / len(x), float(takes[1].sum()) / len(x)),
+        moves=len(x),
+    )

@@ -1,0 +1,151 @@
+r"""Does a kernel leave its target invariant? Start from exact draws, and see whether any mean has moved.
+
+Many independent chains start at `x_0 ~ p` and make a few steps. If p is stationary, `E[f(x_k) - f(x_0)] = 0` for every f. The test
+takes bounded f (sines and cosines of projections, a function of the radius), so that no tail is too heavy for it, and Hotelling's
+statistic over all of them at once: one p-value, uniform under a right kernel. Pairing x_k with its own x_0 makes it powerful: a chain that
+hardly moved adds hardly any noise.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from scoremh import _checks, _random
+from scoremh.types import Kernel
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """A law that can be drawn from exactly, such as those of `scoremh.targets`."""
+
+    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw n independent events."""
+        ...
+
+
+@dataclass(frozen=True)
+class Stationarity:
+    """The verdict on a kernel.
+
+    Args:
+        p_value: Chance of a statistic this large if the target is stationary.
+        worst: The function whose mean moved most clearly.
+        z: By how many standard errors it moved.
+        acceptance_rate: Share of candidates taken; a kernel that never moves is stationary for anything.
+        chains: Independent chains.
+        steps: Transitions made by each.
+    """
+
+    p_value: float
+    worst: str
+    z: float
+    acceptance_rate: float
+    chains: int
+    steps: int
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        return (
+            f"p-value {self.p_value:.3g} under stationarity ({self.chains} chains from exact draws, {self.steps} steps, "
+            f"acceptance {self.acceptance_rate:.3f}); most moved: the mean of {self.worst}, by {self.z:+.1f} standard errors"
+        )
+
+
+@torch.inference_mode()
+def stationarity(
+    kernel: Kernel,
+    target: Sampler,
+    *,
+    chains: int = 20_000,
+    steps: int = 10,
+    generator: torch.Generator | None = None,
+) -> Stationarity:
+    """Test whether a kernel leaves a target invariant.
+
+    Args:
+        kernel: The kernel to judge.
+        target: A law with an exact sampler.
+        chains: Independent chains; small biases need 100,000.
+        steps: Transitions of each chain: one shows gross errors, 10 to 50 let small biases add up.
+        generator: Source of randomness.
+
+    Returns:
+        A p-value, and the function whose mean moved most.
+
+    Example:
+        >>> from scoremh import MALA, Always, Exact, diagnostics, metropolis_hastings, targets
+        >>> normal, g = targets.Gaussian([0.0, 0.0]), torch.Generator().manual_seed(0)
+        >>> right = metropolis_hastings(normal, MALA(0.5), Exact())
+        >>> diagnostics.stationarity(right, normal, generator=g).p_value > 0.001
+        True
+        >>> unadjusted = metropolis_hastings(normal, MALA(0.5), Always())
+        >>> diagnostics.stationarity(unadjusted, normal, generator=g).p_value < 1e-6
+        True
+    """
+    _checks.count(chains, "chains", at_least=100)
+    _checks.count(steps, "steps")
+    start = target.sample(chains, generator=generator)
+    scale_from = target.sample(2000, generator=generator)  # apart from the chains, so that scaling cannot bias the test
+    generator = _random.resolve(generator, start.device)
+    directions = _directions(scale_from, generator)
+    point, accepted = kernel.init(start), 0.0
+    for _ in range(steps):
+        point, move = kernel.step(point, generator=generator)
+        accepted += float(move.accepted.double().mean()) / steps
+    names, columns = [], []
+    for name, before, after in _functions(start, point.x, scale_from, directions):
+        names.append(name)
+        columns.append(after - before)
+    moved = torch.stack(columns, 1)
+    p_value, z = _hotelling(moved)
+    worst = int(z.abs().argmax())
+    return Stationarity(p_value, names[worst], float(z[worst]), accepted, chains, steps)
+
+
+def _directions(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Return up to four coordinates and four random directions, one per row."""
+    size = x[0].numel()
+    axes = torch.eye(size, dtype=torch.float64, device=x.device)[:4]
+    if size == 1:
+        return axes
+    random = _random.normal((4, size), axes, generator)
+    return torch.cat([axes, random / random.norm(dim=1, keepdim=True)])
+
+
+def _functions(
+    before: Tensor, after: Tensor, scale_from: Tensor, directions: Tensor
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield bounded functions of the event, by name, at both ends."""
+    flat = [x.flatten(1).double() for x in (before, after, scale_from)]
+    size = flat[0].shape[1]
+    centre = flat[2].median(0).values
+    spread = (flat[2].quantile(0.75, dim=0) - flat[2].quantile(0.25, dim=0)) / 1.349  # 1 for a standard normal
+    standard = [(x - centre) / spread for x in flat]
+    for i, direction in enumerate(directions):
+        along = f"x[{i}]" if i < min(4, size) else f"direction {i - min(4, size)}"
+        a, b = (x @ direction for x in standard[:2])
+        for frequency in (0.5, 1, 2):
+            yield f"sin({frequency} {along})", (frequency * a).sin(), (frequency * b).sin()
+            yield f"cos({frequency} {along})", (frequency * a).cos(), (frequency * b).cos()
+    radii = [x.square().sum(1).sqrt() / math.sqrt(size) for x in standard[:2]]
+    yield "radius / (1 + radius)", radii[0] / (1 + radii[0]), radii[1] / (1 + radii[1])
+
+
+def _hotelling(moved: Tensor) -> tuple[float, Tensor]:
+    """Return the p-value of a zero mean, and each column's mean in standard errors."""
+    chains = len(moved)
+    mean, errors = moved.mean(0), moved.std(0) / math.sqrt(chains)
+    z = torch.where(errors > 0, mean / errors, 0.0)
+    moving = errors > 0
+    if not moving.any():
+        return 1.0, z
+    values, vectors = torch.linalg.eigh(torch.corrcoef(moved[:, moving].T).reshape(int(moving.sum()), -1))
+    kept = values > 1e-8 * values.max()  # functions that are linear combinations of others count once
+    along = (z[moving] @ vectors[:, kept]) / values[kept].sqrt()
+    rank, statistic = int(kept.sum()), float(along.square().sum())
+    return float(stats.f.sf(statistic * (chains - rank) / (rank * (chains - 1)), rank, chains - rank)), z

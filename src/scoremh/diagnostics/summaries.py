@@ -1,0 +1,120 @@
+"""One table about a run: convergence statistics (ArviZ's), acceptance and cost."""
+
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from scoremh import _checks
+
+RHAT_LIMIT = 1.01  # Vehtari et al. (2021)
+ROWS_SHOWN = 12
+
+
+@runtime_checkable
+class Record(Protocol):
+    """What a summary needs of a run; `Chains` has it."""
+
+    @property
+    def draws(self) -> Tensor: ...
+    @property
+    def acceptance_rate(self) -> float: ...
+    @property
+    def nonfinite(self) -> Tensor: ...
+    @property
+    def outside(self) -> Tensor: ...
+    @property
+    def score_calls(self) -> int: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """Statistics of a run; print it for a table.
+
+    Args:
+        table: From a statistic's name (mean, sd, mcse_mean, ess_bulk, ess_tail, r_hat) to an array of the event's shape.
+        acceptance_rate: Share of transitions accepted.
+        nonfinite: Transitions rejected because a number was not finite.
+        outside: Transitions rejected because p is 0 at the candidate.
+        score_calls: Points at which the score was evaluated.
+        ess_per_score_call: The smallest ess_bulk over the coordinates, per score call.
+        warnings: What a reader should know, in words.
+    """
+
+    table: dict[str, NDArray[np.float64]]
+    acceptance_rate: float
+    nonfinite: int
+    outside: int
+    score_calls: int
+    ess_per_score_call: float
+    warnings: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """Draw the table, the coordinates with the fewest effective draws first where there are many."""
+        names = list(self.table)
+        columns = np.stack([self.table[name].ravel() for name in names], 1)
+        order = np.arange(len(columns))
+        if len(columns) > ROWS_SHOWN:
+            order = np.argsort(self.table["ess_bulk"].ravel())[:ROWS_SHOWN]
+        shape = self.table["mean"].shape
+        table = Table(title=f"{len(order)} of {len(columns)} coordinates" if len(order) < len(columns) else None)
+        table.add_column("")
+        for name in names:
+            table.add_column(name, justify="right")
+        for row in order:
+            place = ", ".join(str(i) for i in np.unravel_index(row, shape))
+            table.add_row(f"x[{place}]", *(_format(name, value) for name, value in zip(names, columns[row], strict=True)))
+        console = Console(width=100, record=False)
+        with console.capture() as capture:
+            console.print(table)
+        cost = f"{self.score_calls:,} score calls, {self.ess_per_score_call:.3g} effective draws per call"
+        lost = f"{self.nonfinite:,} rejections not finite, {self.outside:,} outside the support"
+        return "\n".join([capture.get().rstrip(), f"acceptance {self.acceptance_rate:.3f}; {lost}", cost, *self.warnings])
+
+
+def summary(chains: Record) -> Summary:
+    """Summarise a run: ESS, R-hat and MCSE from ArviZ, acceptance, rejections by cause, and effective draws per score call."""
+    from arviz_stats.base import array_stats
+
+    _checks.events(chains.draws, "chains.draws", finite=False)
+    x = chains.draws.double().cpu().numpy()
+    axes = {"chain_axis": 0, "draw_axis": 1}
+    table: dict[str, NDArray[np.float64]] = {
+        "mean": x.mean((0, 1)),
+        "sd": x.std((0, 1)),
+        "mcse_mean": np.asarray(array_stats.mcse(x, **axes, method="mean")),
+        "ess_bulk": np.asarray(array_stats.ess(x, **axes, method="bulk")),
+        "ess_tail": np.asarray(array_stats.ess(x, **axes, method="tail", prob=(0.05, 0.95))),
+        "r_hat": np.asarray(array_stats.rhat(x, **axes)),
+    }
+    fewest = float(np.min(table["ess_bulk"]))
+    return Summary(
+        table,
+        chains.acceptance_rate,
+        int(chains.nonfinite.sum()),
+        int(chains.outside.sum()),
+        chains.score_calls,
+        fewest / chains.score_calls if chains.score_calls else float("nan"),
+        _warnings(table, x.shape[:2], chains.nonfinite),
+    )
+
+
+def _warnings(table: dict[str, NDArray[np.float64]], shape: tuple[int, int], nonfinite: Tensor) -> list[str]:
+    said, r_hat = [], table["r_hat"]
+    if np.isnan(r_hat).all():
+        said.append(f"R-hat and ESS need at least 2 chains of 4 draws that move; there are {shape[0]} of {shape[1]}.")
+    elif np.nanmax(r_hat) > RHAT_LIMIT:
+        place = ", ".join(str(i) for i in np.unravel_index(np.nanargmax(r_hat), r_hat.shape))
+        said.append(f"R-hat is {np.nanmax(r_hat):.2f} on x[{place}]: the chains have not mixed; run longer, or look at the modes.")
+    if nonfinite.any():
+        stuck = int((nonfinite > 0).any(1).sum())
+        said.append(f"{stuck} of {shape[0]} chains met a score or a ratio that was not finite, and stayed where they were.")
+    return said
+
+
+def _format(name: str, value: float) -> str:
+    return f"{value:,.0f}" if name.startswith("ess") and np.isfinite(value) else f"{value:.3f}"

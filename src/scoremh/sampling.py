@@ -1,0 +1,221 @@
+"""The loop: many chains, many transitions.
+
+Chains run in blocks of `BLOCK_CHAINS`, each with a generator of its own, so that the draws depend neither on how many threads
+share the blocks nor on when a run was interrupted. A block runs in segments of steps whose noise is drawn at once.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scoremh import _checks, _progress, _random
+from scoremh._store import State, Store, fingerprint
+from scoremh.chains import Chains
+from scoremh.types import Kernel, Point, Trace
+
+BLOCK_CHAINS = 1000  # activations of a small network for more chains fall out of the cache
+SEGMENT_FLOATS = 65_536  # noise drawn at once, per block
+SAVE_SECONDS = 5.0  # between two parts of a stored run
+
+
+def sample(
+    kernel: Kernel,
+    initial: Tensor,
+    *,
+    draws: int,
+    warmup: int = 0,
+    thin: int = 1,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+    store: str | Path | None = None,
+    threads: int | None = None,
+) -> Chains:
+    """Run one chain from every initial point.
+
+    Args:
+        kernel: What `metropolis_hastings` returned, or any `Kernel`.
+        initial: Where the chains start, `(chain, *event)`.
+        draws: How many draws to keep of every chain.
+        warmup: Transitions to make before the first kept one. Nothing adapts meanwhile: tune before sampling.
+        thin: Transitions per kept draw.
+        generator: Source of randomness; the same seed gives the same bits.
+        progress: Show a progress bar.
+        store: A folder to write to as the run goes on. The same call with the same folder goes on from what is there, and
+            ends with the same bits as a run that was never interrupted.
+        threads: Run blocks of 1,000 chains on this many threads, torch's own threads off meanwhile. The score must be safe to call
+            from several threads. None leaves torch's threads alone and runs one block after another.
+
+    Returns:
+        The draws and their records, in memory; nothing else is kept.
+
+    Example:
+        >>> import torch
+        >>> from scoremh import MALA, LineIntegral, Target, metropolis_hastings, sample
+        >>> kernel = metropolis_hastings(Target(score=lambda x: -x), MALA(0.5), LineIntegral())
+        >>> chains = sample(kernel, torch.zeros(8, 2), draws=100, generator=torch.Generator().manual_seed(0))
+        >>> chains.draws.shape
+        torch.Size([8, 100, 2])
+    """
+    _checks.events(initial, "initial")
+    _checks.count(draws, "draws")
+    _checks.count(warmup, "warmup", at_least=0)
+    _checks.count(thin, "thin")
+    if threads is not None:
+        _checks.count(threads, "threads")
+    starts = initial.detach().split(BLOCK_CHAINS)
+    seeds, folder = _random.seeds(len(starts), generator), None
+    if store is not None:
+        header = {
+            "kernel": kernel.description,
+            "draws": draws,
+            "warmup": warmup,
+            "thin": thin,
+            "initial": fingerprint(initial),
+            "seeds": seeds,
+        }
+        folder = Store(store, header, any_seeds=generator is None)
+        seeds = folder.seeds
+    plan = _Plan(kernel, draws, warmup, thin, folder)
+    records = _records(initial, draws)
+    stop = threading.Event()
+    with _progress.bar(plan.total * len(initial), "sampling", unit="steps", show=progress) as tick, _mapping(threads) as each:
+        report = _Report(tick) if progress else _silent
+
+        def run(block: int) -> int:
+            rows = slice(block * BLOCK_CHAINS, (block + 1) * BLOCK_CHAINS)
+            mine = {name: record[rows] for name, record in records.items()}
+            return _run_block(plan, block, starts[block], seeds[block], mine, report, stop)
+
+        try:
+            score_calls = sum(each(run, range(len(starts))))
+        except BaseException:
+            stop.set()  # the other threads end after their segment
+            raise
+    records["acceptance_prob"] /= thin
+    return Chains(**records, thin=thin, score_calls=score_calls, description=kernel.description)
+
+
+class _Plan(NamedTuple):
+    """What every block has to do."""
+
+    kernel: Kernel
+    draws: int
+    warmup: int
+    thin: int
+    folder: Store | None
+
+    @property
+    def total(self) -> int:
+        return self.warmup + self.draws * self.thin
+
+
+def _records(initial: Tensor, draws: int) -> dict[str, Tensor]:
+    """Return zeros for all that `Chains` holds, for blocks to write into."""
+    shape = (len(initial), draws)
+    counts = {name: initial.new_zeros(shape, dtype=torch.int32) for name in ("accepted", "nonfinite", "outside")}
+    moving = {"draws": initial.new_zeros(*shape, *initial.shape[1:]), "acceptance_prob": initial.new_zeros(shape)}
+    return moving | counts
+
+
+@torch.inference_mode()
+def _run_block(
+    plan: _Plan,
+    block: int,
+    initial: Tensor,
+    seed: int,
+    records: dict[str, Tensor],
+    report: Callable[[int, Tensor | None], None],
+    stop: threading.Event,
+) -> int:
+    """Run one block of chains to the end and return its score calls."""
+    generator = _random.seeded(seed, initial.device)
+    state = None if plan.folder is None else plan.folder.load(block, generator, records)
+    if state is None:
+        point = plan.kernel.init(initial)
+        state = State(point, 0, 0 if point.score is None else len(initial))
+    report(state.done * len(initial), None)
+    segment, saved, written = max(1, SEGMENT_FLOATS // initial.numel()), state.done, time.monotonic()
+    run = plan.kernel.run or partial(_step_by_step, plan.kernel)
+    while state.done < plan.total and not stop.is_set():
+        steps = min(segment, plan.total - state.done)
+        point, trace = run(state.point, steps, generator=generator)
+        _record(records, trace, state.done - plan.warmup, plan.thin)
+        state = State(point, state.done + steps, state.score_calls + trace.score_calls)
+        report(trace.accepted.numel(), trace.accepted)
+        if plan.folder is not None and (state.done == plan.total or time.monotonic() - written > SAVE_SECONDS):
+            first, last = (max(0, done - plan.warmup) // plan.thin for done in (saved, state.done + plan.thin - 1))
+            plan.folder.save(block, state, generator, first, {name: rows[:, first:last] for name, rows in records.items()})
+            saved, written = state.done, time.monotonic()
+    return state.score_calls
+
+
+def _step_by_step(kernel: Kernel, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
+    """Run a kernel that has no faster way."""
+    xs, moves = [], []
+    for _ in range(steps):
+        point, move = kernel.step(point, generator=generator)
+        xs.append(point.x)
+        moves.append(move)
+    log_accept, accepted = torch.stack([m.log_accept for m in moves]), torch.stack([m.accepted for m in moves])
+    return point, Trace(torch.stack(xs), log_accept, accepted, sum(m.score_calls for m in moves))
+
+
+def _record(records: dict[str, Tensor], trace: Trace, first: int, thin: int) -> None:
+    """Add a trace whose first step is number `first` after warm-up."""
+    skipped = max(0, -first)
+    if skipped >= len(trace.accepted):
+        return
+    step = torch.arange(first + skipped, first + len(trace.accepted), device=trace.x.device)
+    draw, complete = step // thin, (step + 1) % thin == 0
+    log_accept, accepted = trace.log_accept[skipped:], trace.accepted[skipped:]
+    outside = log_accept == -math.inf
+    values = {
+        "acceptance_prob": log_accept.exp().nan_to_num(0),
+        "accepted": accepted,
+        "nonfinite": ~(log_accept.isfinite() | outside),
+        "outside": outside,
+    }
+    for name, value in values.items():
+        records[name].index_add_(1, draw, value.T.to(records[name].dtype))
+    records["draws"][:, draw[complete]] = trace.x[skipped:][complete].transpose(0, 1)
+
+
+class _Report:
+    """Tell the progress bar how far all blocks are, and the acceptance rate so far."""
+
+    def __init__(self, tick: _progress.Tick) -> None:
+        self.tick, self.lock, self.moves, self.accepted = tick, threading.Lock(), 0, 0
+
+    def __call__(self, advance: int, accepted: Tensor | None) -> None:
+        with self.lock:
+            if accepted is not None:
+                self.moves, self.accepted = self.moves + accepted.numel(), self.accepted + int(accepted.sum())
+            self.tick(advance, f"acceptance {self.accepted / self.moves:.3f}" if self.moves else "")
+
+
+def _silent(advance: int, accepted: Tensor | None) -> None:
+    pass
+
+
+@contextmanager
+def _mapping(threads: int | None) -> Iterator[Callable[..., Iterator[int]]]:
+    """Yield a `map` over blocks: the plain one, or one on threads with torch's own threads off."""
+    if threads is None:
+        yield map
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield pool.map
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,144 @@
+"""The vocabulary: what is known of a law, where the chains are, what moved, and the parts of a kernel.
+
+A transition of Metropolis-Hastings from `x` proposes `x' ~ q(. | x)` and accepts it with probability `a(x', x)`.
+The first axis of every tensor is the chain; what follows is one event of any shape. Log quantities have shape `(chain,)`.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+ScoreFn = Callable[[Tensor], Tensor]
+LogDensityFn = Callable[[Tensor], Tensor]
+SupportFn = Callable[[Tensor], Tensor]
+Balance = Literal["metropolis", "barker"]
+
+# What a proposal or a rule asks of the target. "score" and "log_density" are kept at every point;
+# "inner_score" is asked for elsewhere, on the way from the current point to the proposed one.
+Need = Literal["score", "inner_score", "log_density"]
+
+
+class Target(NamedTuple):
+    """What is known of p. Any object with these three attributes serves as one."""
+
+    score: ScoreFn | None = None
+    """x -> grad log p(x), batched: `(chain, *event)` to the same shape."""
+    log_density: LogDensityFn | None = None
+    """x -> log p(x) + const, `(chain,)`."""
+    support: SupportFn | None = None
+    """x -> bool, `(chain,)`: outside it p is 0. The paper's truncated density p*."""
+
+
+@runtime_checkable
+class TargetLike(Protocol):
+    """A `Target`, or anything that has its three attributes (all of `scoremh.targets` do)."""
+
+    @property
+    def score(self) -> ScoreFn | None: ...
+    @property
+    def log_density(self) -> LogDensityFn | None: ...
+    @property
+    def support(self) -> SupportFn | None: ...
+
+
+class Point(NamedTuple):
+    """One position per chain, with what the next transition needs there; the rest is None."""
+
+    x: Float[Tensor, "chain *event"]
+    score: Float[Tensor, "chain *event"] | None = None
+    log_density: Float[Tensor, " chain"] | None = None
+
+    @classmethod
+    def at(cls, x: Tensor, target: Target, needs: frozenset[Need]) -> "Point":
+        """Evaluate at x what is needed, and nothing else."""
+        score = target.score(x) if target.score is not None and "score" in needs else None
+        log_density = target.log_density(x) if target.log_density is not None and "log_density" in needs else None
+        return cls(x, score, log_density)
+
+
+class Move(NamedTuple):
+    """What happened in one transition. The next one needs none of it."""
+
+    proposed: Float[Tensor, "chain *event"]
+    """The candidate, accepted or not."""
+    log_accept: Float[Tensor, " chain"]
+    """log a(x', x); -inf where p(x') is 0, NaN where a number was not finite. Both are rejections."""
+    accepted: Bool[Tensor, " chain"]
+    score_calls: int = 0
+    """At how many points the score was evaluated, over all chains."""
+
+
+class Trace(NamedTuple):
+    """Several transitions in a row; the first axis is the step."""
+
+    x: Float[Tensor, "step chain *event"]
+    """Where the chains were after each step."""
+    log_accept: Float[Tensor, "step chain"]
+    accepted: Bool[Tensor, "step chain"]
+    score_calls: int = 0
+
+
+@runtime_checkable
+class Proposal(Protocol):
+    """q(x' | x)."""
+
+    @property
+    def needs(self) -> frozenset[Need]: ...
+
+    def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Float[Tensor, "chain *event"]:
+        """Draw one candidate per chain."""
+        ...
+
+    def log_prob(self, to: Point, *, given: Point) -> Float[Tensor, " chain"]:
+        """Return log q(to | given), differentiable in both."""
+        ...
+
+
+@runtime_checkable
+class Acceptance(Protocol):
+    """a(x', x), the probability of taking the proposed point."""
+
+    @property
+    def needs(self) -> frozenset[Need]: ...
+
+    def log_accept(
+        self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
+    ) -> Float[Tensor, " chain"]:
+        """Return log a(proposed, current), at most 0."""
+        ...
+
+
+@runtime_checkable
+class DecidingAcceptance(Acceptance, Protocol):
+    """A rule that saves work where the uniform number already decides."""
+
+    def log_accept_against(
+        self, current: Point, proposed: Point, log_uniform: Tensor, *, target: Target, proposal: Proposal
+    ) -> Float[Tensor, " chain"]:
+        """Return log a(proposed, current), as exactly as the comparison with `log_uniform` needs it."""
+        ...
+
+
+@runtime_checkable
+class Step(Protocol):
+    def __call__(self, point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]: ...
+
+
+@runtime_checkable
+class Run(Protocol):
+    def __call__(self, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]: ...
+
+
+class Kernel(NamedTuple):
+    """A Markov kernel: `point = init(x)`, then `point, move = step(point, generator=g)`."""
+
+    init: Callable[[Tensor], Point]
+    step: Step
+    run: Run | None = None
+    """Several steps at once, where that is faster than calling `step`; the same law, not the same bits."""
+    target_rate: float | None = None
+    """The acceptance rate at which this kernel is most efficient; `tune` aims at it."""
+    description: str = "a kernel"

@@ -1,0 +1,79 @@
+"""One list of all proposals, rules and targets. A class that is missing from it fails `test_contract.py`."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scoremh import MALA, PCN, Always, Exact, LineIntegral, RandomWalk, Taylor, targets
+from scoremh.types import Acceptance, Point, Proposal, Target, TargetLike
+
+
+def f64(*values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+COVARIANCE = f64([1.0, 0.6], [0.6, 2.0])
+
+# Fitted to the targets in two dimensions below; `one(...)` gives the same for one dimension.
+PROPOSALS: dict[str, Proposal] = {
+    "rw": RandomWalk(0.9),
+    "rw-diagonal": RandomWalk(0.8, covariance=f64(1.0, 2.0)),
+    "rw-full": RandomWalk(0.7, covariance=COVARIANCE),
+    "mala": MALA(0.2),
+    "mala-diagonal": MALA(0.15, covariance=f64(1.0, 2.0)),
+    "mala-full": MALA(0.15, covariance=COVARIANCE),
+    "pcn": PCN(0.5),
+    "pcn-scaled": PCN(0.4, mean=f64(0.3, -0.2), scale=1.5),
+    "pcn-full": PCN(0.6, covariance=COVARIANCE),
+    "pcn-independent": PCN(1.0),
+}
+ONE_DIMENSION: dict[str, Proposal] = {
+    "rw": RandomWalk(0.9),
+    "mala": MALA(0.1),
+    "pcn": PCN(0.5, mean=f64(0.4)),
+}
+
+# Rules whose D is exact on a Gaussian: the score is linear along a line.
+EXACT_ON_GAUSSIAN: dict[str, Acceptance] = {
+    "exact": Exact(),
+    "exact-barker": Exact(balance="barker"),
+    "trapezoid": LineIntegral("trapezoid"),
+    "trapezoid-3": LineIntegral("trapezoid", nodes=3),
+    "simpson": LineIntegral(),
+    "simpson-barker": LineIntegral(balance="barker"),
+    "simpson-3": LineIntegral("simpson", nodes=3),
+    "gauss": LineIntegral("gauss"),
+    "gauss-1": LineIntegral("gauss", nodes=1),
+    "adaptive": LineIntegral("adaptive"),
+    "adaptive-barker": LineIntegral("adaptive", balance="barker"),
+    "taylor-1-averaged": Taylor(1, average=True),
+    "taylor-2": Taylor(2),
+    "taylor-2-averaged": Taylor(2, average=True),
+}
+ONE_SIDED: dict[str, Acceptance] = {"taylor-1": Taylor(1)}
+RULES: dict[str, Acceptance] = EXACT_ON_GAUSSIAN | ONE_SIDED | {"always": Always()}
+SYMMETRIC = [name for name in EXACT_ON_GAUSSIAN if name != "taylor-2"]
+
+GAUSSIAN = targets.Gaussian(f64(0.5, -0.3), f64([1.0, 0.5], [0.5, 1.5]))
+TARGETS: dict[str, Any] = {
+    "gaussian": GAUSSIAN,
+    "mixture": targets.GaussianMixture(
+        f64(0.6, 0.4), f64([1.2, 1.0], [-1.0, -1.4]), torch.stack([torch.eye(2).double(), COVARIANCE])
+    ),
+    "student": targets.StudentT(4.0, f64(0.2, 0.0)),
+    "banana": targets.Banana(torch.tensor(0.5, dtype=torch.float64)),
+    "funnel": targets.Funnel(2, torch.tensor(1.0, dtype=torch.float64)),
+    "gev-frechet": targets.GeneralizedExtremeValue(f64(0.3)),
+    "gev-gumbel": targets.GeneralizedExtremeValue(f64(0.0)),
+    "gev-weibull": targets.GeneralizedExtremeValue(f64(-0.3)),
+}
+
+
+def pair(proposal: Proposal, target: TargetLike, rule: Acceptance, x: Tensor, seed: int = 1) -> tuple[Point, Point, Target]:
+    """Return current points, candidates of the proposal, and the target, with all that both need."""
+    known = Target(target.score, target.log_density, target.support)
+    needs = proposal.needs | rule.needs
+    current = Point.at(x, known, needs)
+    candidates = proposal.sample(current, generator=torch.Generator().manual_seed(seed))
+    return current, Point.at(candidates, known, needs), known
