@@ -49,12 +49,12 @@ def student_uniforms(x: Array) -> Array:
     # Given the first i whitened coordinates, the next one is a t with df + i degrees of freedom, times a scale.
     z, i = whiten(x), np.arange(3)
     before = np.cumsum(z**2, axis=1) - z**2
-    return stats.t.cdf(z * np.sqrt((DF + i) / (DF + before)), DF + i)
+    return np.asarray(stats.t.cdf(z * np.sqrt((DF + i) / (DF + before)), DF + i))
 
 
 def mixture_log_density(x: Array) -> Array:
     parts = zip(WEIGHTS, MEANS, COVARIANCES, strict=True)
-    return np.log(sum(w * stats.multivariate_normal(m, c).pdf(x) for w, m, c in parts))
+    return np.asarray(np.log(np.sum([w * stats.multivariate_normal(m, c).pdf(x) for w, m, c in parts], axis=0)))
 
 
 def mixture_uniforms(x: Array) -> Array:
@@ -161,7 +161,7 @@ def p_values(case: Case, x: Tensor) -> list[float]:
 
 def threshold() -> float:
     """Return Bonferroni's share of the false alarms: one per p-value here, and one for the Student tail below."""
-    d = [case.make(torch.float64).sample(1)[0].numel() for case in CASES.values()]
+    d = [len(case.make(torch.float64).sample(1)[0]) for case in CASES.values()]
     return FALSE_ALARM / (sum(n + n * (n - 1) // 2 for n in d) + 1)
 
 
@@ -174,7 +174,7 @@ def test_draws_follow_the_cdf(case: Case) -> None:
 FAULTS: dict[str, Callable[[Tensor], Tensor]] = {
     "scale of the last coordinate": lambda x: torch.cat([x[:, :-1], 1.1 * x[:, -1:]], dim=1),
     "location of the last coordinate": lambda x: torch.cat([x[:, :-1], x[:, -1:] + 0.1 * x[:, -1].std()], dim=1),
-    "dependence of the coordinates": lambda x: x.unflatten(0, (-1, 4)).sort(1).values.flatten(0, 1),
+    "dependence of the coordinates": lambda x: x.reshape(-1, 4, x.shape[1]).sort(1).values.flatten(0, 1),
 }
 
 
@@ -299,7 +299,7 @@ def test_the_upper_tail_of_float32_draws_is_not_a_grid() -> None:
     x = targets.GeneralizedExtremeValue(1.0).sample(1_000_000, generator=seeded(0)).flatten()
     tail = x[x > 1000]
     assert len(tail) > 800
-    assert len(tail) - len(tail.unique()) <= 3
+    assert len(tail) - len(set(tail.tolist())) <= 3
 
 
 def test_the_tails_of_a_float32_student_are_not_cut() -> None:
@@ -338,8 +338,9 @@ def test_the_score_of_a_log_density_can_be_differentiated() -> None:
     assert target.score is not None
     x = torch.randn(1, 2, generator=seeded(0))
     expected = torch.diag(torch.tensor([-1.0, -4.0]))
-    close(torch.autograd.functional.jacobian(target.score, x)[0, :, 0], expected, 1e-6)
     close(torch.func.jacrev(target.score)(x)[0, :, 0], expected, 1e-6)
+    (row,) = torch.autograd.grad(target.score(x.requires_grad_())[0, 1], x)
+    close(row[0], expected[1], 1e-6)
 
 
 def test_the_score_of_a_log_density_keeps_chains_apart() -> None:
@@ -377,7 +378,9 @@ def test_truncation_adds_to_the_support_there_is() -> None:
     x = torch.tensor([[-3.0], [-1.0], [1.0]])
     once = targets.truncate(target, targets.box(-5.0, 0.0))
     assert isinstance(once, Target)
-    assert once.support is not None and once.score is not None and once.log_density is not None
+    assert once.support is not None
+    assert once.score is not None
+    assert once.log_density is not None
     assert once.support(x).tolist() == [False, True, False]
     close(once.score(x[1:]), target.score(x[1:]), 0)
     close(once.log_density(x[1:]), target.log_density(x[1:]), 0)

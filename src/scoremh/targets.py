@@ -28,7 +28,7 @@ from torch import Generator, Tensor
 from scoremh import _checks, _random
 from scoremh.types import LogDensityFn, SupportFn, Target, TargetLike
 
-Values = Tensor | Sequence[Any] | float
+Values = Tensor | Sequence[Any] | float | int  # to a run-time checker an int is no float
 _LOG_2PI = math.log(2 * math.pi)
 _ROUNDING = 1e-3  # a sum of 1 or a symmetry may be off by this much: a weight of 1/3 written as 0.333
 

@@ -108,12 +108,12 @@ def stationarity(
 
 
 def _directions(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return up to four coordinates and four random directions, one per row."""
+    """Return up to four coordinates and, beyond one dimension, two random directions, one per row."""
     size = x[0].numel()
     axes = torch.eye(size, dtype=torch.float64, device=x.device)[:4]
     if size == 1:
         return axes
-    random = _random.normal((4, size), axes, generator)
+    random = _random.normal((2, size), axes, generator)
     return torch.cat([axes, random / random.norm(dim=1, keepdim=True)])
 
 
@@ -129,7 +129,7 @@ def _functions(
     for i, direction in enumerate(directions):
         along = f"x[{i}]" if i < min(4, size) else f"direction {i - min(4, size)}"
         a, b = (x @ direction for x in standard[:2])
-        for frequency in (0.5, 1, 2):
+        for frequency in (0.7, 1.5):
             yield f"sin({frequency} {along})", (frequency * a).sin(), (frequency * b).sin()
             yield f"cos({frequency} {along})", (frequency * a).cos(), (frequency * b).cos()
     radii = [x.square().sum(1).sqrt() / math.sqrt(size) for x in standard[:2]]

@@ -1,0 +1,291 @@
+"""What holds for every part: shapes, dtypes, generators, independence of chains, and what happens to bad numbers."""
+
+import inspect
+import math
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import scoremh
+from scoremh import (
+    MALA,
+    PCN,
+    Always,
+    DegenerateRuleWarning,
+    Exact,
+    LineIntegral,
+    Point,
+    RandomWalk,
+    Target,
+    Taylor,
+    _random,
+    acceptance,
+    metropolis_hastings,
+    proposals,
+    sample,
+    targets,
+)
+from scoremh.types import Acceptance, Kernel, Proposal
+from tests.cases import EXACT_ON_GAUSSIAN, GAUSSIAN, PROPOSALS, RULES, TARGETS, f64
+
+
+def public_classes(module: Any) -> set[type]:
+    found = inspect.getmembers(module, inspect.isclass)
+    return {c for name, c in found if c.__module__ == module.__name__ and not name.startswith("_") and not inspect.isabstract(c)}
+
+
+def test_every_proposal_and_rule_is_in_the_lists() -> None:
+    assert public_classes(proposals) - {proposals.Root} == {type(p) for p in PROPOSALS.values()}
+    assert public_classes(acceptance) == {type(r) for r in RULES.values()}
+    assert {type(t) for t in TARGETS.values()} == public_classes(targets) - {targets.Box}
+
+
+def test_all_names_are_there() -> None:
+    assert sorted(scoremh.__all__) == sorted(set(scoremh.__all__))
+    for name in scoremh.__all__:
+        assert getattr(scoremh, name) is not None
+
+
+def build(rule: Acceptance, proposal: Proposal, event: tuple[int, ...], dtype: torch.dtype = torch.float64) -> Kernel:
+    """Return a kernel for a standard normal over events of any shape."""
+    target = Target(score=lambda x: -x, log_density=lambda x: -x.flatten(1).square().sum(1) / 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateRuleWarning)
+        return metropolis_hastings(target, proposal, rule)
+
+
+PLAIN = {"rw": RandomWalk(0.3), "mala": MALA(0.05), "pcn": PCN(0.3)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("event", [(2,), (1, 8, 8)], ids=str)
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("proposal", PLAIN)
+def test_shapes_and_dtypes(proposal: str, rule: str, event: tuple[int, ...], dtype: torch.dtype) -> None:
+    kernel = build(RULES[rule], PLAIN[proposal], event)
+    x = torch.zeros(5, *event, dtype=dtype)
+    point, move = kernel.step(kernel.init(x), generator=torch.Generator().manual_seed(0))
+    assert point.x.shape == move.proposed.shape == (5, *event)
+    assert point.x.dtype == move.proposed.dtype == move.log_accept.dtype == dtype
+    assert move.accepted.shape == move.log_accept.shape == (5,)
+    assert bool((move.log_accept <= 0).all())
+    chains = sample(kernel, x, draws=3, generator=torch.Generator().manual_seed(0))
+    assert chains.draws.shape == (5, 3, *event)
+    assert chains.draws.dtype == dtype
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("proposal", PLAIN)
+def test_same_seed_same_bits_and_the_global_generator_is_untouched(proposal: str, rule: str) -> None:
+    kernel = build(RULES[rule], PLAIN[proposal], (2,))
+    before = torch.random.get_rng_state()
+    first, second, other = (
+        sample(kernel, torch.zeros(4, 2), draws=20, generator=torch.Generator().manual_seed(seed)).draws for seed in (1, 1, 2)
+    )
+    sample(kernel, torch.zeros(4, 2), draws=2)
+    kernel.step(kernel.init(torch.zeros(4, 2)))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_without_a_generator_runs_differ() -> None:
+    kernel = build(Exact(), RandomWalk(0.3), (2,))
+    first, second = (sample(kernel, torch.zeros(4, 2), draws=5).draws for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("rule", EXACT_ON_GAUSSIAN | {"always": Always()})
+@pytest.mark.parametrize("proposal", ["rw-full", "mala", "mala-full", "pcn-scaled"])
+def test_permuting_chains_permutes_results(proposal: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Permuted starts with equally permuted noise give permuted results: no chain sees another."""
+    law, g, chains, steps = TARGETS["mixture"], torch.Generator().manual_seed(0), 30, 4
+    x, order = law.sample(chains, generator=g), torch.randperm(chains, generator=g)
+    noise = torch.randn(steps, chains, 2, dtype=torch.float64, generator=g)
+    log_uniform = torch.rand(steps, chains, dtype=torch.float64, generator=g).log()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateRuleWarning)
+        kernel = metropolis_hastings(law, PROPOSALS[proposal], RULES[rule])
+    results = []
+    for rows in (torch.arange(chains), order):
+        point = kernel.init(x[rows])
+        for i in range(steps):
+            monkeypatch.setattr(_random, "normal", lambda *_, i=i, rows=rows: noise[i][rows])
+            monkeypatch.setattr(_random, "log_uniform", lambda *_, i=i, rows=rows: log_uniform[i][rows])
+            point, _ = kernel.step(point)
+        results.append(point.x)
+    torch.testing.assert_close(results[0][order], results[1], atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("rule", [LineIntegral(), Always(), Exact()], ids=repr)
+def test_blocks_and_threads_do_not_change_the_draws(rule: Acceptance) -> None:
+    law = TARGETS["mixture"]
+    kernel = metropolis_hastings(law, MALA(0.3), rule)
+    x = law.sample(2300, generator=torch.Generator().manual_seed(0))
+    torch_threads = torch.get_num_threads()
+    runs = [
+        sample(kernel, x, draws=7, thin=2, generator=torch.Generator().manual_seed(1), threads=threads)
+        for threads in (None, 1, 2, 3)
+    ]
+    for run in runs[1:]:
+        assert torch.equal(runs[0].draws, run.draws)
+        assert torch.equal(runs[0].accepted, run.accepted)
+        assert runs[0].score_calls == run.score_calls
+    assert torch.get_num_threads() == torch_threads
+
+
+class Spoiled:
+    """A score of N(0, I) that breaks for chains to the right of a line, and counts where it was asked."""
+
+    def __init__(self, value: float, edge: float = 1.0) -> None:
+        self.value, self.edge, self.asked = value, edge, 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.asked += len(x)
+        return torch.where(x[:, :1] > self.edge, self.value, -x)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("rule", [rule for rule in RULES if not rule.startswith("exact")])
+@pytest.mark.parametrize("proposal", PLAIN)
+def test_a_broken_score_leaves_chains_where_they_were(proposal: str, rule: str, value: float) -> None:
+    if rule == "always" and proposal != "mala":
+        pytest.skip("asks no score at all")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateRuleWarning)
+        kernel = metropolis_hastings(Target(score=Spoiled(value)), PLAIN[proposal], RULES[rule])
+        clean = metropolis_hastings(Target(score=lambda x: -x), PLAIN[proposal], RULES[rule])
+    x = torch.linspace(-2, 0.99, 60, dtype=torch.float64)[:, None].repeat(1, 2)
+    broken, whole = (sample(k, x, draws=40, generator=torch.Generator().manual_seed(0)) for k in (kernel, clean))
+    assert broken.draws.isfinite().all()
+    hurt = broken.nonfinite.any(1)
+    assert hurt.any()
+    assert not hurt.all()
+    assert torch.equal(broken.draws[~hurt], whole.draws[~hurt])  # the others are untouched
+    moved = broken.draws.diff(dim=1).flatten(2).any(2)
+    assert not moved[broken.nonfinite[:, 1:] > 0].any()  # and these stayed
+    assert torch.equal(broken.accepted + broken.rejected + broken.nonfinite + broken.outside, torch.ones(60, 40, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("rule", [Always(), LineIntegral(), LineIntegral("adaptive"), Exact()], ids=repr)
+def test_a_chain_that_starts_on_a_broken_score_stays_and_is_counted(rule: Acceptance) -> None:
+    target = Target(score=Spoiled(math.nan), log_density=lambda x: -x.square().sum(1) / 2)
+    x = f64([0.0, 0.0], [5.0, 0.0])
+    chains = sample(metropolis_hastings(target, MALA(0.01), rule), x, draws=10, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(chains.draws[1], x[1].expand(10, 2))
+    assert chains.nonfinite[1].sum() == 10
+    assert chains.nonfinite[0].sum() == 0
+    assert chains.accepted[0].sum() > 0
+
+
+@pytest.mark.parametrize("rule", ["simpson", "gauss", "adaptive", "exact", "always", "taylor-2"])
+@pytest.mark.parametrize("proposal", PLAIN)
+def test_outside_the_support_the_score_is_not_asked(proposal: str, rule: str) -> None:
+    asked: list[Tensor] = []
+
+    def score(x: Tensor) -> Tensor:
+        asked.append(x)
+        return -x
+
+    wide = {"rw": RandomWalk(2.0), "mala": MALA(0.8), "pcn": PCN(0.9)}[proposal]
+    target = Target(score, lambda x: -x.square().sum(1) / 2, targets.box(-1.0, 1.0))
+    kernel = metropolis_hastings(target, wide, RULES[rule])
+    chains = sample(kernel, torch.zeros(50, 2, dtype=torch.float64), draws=20, generator=torch.Generator().manual_seed(0))
+    assert chains.outside.sum() > 100
+    assert chains.nonfinite.sum() == 0
+    assert chains.draws.abs().max() <= 1
+    assert all(bool((x.abs() <= 1).all()) for x in asked)  # a box is convex: inner nodes stay inside as well
+    # every evaluation is counted, no more and no less
+    assert chains.score_calls == sum(len(x) for x in asked)
+
+
+def test_a_truncated_law_is_sampled_within_its_box(generator: torch.Generator) -> None:
+    """N(0, I) on [-1, 1]^2 by rejection, against the kernel's stationarity from those draws."""
+    law = targets.truncate(targets.Gaussian(f64(0.0, 0.0)), targets.box(-1.0, 1.0))
+
+    class Truncated:
+        def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+            x = targets.Gaussian(f64(0.0, 0.0)).sample(4 * n, generator=generator)
+            return x[(x.abs() <= 1).all(1)][:n]
+
+    kernel = metropolis_hastings(law, MALA(0.1), LineIntegral())
+    verdict = scoremh.diagnostics.stationarity(kernel, Truncated(), chains=5000, generator=generator)
+    assert verdict.p_value > 1e-4, verdict
+
+
+def counting(law: Any) -> tuple[Target, list[int]]:
+    calls: list[int] = []
+
+    def score(x: Tensor) -> Tensor:
+        calls.append(len(x))
+        answer: Tensor = law.score(x)
+        return answer
+
+    return Target(score, law.log_density), calls
+
+
+@pytest.mark.parametrize(
+    ("proposal", "rule", "per_step"),
+    [
+        (MALA(0.2), Always(), 1),
+        (MALA(0.2), Exact(), 1),
+        (MALA(0.2), LineIntegral(), 2),
+        (MALA(0.2), LineIntegral("gauss"), 4),
+        (MALA(0.2, covariance=f64(1.0, 2.0)), LineIntegral(), 2),
+        (RandomWalk(0.5), Exact(), 0),
+        (RandomWalk(0.5), Taylor(1), 1),
+        (RandomWalk(0.5), LineIntegral("trapezoid"), 1),
+        (RandomWalk(0.5), LineIntegral(), 2),
+        (RandomWalk(0.5), LineIntegral("gauss"), 3),
+        (RandomWalk(0.5), Taylor(2), 2),
+        (RandomWalk(0.5), Taylor(2, average=True), 3),
+    ],
+    ids=str,
+)
+def test_no_score_is_computed_twice_or_for_nothing(proposal: Proposal, rule: Acceptance, per_step: int) -> None:
+    target, calls = counting(GAUSSIAN)
+    kernel = metropolis_hastings(target, proposal, rule)
+    chains = sample(kernel, torch.zeros(6, 2, dtype=torch.float64), draws=10)
+    at_start = 6 if "score" in proposal.needs | rule.needs else 0
+    assert sum(calls) == chains.score_calls == at_start + 10 * 6 * per_step
+
+
+def test_inner_nodes_go_in_one_call() -> None:
+    target, calls = counting(GAUSSIAN)
+    rule = LineIntegral("gauss", nodes=5)
+    kernel = metropolis_hastings(target, RandomWalk(0.5), rule)
+    kernel.step(kernel.init(torch.zeros(6, 2, dtype=torch.float64)))
+    assert calls == [30]
+
+
+def test_init_keeps_its_own_copy() -> None:
+    x = torch.zeros(3, 2)
+    kernel = metropolis_hastings(Target(score=lambda x: -x), MALA(0.1), Always())
+    point = kernel.init(x)
+    x += 1
+    assert torch.equal(point.x, torch.zeros(3, 2))
+
+
+def test_a_kernel_of_ones_own_can_be_sampled(generator: torch.Generator) -> None:
+    kernel = metropolis_hastings(Target(score=lambda x: -x), MALA(0.1), LineIntegral())
+    chains = sample(Kernel(kernel.init, kernel.step), torch.zeros(3, 2), draws=5, generator=generator)
+    assert chains.draws.shape == (3, 5, 2)
+
+
+def test_draws_are_ordinary_tensors(generator: torch.Generator) -> None:
+    """Sampling runs under inference mode; what it returns can go into autograd again."""
+    kernel = metropolis_hastings(Target(score=lambda x: -x), MALA(0.1), LineIntegral())
+    chains = sample(kernel, torch.zeros(3, 2), draws=5, generator=generator)
+    weight = torch.ones(2, requires_grad=True)
+    (chains.draws * weight).sum().backward()
+    assert weight.grad is not None
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_needs_name_fields_of_a_point() -> None:
+    for part in [*PROPOSALS.values(), *RULES.values()]:
+        assert part.needs <= {*Point._fields[1:], "inner_score"}

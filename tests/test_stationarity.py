@@ -1,0 +1,170 @@
+"""Stationarity of every proposal x rule x target from exact draws; the power of the test; the calibration of its p-values.
+
+The false-alarm rate of the whole module is declared: under right kernels, all verdicts together fail with probability at most
+FALSE_ALARM, because each p-value is compared with FALSE_ALARM / number of tests. Seeds come from the test's own name.
+"""
+
+import dataclasses
+import math
+import warnings
+import zlib
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from scoremh import MALA, Always, DegenerateRuleWarning, Exact, LineIntegral, RandomWalk, Taylor, metropolis_hastings, targets
+from scoremh.diagnostics import stationarity
+from scoremh.types import Acceptance, Kernel, Move, Point, Proposal
+from tests.cases import EXACT_ON_GAUSSIAN, ONE_DIMENSION, PROPOSALS, TARGETS, f64
+
+FALSE_ALARM = 1e-3
+CHAINS, STEPS = 10_000, 10
+
+
+def seeded(*name: object) -> torch.Generator:
+    return torch.Generator().manual_seed(zlib.crc32(repr(name).encode()))
+
+
+def build(target: Any, proposal: Proposal, rule: Acceptance) -> Kernel:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateRuleWarning)  # right on a Gaussian, and tested for what it is elsewhere
+        return metropolis_hastings(target, proposal, rule)
+
+
+def fitting(target: str) -> dict[str, Proposal]:
+    return ONE_DIMENSION if target.startswith("gev") else PROPOSALS
+
+
+# Rules that use the density, or integrate the score to an error far below what this many chains can see.
+INTEGRATED: dict[str, Acceptance] = {
+    "exact": Exact(),
+    "exact-barker": Exact(balance="barker"),
+    "gauss-16": LineIntegral("gauss", nodes=16),
+    "adaptive": LineIntegral("adaptive", nodes=1023),
+    "adaptive-barker": LineIntegral("adaptive", nodes=1023, balance="barker"),
+}
+CASES = [
+    *product(["gaussian"], PROPOSALS, [rule for rule in EXACT_ON_GAUSSIAN if rule != "taylor-2"]),
+    *((target, name, rule) for target in TARGETS if target != "gaussian" for name in fitting(target) for rule in INTEGRATED),
+]
+LEVEL = FALSE_ALARM / len(CASES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "proposal", "rule"), CASES, ids=["-".join(case) for case in CASES])
+def test_stationary(target: str, proposal: str, rule: str) -> None:
+    law = TARGETS[target]
+    kernel = build(law, fitting(target)[proposal], (EXACT_ON_GAUSSIAN | INTEGRATED)[rule])
+    verdict = stationarity(kernel, law, chains=CHAINS, steps=STEPS, generator=seeded(target, proposal, rule))
+    assert verdict.p_value > LEVEL, verdict
+    assert verdict.acceptance_rate > 0.05  # a kernel that never moves would pass anything
+
+
+class WrongVariance(MALA):
+    """Draws with variance 2h, but its density is that of h^2: the mistake that gives N(0, 1) a variance of 9."""
+
+    def log_prob(self, to: Point, *, given: Point) -> Tensor:
+        mean, _ = self.moments(given)
+        return -0.5 * ((to.x - mean) / self.step_size).square().sum(1)
+
+
+class Swapped(Exact):
+    """log q(x' | x) - log q(x | x'), upside down."""
+
+    def log_ratio(self, current: Point, proposed: Point, *, target: Any, proposal: Any) -> Tensor:
+        change = self.log_density_change(current, proposed, target=target)
+        return change - proposal.log_prob(current, given=proposed) + proposal.log_prob(proposed, given=current)
+
+
+class NoDensity(Exact):
+    """Forgets p, as the trapezoid does with MALA."""
+
+    def log_density_change(self, current: Point, proposed: Point, *, target: Any) -> Tensor:
+        return torch.zeros(len(current.x), dtype=current.x.dtype)
+
+
+def batch_wide(kernel: Kernel, *, shared_uniform: bool) -> Kernel:
+    """Take one decision for the whole batch, or one uniform for all chains."""
+
+    def step(point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
+        _, move = kernel.step(point, generator=generator)
+        uniform = torch.rand((), generator=generator)
+        log_accept = move.log_accept.exp() if shared_uniform else move.log_accept.exp().mean().expand(len(point.x))
+        accepted = uniform < log_accept
+        x = torch.where(accepted[:, None], move.proposed, point.x)
+        return kernel.init(x), move._replace(accepted=accepted)
+
+    return kernel._replace(step=step)
+
+
+NORMAL = targets.Gaussian(f64(0.0, 0.0))
+MIXTURE = TARGETS["mixture"]
+WRONG: dict[str, tuple[Any, Kernel]] = {
+    "ula-large-step": (NORMAL, metropolis_hastings(NORMAL, MALA(0.5), Always())),
+    "wrong-variance": (NORMAL, metropolis_hastings(NORMAL, WrongVariance(0.2), Exact())),
+    "swapped-ratio": (NORMAL, metropolis_hastings(NORMAL, MALA(0.2), Swapped())),
+    "batch-wide": (NORMAL, batch_wide(metropolis_hastings(NORMAL, RandomWalk(1.5), Exact()), shared_uniform=False)),
+    "shared-uniform": (NORMAL, batch_wide(metropolis_hastings(NORMAL, RandomWalk(1.5), Exact()), shared_uniform=True)),
+    "no-density": (MIXTURE, metropolis_hastings(MIXTURE, MALA(0.2), NoDensity())),
+    "taylor-1": (MIXTURE, build(MIXTURE, RandomWalk(0.9), Taylor(1))),
+    "degenerate": (MIXTURE, build(MIXTURE, MALA(0.5), LineIntegral("trapezoid"))),
+    "walk-without-rejection": (NORMAL, metropolis_hastings(NORMAL, RandomWalk(0.3), Always())),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_kernels_are_rejected(name: str) -> None:
+    law, kernel = WRONG[name]
+    verdict = stationarity(kernel, law, chains=CHAINS, steps=STEPS, generator=seeded(name))
+    assert verdict.p_value < LEVEL, verdict
+
+
+SUBTLE: dict[str, tuple[Any, Kernel]] = {
+    "ula-small-step": (NORMAL, metropolis_hastings(NORMAL, MALA(0.1), Always())),
+    "wrong-target": (NORMAL, metropolis_hastings(targets.Gaussian(f64(0.0, 0.0), 1.1 * torch.eye(2)), MALA(0.2), Exact())),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SUBTLE)
+def test_many_chains_and_steps_show_small_biases(name: str) -> None:
+    law, kernel = SUBTLE[name]
+    assert stationarity(kernel, law, chains=100_000, steps=30, generator=seeded(name)).p_value < LEVEL
+
+
+# One decision for the whole batch moves all chains or none in one step: it needs several.
+@pytest.mark.parametrize("name", ["ula-large-step", "wrong-variance", "swapped-ratio", "shared-uniform"])
+def test_one_step_shows_gross_errors(name: str) -> None:
+    law, kernel = WRONG[name]
+    assert stationarity(kernel, law, chains=CHAINS, steps=1, generator=seeded(name)).p_value < LEVEL
+
+
+def test_a_kernel_that_never_moves_is_seen_in_its_rate() -> None:
+    frozen = dataclasses.replace(RandomWalk(1.0), std=1e4)
+    verdict = stationarity(metropolis_hastings(NORMAL, frozen, Exact()), NORMAL, chains=200, steps=1, generator=seeded())
+    assert verdict.acceptance_rate < 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "proposal", "rule"),
+    [("mixture", MALA(0.3), LineIntegral("gauss")), ("student", RandomWalk(2.0), Exact()), ("gev-frechet", MALA(0.1), Exact())],
+    ids=str,
+)
+def test_p_values_are_uniform_under_a_right_kernel(target: str, proposal: Proposal, rule: Acceptance) -> None:
+    law, g = TARGETS[target], seeded("calibration", target)
+    kernel = metropolis_hastings(law, proposal, rule)
+    p_values = [stationarity(kernel, law, chains=2000, steps=3, generator=g).p_value for _ in range(300)]
+    assert stats.kstest(p_values, "uniform").pvalue > FALSE_ALARM
+    assert sum(p < 0.05 for p in p_values) == pytest.approx(15, abs=4 * math.sqrt(300 * 0.05 * 0.95))
+
+
+@pytest.mark.slow
+def test_simpson_is_right_where_its_steps_are_short() -> None:
+    """Simpson has a bias of its own, of order eps^5; at a usual step 100,000 chains do not see it on a smooth target."""
+    kernel = metropolis_hastings(MIXTURE, MALA(0.2), LineIntegral())
+    assert stationarity(kernel, MIXTURE, chains=100_000, steps=30, generator=seeded("simpson")).p_value > LEVEL
