@@ -9,4 +9,5 @@ install_import_hook("scoremh", "beartype.beartype")
 
 @pytest.fixture
 def generator() -> torch.Generator:
+    """Return a generator with a fixed seed."""
     return torch.Generator().manual_seed(0)

@@ -70,7 +70,9 @@ TARGETS: dict[str, Any] = {
 }
 
 
-def pair(proposal: Proposal, target: TargetLike, rule: Acceptance, x: Tensor, seed: int = 1) -> tuple[Point, Point, Target]:
+def pair(
+    proposal: Proposal, target: TargetLike, rule: Acceptance, x: Tensor, seed: int = 1
+) -> tuple[Point, Point, Target]:
     """Return current points, candidates of the proposal, and the target, with all that both need."""
     known = Target(target.score, target.log_density, target.support)
     needs = proposal.needs | rule.needs

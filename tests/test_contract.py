@@ -34,7 +34,11 @@ from tests.cases import EXACT_ON_GAUSSIAN, GAUSSIAN, PROPOSALS, RULES, TARGETS, 
 
 def public_classes(module: Any) -> set[type]:
     found = inspect.getmembers(module, inspect.isclass)
-    return {c for name, c in found if c.__module__ == module.__name__ and not name.startswith("_") and not inspect.isabstract(c)}
+    return {
+        c
+        for name, c in found
+        if c.__module__ == module.__name__ and not name.startswith("_") and not inspect.isabstract(c)
+    }
 
 
 def test_every_proposal_and_rule_is_in_the_lists() -> None:
@@ -83,7 +87,8 @@ def test_same_seed_same_bits_and_the_global_generator_is_untouched(proposal: str
     kernel = build(RULES[rule], PLAIN[proposal], (2,))
     before = torch.random.get_rng_state()
     first, second, other = (
-        sample(kernel, torch.zeros(4, 2), draws=20, generator=torch.Generator().manual_seed(seed)).draws for seed in (1, 1, 2)
+        sample(kernel, torch.zeros(4, 2), draws=20, generator=torch.Generator().manual_seed(seed)).draws
+        for seed in (1, 1, 2)
     )
     sample(kernel, torch.zeros(4, 2), draws=2)
     kernel.step(kernel.init(torch.zeros(4, 2)))
@@ -167,14 +172,18 @@ def test_a_broken_score_leaves_chains_where_they_were(proposal: str, rule: str, 
     assert torch.equal(broken.draws[~hurt], whole.draws[~hurt])  # the others are untouched
     moved = broken.draws.diff(dim=1).flatten(2).any(2)
     assert not moved[broken.nonfinite[:, 1:] > 0].any()  # and these stayed
-    assert torch.equal(broken.accepted + broken.rejected + broken.nonfinite + broken.outside, torch.ones(60, 40, dtype=torch.int32))
+    assert torch.equal(
+        broken.accepted + broken.rejected + broken.nonfinite + broken.outside, torch.ones(60, 40, dtype=torch.int32)
+    )
 
 
 @pytest.mark.parametrize("rule", [Always(), LineIntegral(), LineIntegral("adaptive"), Exact()], ids=repr)
 def test_a_chain_that_starts_on_a_broken_score_stays_and_is_counted(rule: Acceptance) -> None:
     target = Target(score=Spoiled(math.nan), log_density=lambda x: -x.square().sum(1) / 2)
     x = f64([0.0, 0.0], [5.0, 0.0])
-    chains = sample(metropolis_hastings(target, MALA(0.01), rule), x, draws=10, generator=torch.Generator().manual_seed(0))
+    chains = sample(
+        metropolis_hastings(target, MALA(0.01), rule), x, draws=10, generator=torch.Generator().manual_seed(0)
+    )
     assert torch.equal(chains.draws[1], x[1].expand(10, 2))
     assert chains.nonfinite[1].sum() == 10
     assert chains.nonfinite[0].sum() == 0
@@ -193,7 +202,9 @@ def test_outside_the_support_the_score_is_not_asked(proposal: str, rule: str) ->
     wide = {"rw": RandomWalk(2.0), "mala": MALA(0.8), "pcn": PCN(0.9)}[proposal]
     target = Target(score, lambda x: -x.square().sum(1) / 2, targets.box(-1.0, 1.0))
     kernel = metropolis_hastings(target, wide, RULES[rule])
-    chains = sample(kernel, torch.zeros(50, 2, dtype=torch.float64), draws=20, generator=torch.Generator().manual_seed(0))
+    chains = sample(
+        kernel, torch.zeros(50, 2, dtype=torch.float64), draws=20, generator=torch.Generator().manual_seed(0)
+    )
     assert chains.outside.sum() > 100
     assert chains.nonfinite.sum() == 0
     assert chains.draws.abs().max() <= 1
@@ -287,5 +298,6 @@ def test_draws_are_ordinary_tensors(generator: torch.Generator) -> None:
 
 
 def test_needs_name_fields_of_a_point() -> None:
-    for part in [*PROPOSALS.values(), *RULES.values()]:
-        assert part.needs <= {*Point._fields[1:], "inner_score"}
+    needs = [proposal.needs for proposal in PROPOSALS.values()] + [rule.needs for rule in RULES.values()]
+    for part in needs:
+        assert part <= {*Point._fields[1:], "inner_score"}

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.cases import COVARIANCE, EXACT_ON_GAUSSIAN, GAUSSIAN, PROPOSALS, SYMMETRIC, TARGETS, f64, pair
 from torch import Tensor
 
 from scoremh import MALA, PCN, Always, Exact, LineIntegral, RandomWalk, Taylor, _random, metropolis_hastings, targets
 from scoremh._algebra import gauss_legendre, newton_cotes
 from scoremh.acceptance import RatioRule
 from scoremh.types import Point, Target
+from tests.cases import COVARIANCE, EXACT_ON_GAUSSIAN, GAUSSIAN, PROPOSALS, SYMMETRIC, TARGETS, f64, pair
 
 
 def draws(target: Any, n: int = 200) -> Tensor:
@@ -104,7 +104,9 @@ def test_trapezoid_with_mala_forgets_the_density() -> None:
 @pytest.mark.parametrize("quadrature", [newton_cotes(k, simpson=False) for k in (0, 1, 4)])
 def test_trapezoid_weights(quadrature: Any) -> None:
     assert 2 * quadrature.ends + sum(quadrature.weights) == pytest.approx(1)
-    assert sum(w * t for w, t in zip(quadrature.weights, quadrature.nodes, strict=True)) + quadrature.ends == pytest.approx(0.5)
+    assert sum(
+        w * t for w, t in zip(quadrature.weights, quadrature.nodes, strict=True)
+    ) + quadrature.ends == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("inside", [1, 3, 5])
@@ -144,19 +146,21 @@ def test_log_prob_is_the_density_of_the_proposal(name: str) -> None:
     proposal = PROPOSALS[name]
     current, proposed, _ = pair(proposal, GAUSSIAN, Always(), draws(GAUSSIAN))
     torch.testing.assert_close(
-        proposal.log_prob(proposed, given=current), reference_log_prob(proposal, proposed.x, current), atol=1e-10, rtol=0
+        proposal.log_prob(proposed, given=current),
+        reference_log_prob(proposal, proposed.x, current),
+        atol=1e-10,
+        rtol=0,
     )
 
 
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_sample_has_the_moments_of_log_prob(name: str) -> None:
-    """Standardised by the mean and covariance of the reference density, the draws are standard normal: one law serves both."""
+    """Under its own law, a Gaussian's log density lies d / 2 below its peak, with variance d / 2."""
     proposal, n = PROPOSALS[name], 100_000
     x = f64([0.7, -0.4]).expand(n, 2)
     at = Point(x, GAUSSIAN.score(x))
     drawn = proposal.sample(at, generator=torch.Generator().manual_seed(0))
     log_q = proposal.log_prob(Point(drawn), given=at)
-    # E log q under q is minus the entropy of q; a Gaussian's log density has variance d / 2
     peak = proposal.log_prob(Point(drawn.mean(0, keepdim=True)), given=Point(at.x[:1], GAUSSIAN.score(at.x[:1])))
     assert float(log_q.mean() - peak) == pytest.approx(-1, abs=5 / math.sqrt(n))
     assert float(log_q.var()) == pytest.approx(1, abs=5 * math.sqrt(8 / n))

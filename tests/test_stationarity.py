@@ -1,7 +1,8 @@
-"""Stationarity of every proposal x rule x target from exact draws; the power of the test; the calibration of its p-values.
+"""Stationarity of every proposal x rule x target from exact draws; the power of that test, and its calibration.
 
-The false-alarm rate of the whole module is declared: under right kernels, all verdicts together fail with probability at most
-FALSE_ALARM, because each p-value is compared with FALSE_ALARM / number of tests. Seeds come from the test's own name.
+The false-alarm rate of the whole module is declared: under right kernels, all verdicts together fail with probability
+at most FALSE_ALARM, because each p-value is compared with FALSE_ALARM / number of tests. Seeds come from the test's
+own name.
 """
 
 import dataclasses
@@ -16,7 +17,17 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from scoremh import MALA, Always, DegenerateRuleWarning, Exact, LineIntegral, RandomWalk, Taylor, metropolis_hastings, targets
+from scoremh import (
+    MALA,
+    Always,
+    DegenerateRuleWarning,
+    Exact,
+    LineIntegral,
+    RandomWalk,
+    Taylor,
+    metropolis_hastings,
+    targets,
+)
 from scoremh.diagnostics import stationarity
 from scoremh.types import Acceptance, Kernel, Move, Point, Proposal
 from tests.cases import EXACT_ON_GAUSSIAN, ONE_DIMENSION, PROPOSALS, TARGETS, f64
@@ -31,7 +42,9 @@ def seeded(*name: object) -> torch.Generator:
 
 def build(target: Any, proposal: Proposal, rule: Acceptance) -> Kernel:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DegenerateRuleWarning)  # right on a Gaussian, and tested for what it is elsewhere
+        warnings.simplefilter(
+            "ignore", DegenerateRuleWarning
+        )  # right on a Gaussian, and tested for what it is elsewhere
         return metropolis_hastings(target, proposal, rule)
 
 
@@ -49,7 +62,13 @@ INTEGRATED: dict[str, Acceptance] = {
 }
 CASES = [
     *product(["gaussian"], PROPOSALS, [rule for rule in EXACT_ON_GAUSSIAN if rule != "taylor-2"]),
-    *((target, name, rule) for target in TARGETS if target != "gaussian" for name in fitting(target) for rule in INTEGRATED),
+    *(
+        (target, name, rule)
+        for target in TARGETS
+        if target != "gaussian"
+        for name in fitting(target)
+        for rule in INTEGRATED
+    ),
 ]
 LEVEL = FALSE_ALARM / len(CASES)
 
@@ -77,7 +96,8 @@ class Swapped(Exact):
 
     def log_ratio(self, current: Point, proposed: Point, *, target: Any, proposal: Any) -> Tensor:
         change = self.log_density_change(current, proposed, target=target)
-        return change - proposal.log_prob(current, given=proposed) + proposal.log_prob(proposed, given=current)
+        upside_down: Tensor = proposal.log_prob(proposed, given=current) - proposal.log_prob(current, given=proposed)
+        return change + upside_down
 
 
 class NoDensity(Exact):
@@ -125,7 +145,10 @@ def test_wrong_kernels_are_rejected(name: str) -> None:
 
 SUBTLE: dict[str, tuple[Any, Kernel]] = {
     "ula-small-step": (NORMAL, metropolis_hastings(NORMAL, MALA(0.1), Always())),
-    "wrong-target": (NORMAL, metropolis_hastings(targets.Gaussian(f64(0.0, 0.0), 1.1 * torch.eye(2)), MALA(0.2), Exact())),
+    "wrong-target": (
+        NORMAL,
+        metropolis_hastings(targets.Gaussian(f64(0.0, 0.0), 1.1 * torch.eye(2)), MALA(0.2), Exact()),
+    ),
 }
 
 
@@ -145,14 +168,20 @@ def test_one_step_shows_gross_errors(name: str) -> None:
 
 def test_a_kernel_that_never_moves_is_seen_in_its_rate() -> None:
     frozen = dataclasses.replace(RandomWalk(1.0), std=1e4)
-    verdict = stationarity(metropolis_hastings(NORMAL, frozen, Exact()), NORMAL, chains=200, steps=1, generator=seeded())
+    verdict = stationarity(
+        metropolis_hastings(NORMAL, frozen, Exact()), NORMAL, chains=200, steps=1, generator=seeded()
+    )
     assert verdict.acceptance_rate < 0.01
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "proposal", "rule"),
-    [("mixture", MALA(0.3), LineIntegral("gauss")), ("student", RandomWalk(2.0), Exact()), ("gev-frechet", MALA(0.1), Exact())],
+    [
+        ("mixture", MALA(0.3), LineIntegral("gauss")),
+        ("student", RandomWalk(2.0), Exact()),
+        ("gev-frechet", MALA(0.1), Exact()),
+    ],
     ids=str,
 )
 def test_p_values_are_uniform_under_a_right_kernel(target: str, proposal: Proposal, rule: Acceptance) -> None:
@@ -165,6 +194,6 @@ def test_p_values_are_uniform_under_a_right_kernel(target: str, proposal: Propos
 
 @pytest.mark.slow
 def test_simpson_is_right_where_its_steps_are_short() -> None:
-    """Simpson has a bias of its own, of order eps^5; at a usual step 100,000 chains do not see it on a smooth target."""
+    """Simpson has a bias of order eps^5; at a usual step 100,000 chains do not see it on a smooth target."""
     kernel = metropolis_hastings(MIXTURE, MALA(0.2), LineIntegral())
     assert stationarity(kernel, MIXTURE, chains=100_000, steps=30, generator=seeded("simpson")).p_value > LEVEL

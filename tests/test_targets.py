@@ -242,15 +242,25 @@ def test_default_matrices_are_the_identity_and_one_matrix_serves_all_components(
         assert torch.equal(short.log_density(x), long.log_density(x))
 
 
-def test_parameters_take_the_widest_dtype_given_and_share_no_memory() -> None:
-    mean = torch.zeros(2)
-    target = targets.Gaussian(mean, torch.eye(2, dtype=torch.float64))
-    mean += 1
-    assert target.mean.tolist() == [0, 0]
-    assert target.sample(1).dtype == torch.float64
+def test_parameters_take_the_widest_dtype_given() -> None:
+    assert targets.Gaussian(torch.zeros(2), torch.eye(2, dtype=torch.float64)).sample(1).dtype == torch.float64
     assert targets.Gaussian([0, 0]).sample(1).dtype == torch.get_default_dtype()
     # a number beside a tensor is not rounded through float32
     assert targets.StudentT(0.1, torch.zeros(2, dtype=torch.float64)).df == 0.1
+
+
+def test_parameters_are_copies_without_a_graph() -> None:
+    mean = torch.zeros(2)
+    target = targets.Gaussian(mean)
+    mean += 1
+    assert target.mean.tolist() == [0, 0]
+    assert not targets.Gaussian(mean.requires_grad_()).sample(1).requires_grad
+
+
+def test_weights_that_sum_to_1_but_for_rounding_are_normalised() -> None:
+    x = torch.randn(5, 1, generator=seeded(0))
+    rounded, exact = (targets.GaussianMixture([w] * 3, [[0], [1], [2]]).log_density(x) for w in (0.3331, 1 / 3))
+    close(rounded, exact, 1e-6)
 
 
 def test_repr_shows_the_parameters_on_one_line() -> None:
@@ -300,6 +310,14 @@ def test_the_upper_tail_of_float32_draws_is_not_a_grid() -> None:
     tail = x[x > 1000]
     assert len(tail) > 800
     assert len(tail) - len(set(tail.tolist())) <= 3
+
+
+def test_a_uniform_of_exactly_1_gives_an_ordinary_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scoremh._random.log_uniform", lambda shape, like, generator: like.new_zeros(shape))
+    assert targets.GeneralizedExtremeValue(0.5).sample(1).isfinite().all()
+    weights = torch.full((10,), 0.1, dtype=torch.float64)
+    assert weights.cumsum(0)[-1] < 1
+    assert targets.GaussianMixture(weights, [[1000.0]] * 10).sample(1) > 900
 
 
 def test_the_tails_of_a_float32_student_are_not_cut() -> None:

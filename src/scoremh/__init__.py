@@ -1,7 +1,7 @@
 """Metropolis-Hastings sampling when only a score is known.
 
-A score-based Metropolis-Hastings sampler is the composition of a **score**, a **proposal**, an **acceptance rule** and a
-**kernel**.
+A score-based Metropolis-Hastings sampler is the composition of a **score**, a **proposal**, an **acceptance rule** and
+a **kernel**.
 """
 
 from scoremh import diagnostics, targets

@@ -38,7 +38,9 @@ def positive(value: float, name: str) -> None:
         fix = f"Pass {name} as a Python number, for example {name}=0.1."
         raise TypeError(message(f"{name} to be a number", describe(value), fix))
     if not (math.isfinite(value) and value > 0):
-        raise ValueError(message(f"{name} to be finite and above 0", value, f"Choose a positive {name}, or use tune()."))
+        raise ValueError(
+            message(f"{name} to be finite and above 0", value, f"Choose a positive {name}, or use tune().")
+        )
 
 
 def count(value: int, name: str, *, at_least: int = 1) -> None:
@@ -50,14 +52,16 @@ def count(value: int, name: str, *, at_least: int = 1) -> None:
 
 
 def events(x: Tensor, name: str = "x", *, finite: bool = True) -> None:
-    """Refuse anything but a floating tensor `(chain, *event)` with at least one chain and, unless told, finite values."""
+    """Refuse anything but a floating tensor `(chain, *event)` of one chain or more, finite unless told."""
     if not isinstance(x, Tensor):
         fix = "Convert it with torch.as_tensor(..., dtype=torch.get_default_dtype())."
         raise TypeError(message(f"{name} to be a torch.Tensor", describe(x), fix))
     if not x.is_floating_point():
         raise TypeError(message(f"{name} to be a floating tensor", describe(x), f"Call {name}.float() first."))
     if x.ndim < 2 or x.numel() == 0:
-        fix = f"The first axis is the chain: one chain of two coordinates is (1, 2). Try {name}[None] or {name}[:, None]."
+        fix = (
+            f"The first axis is the chain: one chain of two coordinates is (1, 2). Try {name}[None] or {name}[:, None]."
+        )
         raise ValueError(message(f"{name} of shape (chain, *event) with at least one chain", describe(x), fix))
     if finite and not x.isfinite().all():
         bad = (~x.isfinite().flatten(1).all(1)).nonzero().flatten().tolist()
@@ -66,12 +70,16 @@ def events(x: Tensor, name: str = "x", *, finite: bool = True) -> None:
 
 
 def answer(value: object, like: Tensor, shape: torch.Size, name: str) -> None:
-    """Refuse what a user's function returned unless it is a tensor of this shape and of the dtype and device of `like`."""
-    expected = f"{name}(x) to be a {str(like.dtype).removeprefix('torch.')} tensor of shape {tuple(shape)} on {like.device}"
+    """Refuse a user's answer unless it is a tensor of this shape, and of the dtype and device of `like`."""
+    expected = (
+        f"{name}(x) to be a {str(like.dtype).removeprefix('torch.')} tensor of shape {tuple(shape)} on {like.device}"
+    )
     if not isinstance(value, Tensor):
         raise TypeError(message(expected, describe(value), "Return a torch.Tensor."))
     if value.shape != shape:
-        fix = f"x has shape {tuple(like.shape)}: the first axis is the chain, and {name} answers every chain on its own."
+        fix = (
+            f"x has shape {tuple(like.shape)}: the first axis is the chain, and {name} answers every chain on its own."
+        )
         raise ValueError(message(expected, describe(value), fix))
     if value.dtype != like.dtype or value.device != like.device:
         fix = f"Convert the network or the initial points, for example net.to(x.dtype) or {name}(x).to(x)."

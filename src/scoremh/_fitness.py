@@ -37,8 +37,8 @@ def warn_if_degenerate(proposal: Proposal, acceptance: Acceptance) -> None:
     averaged = isinstance(acceptance, Taylor) and acceptance.order == 1 and acceptance.average
     if isinstance(proposal, MALA) and (trapezoid or averaged):
         text = (
-            f"{acceptance} with MALA is degenerate: log r = (h / 4) (|s(x)|^2 - |s(x')|^2) exactly, so the density cancels "
-            'and the rule only prefers small scores. Use LineIntegral("simpson"), one score call more.'
+            f"{acceptance} with MALA is degenerate: log r = (h / 4) (|s(x)|^2 - |s(x')|^2) exactly, so the density "
+            'cancels and the rule only prefers small scores. Use LineIntegral("simpson"), one score call more.'
         )
         warnings.warn(text, DegenerateRuleWarning, stacklevel=3)
 

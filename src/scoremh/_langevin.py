@@ -4,8 +4,8 @@ With MALA the proposal's ratio holds the trapezoid rule with the other sign, and
 
     log r = v . (sum_i w_i s(x + t_i v) - (1/2 - w_end) (s + s')) - (h / 4) (s' - s) . (s' + s),    v = x' - x
 
-`kernel.step` stays the definition; a test ties this to it. What makes it fast: noise for all steps is drawn in one call, x' and
-the inner nodes share one score call while that is small, and no step computes what only the record needs.
+`kernel.step` stays the definition; a test ties this to it. What makes it fast: noise for all steps is drawn in one
+call, x' and the inner nodes share one score call while that is small, and no step computes what only the record needs.
 """
 
 import math
@@ -82,15 +82,15 @@ def _adjusted(score: ScoreFn, h: float, rule: LineIntegral) -> Run:
         thresholds = log_uniform if rule.balance == "metropolis" else log_uniform - (-log_uniform.expm1()).log()
         log_ratios, xs = x.new_empty(steps, chains), []
         places = x.new_empty(rows, *x.shape[1:])
-        proposed, *between = places.split(chains)
+        proposed, *between = places.chunk(len(nodes) + 1)
         for z, threshold, log_ratio in zip(noise.unbind(), thresholds.unbind(), log_ratios.unbind(), strict=True):
             torch.add(x, s, alpha=h, out=proposed).add_(z)
             for t, place in zip(nodes, between, strict=True):
                 torch.lerp(x, proposed, t, out=place)
             if rows <= SHARED_ROWS:
-                there, *inner = score(places).split(chains)
+                there, *inner = score(places).chunk(len(nodes) + 1)
             else:
-                there, inner = score(proposed), list(score(places[chains:]).split(chains)) if nodes else []
+                there, inner = score(proposed), list(score(places[chains:]).chunk(len(nodes))) if nodes else []
             both = s + there
             slope = both.mul(end - 0.5)
             for w, s_inner in zip(weights, inner, strict=True):

@@ -1,12 +1,12 @@
 """A run on disk, so that a killed one goes on where it was.
 
-A folder holds `run.json`, which says what the run is, and for every block of chains numbered parts: the draws made since the part
-before, and all that the next step needs (positions, scores, the generator's state). A part is written whole or not at all.
+A folder holds `run.json`, which says what the run is, and for every block of chains numbered parts: the draws made
+since the part before, and all that the next step needs (positions, scores, the generator's state). A part is written
+whole or not at all.
 """
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +50,7 @@ class Store:
         if not path.exists():
             partial = path.with_suffix(".partial")
             partial.write_text(json.dumps(header, indent=2))
-            os.replace(partial, path)
+            partial.replace(path)
         found = json.loads(path.read_text())
         differing = [key for key in header if found.get(key) != header[key] and not (key == "seeds" and any_seeds)]
         if differing:
@@ -63,7 +63,9 @@ class Store:
     def _parts(self, block: int) -> list[Path]:
         return sorted(self.folder.glob(f"block-{block:05}-part-*.safetensors"))
 
-    def save(self, block: int, state: State, generator: torch.Generator, first: int, records: dict[str, Tensor]) -> None:
+    def save(
+        self, block: int, state: State, generator: torch.Generator, first: int, records: dict[str, Tensor]
+    ) -> None:
         """Add a part: the records of the draws from `first` on, and the state after them."""
         tensors = {f"record.{name}": rows.contiguous() for name, rows in records.items()}
         tensors |= {f"point.{name}": part for name, part in state.point._asdict().items() if part is not None}
@@ -72,7 +74,7 @@ class Store:
         path = self.folder / f"block-{block:05}-part-{len(self._parts(block)):06}.safetensors"
         partial = path.with_suffix(".partial")
         save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, metadata)
-        os.replace(partial, path)
+        partial.replace(path)
 
     def load(self, block: int, generator: torch.Generator, records: dict[str, Tensor]) -> State | None:
         """Fill in the records and the generator from all parts of a block, and return the state after the last."""
@@ -92,5 +94,7 @@ class Store:
                     state = State(point, int(metadata["done"]), int(metadata["score_calls"]))
             except (SafetensorError, KeyError, TypeError) as error:
                 fix = "Delete this part and the later ones of its block: the run goes on from the part before."
-                raise ValueError(_checks.message("a part of a run", f"{path}, which cannot be read ({error})", fix)) from error
+                raise ValueError(
+                    _checks.message("a part of a run", f"{path}, which cannot be read ({error})", fix)
+                ) from error
         return state

@@ -110,7 +110,8 @@ class Exact(RatioRule):
 
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
         """Return log p(proposed) - log p(current)."""
-        assert current.log_density is not None and proposed.log_density is not None
+        assert current.log_density is not None
+        assert proposed.log_density is not None
         return proposed.log_density - current.log_density
 
 
@@ -156,11 +157,10 @@ class Taylor(RatioRule):
             return _finite(inner(slope, v))
         assert target.score is not None
         if not self.average:
-            _, curvature = torch.func.jvp(target.score, (current.x,), (v,))
+            curvature = torch.func.jvp(target.score, (current.x,), (v,))[1]
             return _finite(inner(slope + curvature / 2, v))
         ends, both = torch.cat([current.x, proposed.x]), torch.cat([v, v])
-        _, curvature = torch.func.jvp(target.score, (ends,), (both,))
-        at_current, at_proposed = curvature.chunk(2)
+        at_current, at_proposed = torch.func.jvp(target.score, (ends,), (both,))[1].chunk(2)
         return _finite(inner(slope + (at_current - at_proposed) / 4, v))
 
 
@@ -168,15 +168,15 @@ class Taylor(RatioRule):
 class LineIntegral(RatioRule):
     """Integrate the score along the straight line from x to x'.
 
-    `rule="adaptive"` starts with Simpson's rule and its distance to the trapezoid as an error bound, and doubles the nodes
-    (Romberg) only for chains whose uniform number lies within the bound: for the others no better integral can change the
-    decision. Whatever the bounds are worth, the rule is a Metropolis rule for an antisymmetric ratio: the last estimate,
-    clipped to each of the bounds before it.
+    `rule="adaptive"` starts with Simpson's rule and its distance to the trapezoid as an error bound, and doubles the
+    nodes (Romberg) only for chains whose uniform number lies within the bound: for the others no better integral can
+    change the decision. Whatever the bounds are worth, the rule is a Metropolis rule for an antisymmetric ratio: the
+    last estimate, clipped to each of the bounds before it.
 
     Args:
         rule: "trapezoid", "simpson", "gauss" or "adaptive".
-        nodes: Inner nodes: 0 or more for the trapezoid (default 0), an odd number for Simpson (1), 1 or more for gauss (3),
-            the most that may be used, 2^k - 1, for adaptive (63).
+        nodes: Inner nodes: 0 or more for the trapezoid (default 0), an odd number for Simpson (1), 1 or more for gauss
+            (3), the most that may be used, 2^k - 1, for adaptive (63).
         tolerance: The error of D at which "adaptive" stops where it is asked for a ratio and not for a decision.
         balance: "metropolis" or "barker".
     """
@@ -195,7 +195,9 @@ class LineIntegral(RatioRule):
         if self.rule == "simpson" and self.inner_nodes % 2 == 0:
             raise ValueError(_checks.message("an odd number of nodes for simpson", self.nodes, "Use 1, 3, 5, ..."))
         if self.rule == "adaptive" and self.inner_nodes & (self.inner_nodes + 1):
-            raise ValueError(_checks.message("nodes of 2^k - 1 for adaptive", self.nodes, "Use 1, 3, 7, 15, 31, 63, ..."))
+            raise ValueError(
+                _checks.message("nodes of 2^k - 1 for adaptive", self.nodes, "Use 1, 3, 7, 15, 31, 63, ...")
+            )
 
     @property
     def inner_nodes(self) -> int:

@@ -1,7 +1,8 @@
 """The draws of many chains, with a record of every transition that led to them.
 
-Axes are `(chain, draw, *event)`. With thinning, a draw stands for `thin` transitions, each of which was one of: accepted, rejected
-by the coin, rejected because a number was not finite, rejected because the candidate lay outside the support.
+Axes are `(chain, draw, *event)`. With thinning, a draw stands for `thin` transitions, each of which was one of:
+accepted, rejected by the coin, rejected because a number was not finite, rejected because the candidate lay outside
+the support.
 """
 
 import json
@@ -92,14 +93,18 @@ class Chains:
             "description": self.description,
         }
         groups = {"posterior": {"x": _array(self.draws)}, "sample_stats": stats}
-        return arviz_base.from_dict(groups, attrs={"posterior": attrs})
+        return arviz_base.from_dict(
+            groups, attrs={"posterior": attrs}, check_conventions=False
+        )  # more chains than draws are usual here
 
     def save(self, path: str | Path) -> None:
         """Write a NetCDF file that ArviZ reads."""
         path = Path(path)
         if not path.parent.is_dir():
             fix = f"Create {path.parent} first."
-            raise FileNotFoundError(_checks.message("a folder to write to", f"{path.parent}, which does not exist", fix))
+            raise FileNotFoundError(
+                _checks.message("a folder to write to", f"{path.parent}, which does not exist", fix)
+            )
         partial = path.with_name(path.name + ".partial")
         self.to_arviz().to_netcdf(partial, engine="h5netcdf")
         partial.replace(path)  # a killed write leaves the old file or the new one
@@ -115,7 +120,9 @@ class Chains:
                 fix = "Read it with xarray.open_datatree."
                 raise ValueError(_checks.message("a file written by Chains.save", got, fix))
             attrs = tree["posterior"].attrs
-            stats = {name: torch.from_numpy(values.to_numpy()) for name, values in tree["sample_stats"].data_vars.items()}
+            stats = {
+                name: torch.from_numpy(values.to_numpy()) for name, values in tree["sample_stats"].data_vars.items()
+            }
             draws = torch.from_numpy(tree["posterior"]["x"].to_numpy())
         return cls(
             draws,

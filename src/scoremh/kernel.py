@@ -2,8 +2,8 @@
 
     x' ~ q(. | x),  u ~ U(0, 1];   x <- x' where log u < log a(x', x), else x
 
-Every chain decides alone. A candidate outside the support, or with a number that is not finite, is a rejection: the score is
-not asked outside the support, and the move's `log_accept` (-inf, NaN) tells which it was.
+Every chain decides alone. A candidate outside the support, or with a number that is not finite, is a rejection: the
+score is not asked outside the support, and the move's `log_accept` (-inf, NaN) tells which it was.
 """
 
 import math
@@ -69,7 +69,8 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         log_accept, proposed = _judge(known._replace(score=score), needs, proposal, acceptance, point, x, log_uniform)
         accepted = log_uniform < log_accept
         move = Move(proposed.x, log_accept, accepted, 0 if score is None else score.calls)
-        return _where(accepted, proposed, point), move
+        taken = proposed.map(lambda new, old: torch.where(per_chain(accepted, new), new, old), point)
+        return taken, move
 
     return Kernel(
         init,
@@ -105,15 +106,13 @@ def _judge(
     possible = finite if target.support is None else finite & target.support(x)
     if not possible.all():
         log_accept = torch.where(finite, -math.inf, math.nan).to(x.dtype)
-        candidate = Point(x, *(None if part is None else torch.zeros_like(part) for part in current[1:]))
+        candidate = current._replace(x=x)  # what is known of the current point stands in where nothing will be taken
         if possible.any():
-            there = Point(*(None if part is None else part[possible] for part in current))
+            there = current.map(lambda part: part[possible])
             log_accept[possible], inside = _judge(
                 target._replace(support=None), needs, proposal, acceptance, there, x[possible], log_uniform[possible]
             )
-            for part, values in zip(candidate[1:], inside[1:], strict=True):
-                if part is not None:
-                    part[possible] = values
+            candidate = candidate.map(lambda part, values: part.index_put((possible,), values), inside)
         return log_accept, candidate
     candidate = Point.at(x, target, needs)
     if isinstance(acceptance, DecidingAcceptance):
@@ -123,15 +122,6 @@ def _judge(
     if candidate.score is not None:  # a chain must not move to where its next step cannot be computed
         log_accept = torch.where(rows_finite(candidate.score), log_accept, math.nan)
     return log_accept, candidate
-
-
-def _where(accepted: Tensor, proposed: Point, current: Point) -> Point:
-    return Point(
-        *(
-            None if new is None else torch.where(per_chain(accepted, new), new, old)
-            for new, old in zip(proposed, current, strict=True)
-        )
-    )
 
 
 def _target_rate(proposal: Proposal, acceptance: Acceptance) -> float | None:

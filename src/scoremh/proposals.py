@@ -1,7 +1,7 @@
 r"""Proposals q(x' | x): random walk, Langevin (MALA) and preconditioned Crank-Nicolson.
 
-All three are Gaussian: `x' = mean(x) + std L z` with `z ~ N(0, I)` and `L L^T = C`, an optional covariance that fits the
-proposal to the target's shape.
+All three are Gaussian: `x' = mean(x) + std L z` with `z ~ N(0, I)` and `L L^T = C`, an optional covariance that fits
+the proposal to the target's shape.
 
 | proposal | mean(x) | std |
 |---|---|---|
@@ -9,8 +9,8 @@ proposal to the target's shape.
 | `MALA` | x + h C s(x) | sqrt(2h) |
 | `PCN` | m + sqrt(1 - beta^2) (x - m) | beta |
 
-Each defines mean and standard deviation once, in `moments`; `sample` and `log_prob` both derive from it. A covariance is a tensor over
-the flattened event: `(d,)` is a diagonal, `(d, d)` a matrix.
+Each defines mean and standard deviation once, in `moments`; `sample` and `log_prob` both derive from it. A covariance
+is a tensor over the flattened event: `(d,)` is a diagonal, `(d, d)` a matrix.
 """
 
 import math

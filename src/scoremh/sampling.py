@@ -1,7 +1,8 @@
 """The loop: many chains, many transitions.
 
-Chains run in blocks of `BLOCK_CHAINS`, each with a generator of its own, so that the draws depend neither on how many threads
-share the blocks nor on when a run was interrupted. A block runs in segments of steps whose noise is drawn at once.
+Chains run in blocks of `BLOCK_CHAINS`, each with a generator of its own, so that the draws depend neither on how many
+threads share the blocks nor on when a run was interrupted. A block runs in segments of steps whose noise is drawn at
+once.
 """
 
 import math
@@ -49,10 +50,10 @@ def sample(
         thin: Transitions per kept draw.
         generator: Source of randomness; the same seed gives the same bits.
         progress: Show a progress bar.
-        store: A folder to write to as the run goes on. The same call with the same folder goes on from what is there, and
-            ends with the same bits as a run that was never interrupted.
-        threads: Run blocks of 1,000 chains on this many threads, torch's own threads off meanwhile. The score must be safe to call
-            from several threads. None leaves torch's threads alone and runs one block after another.
+        store: A folder to write to as the run goes on. The same call with the same folder goes on from what is there,
+            and ends with the same bits as a run that was never interrupted.
+        threads: Run blocks of 1,000 chains on this many threads, torch's own threads off meanwhile. The score must be
+            safe to call from several threads. None leaves torch's threads alone and runs one block after another.
 
     Returns:
         The draws and their records, in memory; nothing else is kept.
@@ -71,7 +72,7 @@ def sample(
     _checks.count(thin, "thin")
     if threads is not None:
         _checks.count(threads, "threads")
-    starts = initial.detach().split(BLOCK_CHAINS)
+    starts = [initial.detach()[first : first + BLOCK_CHAINS] for first in range(0, len(initial), BLOCK_CHAINS)]
     seeds, folder = _random.seeds(len(starts), generator), None
     if store is not None:
         header = {
@@ -87,7 +88,10 @@ def sample(
     plan = _Plan(kernel, draws, warmup, thin, folder)
     records = _records(initial, draws)
     stop = threading.Event()
-    with _progress.bar(plan.total * len(initial), "sampling", unit="steps", show=progress) as tick, _mapping(threads) as each:
+    with (
+        _progress.bar(plan.total * len(initial), "sampling", unit="steps", show=progress) as tick,
+        _mapping(threads) as each,
+    ):
         report = _Report(tick) if progress else _silent
 
         def run(block: int) -> int:
@@ -153,7 +157,9 @@ def _run_block(
         report(trace.accepted.numel(), trace.accepted)
         if plan.folder is not None and (state.done == plan.total or time.monotonic() - written > SAVE_SECONDS):
             first, last = (max(0, done - plan.warmup) // plan.thin for done in (saved, state.done + plan.thin - 1))
-            plan.folder.save(block, state, generator, first, {name: rows[:, first:last] for name, rows in records.items()})
+            plan.folder.save(
+                block, state, generator, first, {name: rows[:, first:last] for name, rows in records.items()}
+            )
             saved, written = state.done, time.monotonic()
     return state.score_calls
 

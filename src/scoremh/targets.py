@@ -16,21 +16,17 @@ their dtype and device, `score` and `log_density` in those of x.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
 from scoremh import _checks, _random
+from scoremh._parameters import ROUNDING, Values, factorise, matrices, parameter, shared_dtype, written
 from scoremh.types import LogDensityFn, SupportFn, Target, TargetLike
 
-Values = Tensor | Sequence[Any] | float | int  # to a run-time checker an int is no float
 _LOG_2PI = math.log(2 * math.pi)
-_ROUNDING = 1e-3  # a sum of 1 or a symmetry may be off by this much: a weight of 1/3 written as 0.333
 
 
 class _Distribution(ABC):
@@ -76,9 +72,9 @@ class Gaussian(_Distribution):
     """The normal distribution with this mean `(d,)` and covariance `(d, d)`, by default the identity."""
 
     def __init__(self, mean: Values, covariance: Values | None = None) -> None:
-        self.mean = _tensor(mean, _like(mean, covariance), "mean", "d")
-        self.covariance = _matrix(covariance, self.mean, "covariance")
-        self._factor, self._whitening, self._log_det = _factorise(self.covariance, "covariance")
+        self.mean = parameter(mean, shared_dtype(mean, covariance), "mean", "d")
+        self.covariance = matrices(covariance, self.mean, "covariance")
+        self._factor, self._whitening, self._log_det = factorise(self.covariance, "covariance")
         self._event = self.mean.shape
 
     def _score(self, x: Tensor) -> Tensor:
@@ -103,14 +99,14 @@ class GaussianMixture(_Distribution):
     """
 
     def __init__(self, weights: Values, means: Values, covariances: Values | None = None) -> None:
-        like = _like(weights, means, covariances)
-        self.means = _tensor(means, like, "means", "k", "d")
-        weights = _tensor(weights, like, "weights", len(self.means), positive=True)
-        if abs(float(weights.double().sum()) - 1) > _ROUNDING:
+        like = shared_dtype(weights, means, covariances)
+        self.means = parameter(means, like, "means", "k", "d")
+        weights = parameter(weights, like, "weights", len(self.means), positive=True)
+        if abs(float(weights.double().sum()) - 1) > ROUNDING:
             raise ValueError(_checks.message("weights that sum to 1", weights.tolist(), "Divide them by their sum."))
         self.weights = weights / weights.sum()
-        self.covariances = _matrix(covariances, self.means, "covariances")
-        self._factors, self._whitenings, self._log_dets = _factorise(self.covariances, "covariances")
+        self.covariances = matrices(covariances, self.means, "covariances")
+        self._factors, self._whitenings, self._log_dets = factorise(self.covariances, "covariances")
         self._event = self.means.shape[1:]
 
     def _components(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,11 +142,11 @@ class StudentT(_Distribution):
     """
 
     def __init__(self, df: Values, location: Values, shape_matrix: Values | None = None) -> None:
-        like = _like(df, location, shape_matrix)
-        self.df = _tensor(df, like, "df", positive=True)
-        self.location = _tensor(location, like, "location", "d")
-        self.shape_matrix = _matrix(shape_matrix, self.location, "shape_matrix")
-        self._factor, self._whitening, log_det = _factorise(self.shape_matrix, "shape_matrix")
+        like = shared_dtype(df, location, shape_matrix)
+        self.df = parameter(df, like, "df", positive=True)
+        self.location = parameter(location, like, "location", "d")
+        self.shape_matrix = matrices(shape_matrix, self.location, "shape_matrix")
+        self._factor, self._whitening, log_det = factorise(self.shape_matrix, "shape_matrix")
         v, d = float(self.df), len(self.location)
         self._log_peak = math.lgamma((v + d) / 2) - math.lgamma(v / 2) - d / 2 * math.log(v * math.pi) + float(log_det)
         self._event = self.location.shape
@@ -184,9 +180,9 @@ class GeneralizedExtremeValue(_Distribution):
     """
 
     def __init__(self, shape: Values, location: Values = 0.0, scale: Values = 1.0) -> None:
-        like = _like(shape, location, scale)
-        parts = [_tensor(shape, like, "shape", ...), _tensor(location, like, "location", ...)]
-        parts.append(_tensor(scale, like, "scale", ..., positive=True))
+        like = shared_dtype(shape, location, scale)
+        parts = [parameter(shape, like, "shape", ...), parameter(location, like, "location", ...)]
+        parts.append(parameter(scale, like, "scale", ..., positive=True))
         try:
             self._event = tuple(sum(parts, torch.zeros_like(parts[0])).shape) or (1,)
         except RuntimeError:
@@ -229,9 +225,9 @@ class Banana(_Distribution):
     """A Gaussian in two dimensions bent along a parabola, with mean 0; curvature 0 leaves it straight."""
 
     def __init__(self, curvature: Values = 0.5, width: Values = 1.0) -> None:
-        like = _like(curvature, width)
-        self.curvature = _tensor(curvature, like, "curvature")
-        self.width = _tensor(width, like, "width", positive=True)
+        like = shared_dtype(curvature, width)
+        self.curvature = parameter(curvature, like, "curvature")
+        self.width = parameter(width, like, "width", positive=True)
         self._event = (2,)
 
     def _ridge(self, x1: Tensor) -> Tensor:
@@ -257,7 +253,7 @@ class Funnel(_Distribution):
 
     def __init__(self, dimension: int = 2, width: Values = 3.0) -> None:
         _checks.count(dimension, "dimension", at_least=2)
-        self.dimension, self.width = dimension, _tensor(width, _like(width), "width", positive=True)
+        self.dimension, self.width = dimension, parameter(width, shared_dtype(width), "width", positive=True)
         self._event = (dimension,)
 
     def _score(self, x: Tensor) -> Tensor:
@@ -334,55 +330,8 @@ def truncate(target: TargetLike, support: SupportFn) -> Target:
     return Target(target.score, target.log_density, support if own is None else lambda x: own(x) & support(x))
 
 
-def _like(*values: Values | None) -> Tensor:
-    """Return an empty tensor with the dtype and device that the parameters ask for together."""
-    given = [torch.as_tensor(value) for value in values if hasattr(value, "dtype")]
-    floating = [tensor.dtype for tensor in given if tensor.is_floating_point()]
-    dtype = reduce(torch.promote_types, floating) if floating else torch.get_default_dtype()
-    return torch.empty(0, dtype=dtype, device=given[0].device if given else None)
-
-
-def _tensor(value: Values, like: Tensor, name: str, *shape: Any, positive: bool = False) -> Tensor:
-    """Return a parameter as a tensor of its own. Letters in `shape` stand for any size, `...` for any shape."""
-    tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device).detach().clone()
-    wanted = tuple(have if isinstance(want, str) else want for have, want in zip(tensor.shape, shape, strict=False))
-    if tensor.numel() == 0 or (shape != (...,) and (len(shape) != tensor.ndim or wanted != tensor.shape)):
-        expected, fix = f"{name} of shape {_written(*shape)}", f"Pass {name} as a tensor or list of that shape."
-        raise ValueError(_checks.message(expected, _checks.describe(tensor), fix))
-    bad = tensor[~tensor.isfinite() | (tensor <= 0)] if positive else tensor[~tensor.isfinite()]
-    if len(bad):
-        expected = f"{name} to be finite{' and above 0' if positive else ''}"
-        raise ValueError(_checks.message(expected, float(bad[0]), f"Correct that value of {name}."))
-    return tensor
-
-
-def _matrix(value: Values | None, location: Tensor, name: str) -> Tensor:
-    """Return one matrix per location, the identity where none is given."""
-    *batch, d = location.shape
-    value = torch.eye(d) if value is None else value
-    shared = torch.as_tensor(value).ndim == 2
-    return _tensor(value, location, name, *([] if shared else batch), d, d).expand(*batch, d, d)
-
-
-def _factorise(matrix: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return L with L L' = matrix, W = L^-1 and log det W, all found in float64."""
-    exact = matrix.to("cpu", torch.float64)
-    factor, failed = torch.linalg.cholesky_ex(exact)
-    asymmetry, size = float((exact - exact.mT).abs().max()), float(exact.abs().max())
-    if failed.any() or asymmetry > _ROUNDING * size:
-        got = f"asymmetry {asymmetry:.3g} and least eigenvalue {float(torch.linalg.eigvalsh(exact).min()):.3g}"
-        fix = "Average it with its transpose, remove redundant coordinates, or add a small multiple of the identity."
-        raise ValueError(_checks.message(f"{name} to be symmetric and positive definite", got, fix))
-    log_det = -factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return factor.to(matrix), torch.linalg.inv(factor).to(matrix), log_det.to(matrix)
-
-
 def _require_event(x: Tensor, event: tuple[int, ...]) -> None:
     """Refuse an x that would broadcast, silently, into another problem."""
     if x.shape[1:] != event:
         fix = "The first axis is the chain; the rest is one event."
-        raise ValueError(_checks.message(f"x of shape {_written('chain', *event)}", _checks.describe(x), fix))
-
-
-def _written(*shape: int | str) -> str:
-    return str(shape).replace("'", "")
+        raise ValueError(_checks.message(f"x of shape {written('chain', *event)}", _checks.describe(x), fix))

@@ -1,7 +1,7 @@
 """Find a step size before sampling: a kernel that is being sampled never adapts.
 
-Dual averaging (Nesterov 2009; Hoffman and Gelman 2014, section 3.2) on the log of the step, driven by the mean over chains of the acceptance
-probability `a(x', x)`, to the rate at which the kernel is most efficient.
+Dual averaging (Nesterov 2009; Hoffman and Gelman 2014, section 3.2) on the log of the step, driven by the mean over
+chains of the acceptance probability `a(x', x)`, to the rate at which the kernel is most efficient.
 """
 
 import math
@@ -40,9 +40,12 @@ def tune(
     """Return a step for which the kernel accepts at its target rate.
 
     Args:
-        make_kernel: From a step to a kernel, for example `lambda h: metropolis_hastings(target, MALA(h), LineIntegral())`.
-        initial: Where the chains start. They move while the step is tuned; the more of them, the better the rate is known.
-        target_rate: The rate to reach; by default the kernel's own (0.574 for MALA, 0.234 for a random walk; lower with Barker).
+        make_kernel: From a step to a kernel, for example `lambda h: metropolis_hastings(target, MALA(h),
+            LineIntegral())`.
+        initial: Where the chains start. They move while the step is tuned; the more of them, the better the rate is
+            known.
+        target_rate: The rate to reach; by default the kernel's own (0.574 for MALA, 0.234 for a random walk; lower
+            with Barker).
         start: The first step to try.
         upper: The largest step allowed: 1 for the beta of `PCN`.
         steps: Transitions to tune on.
@@ -70,7 +73,9 @@ def tune(
         fix = "Pass target_rate=..., or use a rule that can reject, such as LineIntegral()."
         raise ValueError(_checks.message("a kernel with an acceptance rate to aim at", kernel.description, fix))
     if not 0 < rate < 1:
-        raise ValueError(_checks.message("target_rate in (0, 1)", rate, "0.574 is usual for MALA, 0.234 for a random walk."))
+        raise ValueError(
+            _checks.message("target_rate in (0, 1)", rate, "0.574 is usual for MALA, 0.234 for a random walk.")
+        )
     generator = _random.resolve(generator, initial.device)
     point = kernel.init(initial)
     log_upper = math.log(upper)
@@ -112,6 +117,6 @@ def _bracket(
     text = _checks.message(
         f"some step to be accepted at a rate of {rate}",
         f"{accept:.3f} at every step down or up to {math.exp(log_step):.3g}",
-        "Look at the score there: a rate that does not depend on the step points to NaN, a wrong sign, or a rule that never rejects.",
+        "Look at the score there: such a rate points to NaN, a wrong sign, or a rule that never rejects.",
     )
     raise TuningError(text, math.exp(log_step), accept)

@@ -1,7 +1,8 @@
 """The vocabulary: what is known of a law, where the chains are, what moved, and the parts of a kernel.
 
 A transition of Metropolis-Hastings from `x` proposes `x' ~ q(. | x)` and accepts it with probability `a(x', x)`.
-The first axis of every tensor is the chain; what follows is one event of any shape. Log quantities have shape `(chain,)`.
+The first axis of every tensor is the chain; what follows is one event of any shape. Log quantities have shape
+`(chain,)`.
 """
 
 from collections.abc import Callable
@@ -37,11 +38,19 @@ class TargetLike(Protocol):
     """A `Target`, or anything that has its three attributes (all of `scoremh.targets` do)."""
 
     @property
-    def score(self) -> ScoreFn | None: ...
+    def score(self) -> ScoreFn | None:
+        """Grad log p, or None."""
+        ...
+
     @property
-    def log_density(self) -> LogDensityFn | None: ...
+    def log_density(self) -> LogDensityFn | None:
+        """Log p up to a constant, or None."""
+        ...
+
     @property
-    def support(self) -> SupportFn | None: ...
+    def support(self) -> SupportFn | None:
+        """Where p is positive, or None for everywhere."""
+        ...
 
 
 class Point(NamedTuple):
@@ -57,6 +66,11 @@ class Point(NamedTuple):
         score = target.score(x) if target.score is not None and "score" in needs else None
         log_density = target.log_density(x) if target.log_density is not None and "log_density" in needs else None
         return cls(x, score, log_density)
+
+    def map(self, function: Callable[..., Tensor], *others: "Point") -> "Point":
+        """Apply a function to each part that is there, of this point and the others together."""
+        x, *rest = zip(self, *others, strict=True)
+        return Point(function(*x), *(None if parts[0] is None else function(*parts) for parts in rest))
 
 
 class Move(NamedTuple):
@@ -86,7 +100,9 @@ class Proposal(Protocol):
     """q(x' | x)."""
 
     @property
-    def needs(self) -> frozenset[Need]: ...
+    def needs(self) -> frozenset[Need]:
+        """What has to be known at, or between, the points."""
+        ...
 
     def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Float[Tensor, "chain *event"]:
         """Draw one candidate per chain."""
@@ -102,7 +118,9 @@ class Acceptance(Protocol):
     """a(x', x), the probability of taking the proposed point."""
 
     @property
-    def needs(self) -> frozenset[Need]: ...
+    def needs(self) -> frozenset[Need]:
+        """What has to be known at, or between, the points."""
+        ...
 
     def log_accept(
         self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
@@ -124,12 +142,20 @@ class DecidingAcceptance(Acceptance, Protocol):
 
 @runtime_checkable
 class Step(Protocol):
-    def __call__(self, point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]: ...
+    """One transition."""
+
+    def __call__(self, point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
+        """Return where the chains are then, and what happened."""
+        ...
 
 
 @runtime_checkable
 class Run(Protocol):
-    def __call__(self, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]: ...
+    """Several transitions."""
+
+    def __call__(self, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
+        """Return where the chains are then, and what happened at every step."""
+        ...
 
 
 class Kernel(NamedTuple):

@@ -67,10 +67,11 @@ def disagreement(
     if known.support is not None:  # both reject outside it
         inside = known.support(candidates)
         log_uniform, candidates = log_uniform[inside], candidates[inside]
-        current = Point(*(None if part is None else part[inside] for part in current))
+        current = current.map(lambda part: part[inside])
     proposed = Point.at(candidates, known, needs)
     first, second = (
-        rule.log_accept(current, proposed, target=known, proposal=proposal).nan_to_num(-torch.inf) for rule in (rule_a, rule_b)
+        rule.log_accept(current, proposed, target=known, proposal=proposal).nan_to_num(-torch.inf)
+        for rule in (rule_a, rule_b)
     )
     takes = [(log_uniform < log_accept).double() for log_accept in (first, second)]
     return Disagreement(

@@ -20,7 +20,8 @@ class Conservativity:
 
     Args:
         asymmetry: |J w - J^T w| / |J w| for random w, root mean squares over the points.
-        circulation: Root mean square, in nats, of the integral around a triangle at each point: what log p fails to come back by.
+        circulation: Root mean square, in nats, of the integral around a triangle at each point: what log p fails to
+            come back by.
         side: The same of the integral along one side, to compare the circulation with.
     """
 
@@ -31,8 +32,8 @@ class Conservativity:
     def __str__(self) -> str:
         """Say it in a line."""
         return (
-            f"Jacobian asymmetry {self.asymmetry:.3g}; around a triangle log p fails to return by {self.circulation:.3g} nats, "
-            f"where one side changes it by {self.side:.3g}"
+            f"Jacobian asymmetry {self.asymmetry:.3g}; around a triangle log p fails to return by "
+            f"{self.circulation:.3g} nats, where one side changes it by {self.side:.3g}"
         )
 
 
@@ -44,7 +45,8 @@ def conservativity(
     Args:
         score: x -> grad log p(x).
         x: Where to look, `(chain, *event)`, at least two points; data or draws are a good choice.
-        size: Length of a triangle's sides from its corner x, in units of the points' root mean square distance from their mean.
+        size: Length of a triangle's sides from its corner x, in units of the points' root mean square distance from
+            their mean.
         nodes: Gauss-Legendre nodes on each side.
         generator: Source of randomness.
 
@@ -57,9 +59,8 @@ def conservativity(
     x = x.detach()
     w = _random.normal(tuple(x.shape), x, generator)
     with torch.no_grad():
-        _, forward = torch.func.jvp(score, (x,), (w,))
-        _, pull = torch.func.vjp(score, x)
-        (backward,) = pull(w)
+        forward = torch.func.jvp(score, (x,), (w,))[1]
+        backward = torch.func.vjp(score, x)[1](w)[0]
         length = size * math.sqrt(float(inner(x - x.mean(0), x - x.mean(0)).mean()))
         corners = [x, *(x + length * _directions(x, generator) for _ in range(2))]
         sides = [_integral(score, corners[i], corners[(i + 1) % 3], nodes) for i in range(3)]

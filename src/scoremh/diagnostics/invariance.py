@@ -1,9 +1,9 @@
 r"""Does a kernel leave its target invariant? Start from exact draws, and see whether any mean has moved.
 
-Many independent chains start at `x_0 ~ p` and make a few steps. If p is stationary, `E[f(x_k) - f(x_0)] = 0` for every f. The test
-takes bounded f (sines and cosines of projections, a function of the radius), so that no tail is too heavy for it, and Hotelling's
-statistic over all of them at once: one p-value, uniform under a right kernel. Pairing x_k with its own x_0 makes it powerful: a chain that
-hardly moved adds hardly any noise.
+Many independent chains start at `x_0 ~ p` and make a few steps. If p is stationary, `E[f(x_k) - f(x_0)] = 0` for every
+f. The test takes bounded f (sines and cosines of projections, a function of the radius), so that no tail is too heavy
+for it, and Hotelling's statistic over all of them at once: one p-value, uniform under a right kernel. Pairing x_k with
+its own x_0 makes it powerful: a chain that hardly moved adds hardly any noise.
 """
 
 import math
@@ -51,8 +51,9 @@ class Stationarity:
     def __str__(self) -> str:
         """Say it in a line."""
         return (
-            f"p-value {self.p_value:.3g} under stationarity ({self.chains} chains from exact draws, {self.steps} steps, "
-            f"acceptance {self.acceptance_rate:.3f}); most moved: the mean of {self.worst}, by {self.z:+.1f} standard errors"
+            f"p-value {self.p_value:.3g} under stationarity ({self.chains} chains, exact start, {self.steps} steps, "
+            f"acceptance {self.acceptance_rate:.3f}); most moved is the mean of {self.worst}, "
+            f"by {self.z:+.1f} standard errors"
         )
 
 

@@ -36,10 +36,10 @@ def kernel_stein_discrepancy(x: Tensor, score: ScoreFn, *, bandwidth: float | No
             distances = torch.nn.functional.pdist(points[:1000])
             bandwidth = float(distances.median()) if len(distances) else 1.0
         _checks.positive(bandwidth, "bandwidth")
-        total = sum(
-            float(_stein_kernel(rows, s, points, scores, bandwidth).sum())
-            for rows, s in zip(points.split(chunk), scores.split(chunk), strict=True)
-        )
+        total = 0.0
+        for first in range(0, len(x), chunk):
+            rows = slice(first, first + chunk)
+            total += float(_stein_kernel(points[rows], scores[rows], points, scores, bandwidth).sum())
     return math.sqrt(max(total, 0.0)) / len(x)
 
 

@@ -20,15 +20,29 @@ class Record(Protocol):
     """What a summary needs of a run; `Chains` has it."""
 
     @property
-    def draws(self) -> Tensor: ...
+    def draws(self) -> Tensor:
+        """The kept positions, `(chain, draw, *event)`."""
+        ...
+
     @property
-    def acceptance_rate(self) -> float: ...
+    def acceptance_rate(self) -> float:
+        """Share of transitions accepted."""
+        ...
+
     @property
-    def nonfinite(self) -> Tensor: ...
+    def nonfinite(self) -> Tensor:
+        """Rejections because a number was not finite, `(chain, draw)`."""
+        ...
+
     @property
-    def outside(self) -> Tensor: ...
+    def outside(self) -> Tensor:
+        """Rejections because p is 0 at the candidate, `(chain, draw)`."""
+        ...
+
     @property
-    def score_calls(self) -> int: ...
+    def score_calls(self) -> int:
+        """Points at which the score was evaluated."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +50,8 @@ class Summary:
     """Statistics of a run; print it for a table.
 
     Args:
-        table: From a statistic's name (mean, sd, mcse_mean, ess_bulk, ess_tail, r_hat) to an array of the event's shape.
+        table: From a statistic's name (mean, sd, mcse_mean, ess_bulk, ess_tail, r_hat) to an array of the event's
+            shape.
         acceptance_rate: Share of transitions accepted.
         nonfinite: Transitions rejected because a number was not finite.
         outside: Transitions rejected because p is 0 at the candidate.
@@ -67,18 +82,22 @@ class Summary:
             table.add_column(name, justify="right")
         for row in order:
             place = ", ".join(str(i) for i in np.unravel_index(row, shape))
-            table.add_row(f"x[{place}]", *(_format(name, value) for name, value in zip(names, columns[row], strict=True)))
+            table.add_row(
+                f"x[{place}]", *(_format(name, value) for name, value in zip(names, columns[row], strict=True))
+            )
         console = Console(width=100, record=False)
         with console.capture() as capture:
             console.print(table)
         cost = f"{self.score_calls:,} score calls, {self.ess_per_score_call:.3g} effective draws per call"
         lost = f"{self.nonfinite:,} rejections not finite, {self.outside:,} outside the support"
-        return "\n".join([capture.get().rstrip(), f"acceptance {self.acceptance_rate:.3f}; {lost}", cost, *self.warnings])
+        return "\n".join(
+            [capture.get().rstrip(), f"acceptance {self.acceptance_rate:.3f}; {lost}", cost, *self.warnings]
+        )
 
 
 def summary(chains: Record) -> Summary:
-    """Summarise a run: ESS, R-hat and MCSE from ArviZ, acceptance, rejections by cause, and effective draws per score call."""
-    from arviz_stats.base import array_stats
+    """Summarise a run: ESS, R-hat and MCSE from ArviZ, acceptance, rejections by cause, cost in score calls."""
+    from arviz_stats.base.array import array_stats
 
     _checks.events(chains.draws, "chains.draws", finite=False)
     x = chains.draws.double().cpu().numpy()
@@ -109,10 +128,14 @@ def _warnings(table: dict[str, NDArray[np.float64]], shape: tuple[int, int], non
         said.append(f"R-hat and ESS need at least 2 chains of 4 draws that move; there are {shape[0]} of {shape[1]}.")
     elif np.nanmax(r_hat) > RHAT_LIMIT:
         place = ", ".join(str(i) for i in np.unravel_index(np.nanargmax(r_hat), r_hat.shape))
-        said.append(f"R-hat is {np.nanmax(r_hat):.2f} on x[{place}]: the chains have not mixed; run longer, or look at the modes.")
+        said.append(
+            f"R-hat is {np.nanmax(r_hat):.2f} on x[{place}]: the chains have not mixed; run longer, or look for modes."
+        )
     if nonfinite.any():
         stuck = int((nonfinite > 0).any(1).sum())
-        said.append(f"{stuck} of {shape[0]} chains met a score or a ratio that was not finite, and stayed where they were.")
+        said.append(
+            f"{stuck} of {shape[0]} chains met a score or a ratio that was not finite, and stayed where they were."
+        )
     return said
 
 

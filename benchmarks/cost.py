@@ -1,0 +1,190 @@
+"""What a step costs, in bare forwards of its score network: `python -m benchmarks.cost`, or `make bench`.
+
+    ratio = CPU time of sample(kernel, x, draws=n) / CPU time of n calls net(x) on all chains  -  1 / n
+
+The last term is the forward at the start of a run, which no step makes. 1 is the floor of ULA, 2 that of MALA with Simpson's
+rule. Alternatives take turns within a round.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import scoremh
+from benchmarks import timing
+from benchmarks.timing import BARE, CASES, STEP_SIZE, Case, Effort, Measured, Ratio
+from scoremh.sampling import BLOCK_CHAINS
+
+RULES: dict[str, scoremh.Acceptance] = {
+    "ULA": scoremh.Always(),
+    "MALA, Simpson": scoremh.LineIntegral("simpson"),
+    "MALA, gauss-3": scoremh.LineIntegral("gauss", nodes=3),
+    "MALA, adaptive": scoremh.LineIntegral("adaptive"),
+    "MALA, exact (log density in closed form)": scoremh.Exact(),
+}
+# The most a row may cost, by the number of chains.
+TARGETS = {"ULA": {100: 1.25, 1_000: 1.1, 10_000: 1.1}, "MALA, Simpson": {100: 2.3, 1_000: 2.3, 10_000: 2.3}}
+CONTROL = f"bare forward again, in blocks of {BLOCK_CHAINS:,}"
+THREADS = "MALA, Simpson: threads=2 to threads=1, wall clock"
+Rows = dict[str, dict[str, Measured]]
+PAGE = """# What a step costs
+
+Written by `{command}` on {date}: {machine}, one thread, {versions}. Every number is the CPU time of one step
+of `sample` over that of one bare forward of the same network (Softplus) on all chains, under `torch.inference_mode`: the
+median of {rounds} rounds in which all alternatives took turns, its quartiles in brackets. Bold is above what was to be reached.
+
+{table}
+
+- A run starts with one forward that no step makes; it is taken off. All draws and their records are kept.
+- The networks were fitted to two normals, where MALA with step size {step_size} accepted {least:.2f} to {most:.2f} of its candidates.
+  `Exact` takes their log density in closed form, so that its row shows the kernel's own cost.
+- `sample` runs blocks of {block:,} chains. The first row says what that alone does to a forward; at {block:,} chains and below
+  it is the same computation twice, and says how far to trust the other rows.
+- The row of threads is wall-clock time with two threads over that with one.
+"""  # noqa: E501
+
+
+def ours(case: Case, effort: Effort) -> dict[str, Measured]:
+    """Measure our rows in one case."""
+    network = timing.score_network(case)
+    target = scoremh.Target(score=network, log_density=timing.log_density)
+    kernels = {row: scoremh.metropolis_hastings(target, scoremh.MALA(STEP_SIZE), rule) for row, rule in RULES.items()}
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(case.chains, case.dimension, generator=generator)
+    steps = timing.steps_for(lambda n: _forwards(network, [x], n), effort)
+
+    def sampling(row: str, threads: int | None = None) -> Callable[[], scoremh.Chains]:
+        return lambda: scoremh.sample(kernels[row], x, draws=steps, generator=generator, threads=threads)
+
+    alternatives: dict[str, Callable[[], object]] = {
+        BARE: lambda: _forwards(network, [x], steps),
+        CONTROL: lambda: _forwards(network, list(x.split(BLOCK_CHAINS)), steps),
+        **{row: sampling(row) for row in kernels},
+    }
+    seconds = timing.interleaved(alternatives, effort)
+    unit = timing.microseconds(seconds[BARE], steps)
+    measured = {CONTROL: Measured(timing.ratio(seconds[CONTROL], seconds[BARE]), 1.0, unit)}
+    for row in kernels:
+        of_a_step = timing.ratio(seconds[row], seconds[BARE], less=1 / steps)
+        measured[row] = Measured(of_a_step, sampling(row)().acceptance_rate, unit)
+    if case.chains > BLOCK_CHAINS:
+        threaded = {str(n): sampling("MALA, Simpson", threads=n) for n in (1, 2)}
+        wall = timing.interleaved(threaded, effort, clock=time.perf_counter)
+        measured[THREADS] = measured["MALA, Simpson"]._replace(ratio=timing.ratio(wall["2"], wall["1"]))
+    return measured
+
+
+@torch.inference_mode()
+def _forwards(network: nn.Module, blocks: list[torch.Tensor], times: int) -> None:
+    for block in blocks:
+        for _ in range(times):
+            network(block)
+
+
+def peers(python: Path, *, quick: bool) -> tuple[Rows, str]:
+    """Measure the peers in their environment; return their rows and a note."""
+    command = [str(python.absolute()), "-m", "benchmarks.peers", *(["--quick"] if quick else [])]
+    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XLA_FLAGS": flags}
+    try:
+        done = subprocess.run(
+            command, cwd=Path(__file__).parents[1], env=environment, stdout=subprocess.PIPE, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        return {}, f"The peers were not measured: {type(error).__name__} from their environment."
+    answer = json.loads(done.stdout)
+    rows = {
+        row: {case: Measured(Ratio(*ratio), rate, unit) for case, (ratio, rate, unit) in cells.items()}
+        for row, cells in answer["rows"].items()
+    }
+    versions = ", ".join(f"{package} {version}" for package, version in answer["versions"].items())
+    absent = f" Not installed there: {', '.join(answer['missing'])}." if answer["missing"] else ""
+    return rows, f"Peers in their own environment and process, on one core: {versions}.{absent}"
+
+
+def report(rows: Rows, note: str, *, quick: bool) -> str:
+    """Return the page."""
+    head = ["CPU time in bare forwards", *(case.label for case in CASES), "at most"]
+    body = [[row, *(_cell(row, case, cells) for case in CASES), _verdict(row, cells)] for row, cells in rows.items()]
+    body += [_units("PyTorch", rows["ULA"])] + [_units("JAX", cells) for row, cells in rows.items() if "JAX" in row]
+    table = [head, ["---"] * len(head), *body]
+    rates = [cell.acceptance_rate for row, cells in rows.items() if "MALA" in row for cell in cells.values()]
+    page = PAGE.format(
+        command="python -m benchmarks.cost --quick" if quick else "make bench",
+        date=date.today().isoformat(),
+        machine=f"{os.cpu_count()} cores ({_processor()})",
+        versions=f"Python {platform.python_version()}, torch {torch.__version__}, scoremh {scoremh.__version__}",
+        rounds=(timing.QUICK if quick else timing.FULL).rounds,
+        table="\n".join("| " + " | ".join(cells) + " |" for cells in table),
+        step_size=STEP_SIZE,
+        least=min(rates),
+        most=max(rates),
+        block=BLOCK_CHAINS,
+    )
+    return f"{page}- {note}\n"
+
+
+def _cell(row: str, case: Case, cells: dict[str, Measured]) -> str:
+    if case.label not in cells:
+        return ""
+    low, median, high = cells[case.label].ratio
+    number = f"**{median:.2f}**" if _above(row, case, cells) else f"{median:.2f}"
+    return f"{number} ({low:.2f} to {high:.2f})"
+
+
+def _above(row: str, case: Case, cells: dict[str, Measured]) -> bool:
+    return row in TARGETS and round(cells[case.label].ratio.median, 2) > TARGETS[row][case.chains]
+
+
+def _verdict(row: str, cells: dict[str, Measured]) -> str:
+    if row not in TARGETS:
+        return ""
+    missed = sum(_above(row, case, cells) for case in CASES)
+    limits = " / ".join(f"{limit:g}" for limit in TARGETS[row].values())
+    return f"{limits}: " + (f"not reached in {missed} of {len(CASES)}" if missed else "reached")
+
+
+def _units(framework: str, cells: dict[str, Measured]) -> list[str]:
+    return [f"one bare forward in {framework}, microseconds", *(f"{cells[case.label].unit:.0f}" for case in CASES), ""]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--peers", type=Path, help="Python of the environment that has blackjax and torchebm")
+    parser.add_argument("--write", type=Path, help="write the page there as well")
+    parser.add_argument("--quick", action="store_true", help="a short and noisy trial")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows: Rows = {}
+    for case in CASES:
+        for row, cell in ours(case, timing.QUICK if options.quick else timing.FULL).items():
+            rows.setdefault(row, {})[case.label] = cell
+        print(f"{case.label}: measured", file=sys.stderr)
+    theirs, note = peers(options.peers, quick=options.quick) if options.peers else ({}, "The peers were not asked for.")
+    page = report(rows | theirs, note, quick=options.quick)
+    print(page)
+    if options.write:
+        options.write.write_text(page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""What both environments share: the networks, the sizes, and a stopwatch that takes alternatives in turn.
+
+A ratio is that of CPU times in the same round, so that whatever else the machine does meanwhile cancels; the median over
+rounds is reported, and the quartiles beside it.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+Clock = Callable[[], float]
+BARE = "bare forward"
+STEP_SIZE = 1.0  # MALA then accepts .6 to .7 of its candidates, near the .574 that is best
+MODE = 1.5  # the law is of two normals at +-MODE on the first axis: on one normal alone "adaptive" would never refine
+
+
+class Case(NamedTuple):
+    """A network `dimension -> hidden -> hidden -> dimension` and how many chains call it."""
+
+    dimension: int
+    hidden: int
+    chains: int
+
+    @property
+    def network(self) -> str:
+        return f"{self.dimension} -> {self.hidden} -> {self.hidden} -> {self.dimension}"
+
+    @property
+    def label(self) -> str:
+        return f"{self.network}, {self.chains:,} chains"
+
+
+CASES = [Case(*network, chains) for network in ((2, 64), (3, 512)) for chains in (100, 1_000, 10_000)]
+
+
+class Effort(NamedTuple):
+    """How long to measure: CPU seconds of the bare forwards in one measurement, and rounds."""
+
+    seconds: float
+    rounds: int
+
+
+FULL, QUICK = Effort(0.15, 11), Effort(0.03, 5)
+
+
+class Ratio(NamedTuple):
+    """A median over rounds between its quartiles."""
+
+    low: float
+    median: float
+    high: float
+
+
+class Measured(NamedTuple):
+    """What one sampler costs in one case."""
+
+    ratio: Ratio
+    acceptance_rate: float
+    unit: float
+    """Microseconds of the bare forward the ratio is to."""
+
+
+def log_density(x: Tensor) -> Tensor:
+    """Return -|x|^2 / 2 + log cosh(MODE x_1), the log density of the two normals up to a constant."""
+    return x.square().sum(1).div(-2) + (MODE * x[:, 0]).cosh().log()
+
+
+def score_network(case: Case) -> nn.Sequential:
+    """Return a network close to the score of the two normals, so that its chains behave as on a real one."""
+    return _fitted(case, case.dimension, lambda x: torch.func.grad(lambda y: log_density(y).sum())(x))
+
+
+def density_network(case: Case) -> nn.Sequential:
+    """Return a network with the same hidden layers close to their log density."""
+    return _fitted(case, 1, lambda x: log_density(x)[:, None])
+
+
+def _fitted(case: Case, outputs: int, wanted: Callable[[Tensor], Tensor]) -> nn.Sequential:
+    torch.manual_seed(0)
+    d, h = case.dimension, case.hidden
+    network = nn.Sequential(nn.Linear(d, h), nn.Softplus(), nn.Linear(h, h), nn.Softplus(), nn.Linear(h, outputs))
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.5 / h)
+    for _ in range(500):
+        x = 2 * torch.randn(256, d)  # wider than the law, for the candidates that are rejected
+        loss = (network(x) - wanted(x)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return network.requires_grad_(False)
+
+
+def steps_for(bare: Callable[[int], object], effort: Effort) -> int:
+    """Return how many bare forwards fill a measurement; at least 10, for what a run does once."""
+    bare(3)  # compile, allocate
+    steps, taken = 4, 0.0
+    while taken < effort.seconds / 4:
+        steps, start = 2 * steps, time.process_time()
+        bare(steps)
+        taken = time.process_time() - start
+    return max(10, round(steps * effort.seconds / taken))
+
+
+def interleaved(
+    alternatives: Mapping[str, Callable[[], object]], effort: Effort, clock: Clock = time.process_time
+) -> dict[str, list[float]]:
+    """Return the seconds of every alternative in every round, after one round that does not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in alternatives}
+    for _ in range(effort.rounds + 1):
+        for name, alternative in alternatives.items():
+            start = clock()
+            alternative()
+            seconds[name].append(clock() - start)
+    return {name: taken[1:] for name, taken in seconds.items()}
+
+
+def ratio(seconds: list[float], base: list[float], *, less: float = 0.0) -> Ratio:
+    """Return seconds / base - less, round by round, as median and quartiles."""
+    return Ratio(*statistics.quantiles([a / b - less for a, b in zip(seconds, base, strict=True)], n=4))
+
+
+def microseconds(seconds: list[float], steps: int) -> float:
+    """Return the median over rounds of what one of the steps took."""
+    return 1e6 * statistics.median(seconds) / steps
