@@ -2,8 +2,8 @@
 
     ratio = CPU time of sample(kernel, x, draws=n) / CPU time of n calls net(x) on all chains  -  1 / n
 
-The last term is the forward at the start of a run, which no step makes. 1 is the floor of ULA, 2 that of MALA with Simpson's
-rule. Alternatives take turns within a round.
+The last term is the forward at the start of a run, which no step makes. 1 is the floor of ULA, 2 that of MALA with
+Simpson's rule. Alternatives take turns within a round.
 """
 
 import argparse

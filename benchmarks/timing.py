@@ -1,7 +1,7 @@
 """What both environments share: the networks, the sizes, and a stopwatch that takes alternatives in turn.
 
-A ratio is that of CPU times in the same round, so that whatever else the machine does meanwhile cancels; the median over
-rounds is reported, and the quartiles beside it.
+A ratio is that of CPU times in the same round, so that whatever else the machine does meanwhile cancels; the median
+over rounds is reported, and the quartiles beside it.
 """
 
 import statistics
@@ -38,13 +38,15 @@ CASES = [Case(*network, chains) for network in ((2, 64), (3, 512)) for chains in
 
 
 class Effort(NamedTuple):
-    """How long to measure: CPU seconds of the bare forwards in one measurement, and rounds."""
+    """How long to measure."""
 
     seconds: float
+    """CPU time of the bare forwards in one measurement, where that is not fewer than `steps` of them."""
+    steps: int
     rounds: int
 
 
-FULL, QUICK = Effort(0.15, 11), Effort(0.03, 5)
+FULL, QUICK = Effort(0.15, steps=5, rounds=11), Effort(0.03, steps=2, rounds=5)
 
 
 class Ratio(NamedTuple):
@@ -94,14 +96,14 @@ def _fitted(case: Case, outputs: int, wanted: Callable[[Tensor], Tensor]) -> nn.
 
 
 def steps_for(bare: Callable[[int], object], effort: Effort) -> int:
-    """Return how many bare forwards fill a measurement; at least 10, for what a run does once."""
-    bare(3)  # compile, allocate
-    steps, taken = 4, 0.0
-    while taken < effort.seconds / 4:
+    """Return how many bare forwards fill a measurement."""
+    bare(1)  # compile, allocate
+    steps, taken = 1, 0.0
+    while taken < effort.seconds / 2:
         steps, start = 2 * steps, time.process_time()
         bare(steps)
         taken = time.process_time() - start
-    return max(10, round(steps * effort.seconds / taken))
+    return max(effort.steps, round(steps * effort.seconds / taken))
 
 
 def interleaved(

@@ -57,4 +57,5 @@ def factorise(matrix: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def written(*shape: int | str) -> str:
+    """Return a shape as it is written in a message."""
     return str(shape).replace("'", "")

@@ -1,0 +1,165 @@
+"""Judging: against closed forms, independent computations, and cases that must be told apart."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from arviz_stats.base.array import array_stats
+from torch import Tensor
+
+from scoremh import MALA, Chains, Exact, LineIntegral, RandomWalk, Target, Taylor, metropolis_hastings, sample, targets
+from scoremh.diagnostics import conservativity, disagreement, kernel_stein_discrepancy, summary
+from tests.cases import GAUSSIAN, TARGETS, f64
+
+MIXTURE = TARGETS["mixture"]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_a_gradient_is_conservative() -> None:
+    for law in (MIXTURE, TARGETS["banana"], TARGETS["student"]):
+        found = conservativity(law.score, law.sample(500, generator=seeded()), nodes=24, generator=seeded())
+        assert found.asymmetry < 1e-12
+        assert found.circulation < 1e-6 * found.side
+
+
+def test_a_rotation_has_the_asymmetry_and_circulation_of_its_curl() -> None:
+    """For s = -x + c R x with R the quarter turn: |Jw - J^T w| / |Jw| = 2c / sqrt(1 + c^2); circulation = 2c area."""
+    c, size = 0.3, 1e-2
+    turn = f64([0.0, -1.0], [1.0, 0.0])
+    x = targets.Gaussian(f64(0.0, 0.0)).sample(20_000, generator=seeded())
+    found = conservativity(lambda x: -x + c * x @ turn.T, x, size=size, generator=seeded())
+    assert found.asymmetry == pytest.approx(2 * c / math.sqrt(1 + c**2), rel=1e-10)
+    # two sides of length L at an angle phi, uniform: area = L^2 |sin phi| / 2, root mean square L^2 / (2 sqrt 2)
+    squared_length = size**2 * float((x - x.mean(0)).square().sum(1).mean())
+    assert found.circulation == pytest.approx(2 * c * squared_length / (2 * math.sqrt(2)), rel=0.02)
+    assert "0.575" in str(found)
+
+
+def test_conservativity_takes_events_of_any_shape() -> None:
+    x = torch.randn(20, 1, 4, 4, generator=seeded())
+    assert conservativity(lambda x: -x, x, generator=seeded()).asymmetry == 0
+
+
+def test_equal_rules_never_disagree_and_balances_differ_as_expected() -> None:
+    x, proposal = GAUSSIAN.sample(50_000, generator=seeded()), RandomWalk(1.5)
+    same = disagreement(Exact(), LineIntegral(), target=GAUSSIAN, proposal=proposal, x=x, generator=seeded())
+    assert same.rate == 0
+    assert same.mean_difference < 1e-12
+    other = disagreement(Exact(), Exact(balance="barker"), target=GAUSSIAN, proposal=proposal, x=x, generator=seeded())
+    assert other.rate == pytest.approx(other.mean_difference, abs=4 * math.sqrt(0.25 / len(x)))
+    # Barker accepts a subset of what Metropolis accepts on the same uniforms
+    assert other.acceptance_rates[0] - other.acceptance_rates[1] == pytest.approx(other.rate, abs=1e-12)
+
+
+def test_disagreement_shows_the_degenerate_rule() -> None:
+    x = MIXTURE.sample(20_000, generator=seeded())
+    good = disagreement(Exact(), LineIntegral(), target=MIXTURE, proposal=MALA(0.5), x=x, generator=seeded())
+    bad = disagreement(Exact(), Taylor(1, average=True), target=MIXTURE, proposal=MALA(0.5), x=x, generator=seeded())
+    assert bad.rate > 10 * good.rate
+    assert f"of {len(x)} decisions differ" in str(bad)
+
+
+def test_disagreement_counts_candidates_outside_the_support_as_agreement() -> None:
+    law = TARGETS["gev-frechet"]
+    x = law.sample(5000, generator=seeded())
+    found = disagreement(Exact(), Exact(), target=law, proposal=RandomWalk(2.0), x=x, generator=seeded())
+    assert found.rate == 0
+    assert found.moves == 5000
+    assert found.acceptance_rates[0] < 0.7
+
+
+def stein_by_autograd(x: Tensor, score: Tensor, c: float) -> float:
+    """Return the discrepancy from the definition, differentiating the kernel itself."""
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        return (c**2 + (a - b).square().sum()).rsqrt()
+
+    def one(a: Tensor, b: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        grad_a, grad_b = torch.func.grad(kernel, argnums=(0, 1))(a, b)
+        cross = torch.func.jacrev(torch.func.grad(kernel, argnums=1), argnums=0)(a, b)
+        value: Tensor = s @ t * kernel(a, b) + s @ grad_b + t @ grad_a + cross.trace()
+        return value
+
+    pairs = [one(x[i], x[j], score[i], score[j]) for i in range(len(x)) for j in range(len(x))]
+    return math.sqrt(float(torch.stack(pairs).mean()))
+
+
+def test_stein_discrepancy_is_its_definition() -> None:
+    x = MIXTURE.sample(8, generator=seeded())
+    expected = stein_by_autograd(x, MIXTURE.score(x), 1.3)
+    for chunk in (3, 1024):
+        assert kernel_stein_discrepancy(x, MIXTURE.score, bandwidth=1.3, chunk=chunk) == pytest.approx(
+            expected, rel=1e-10
+        )
+
+
+def test_stein_discrepancy_of_exact_draws_is_known() -> None:
+    """E[KSD^2] = E[k_p(x, x)] / n with k_p(x, x) = |s|^2 / c + d / c^3: for N(0, I) in the plane (2/c + 2/c^3) / n."""
+    normal, n, c = targets.Gaussian(f64(0.0, 0.0)), 200, 2.0
+    draws = [normal.sample(n, generator=seeded(seed)) for seed in range(60)]
+    squares = torch.tensor([kernel_stein_discrepancy(x, normal.score, bandwidth=c) ** 2 for x in draws])
+    error = float(squares.std()) / math.sqrt(len(draws))
+    assert float(squares.mean()) == pytest.approx((2 / c + 2 / c**3) / n, abs=4 * error)
+    wrong = torch.tensor([kernel_stein_discrepancy(1.2 * x, normal.score, bandwidth=c) ** 2 for x in draws])
+    assert float(wrong.mean()) > float(squares.mean()) + 10 * error
+
+
+def test_stein_discrepancy_far_from_the_origin_in_float32() -> None:
+    x = GAUSSIAN.sample(500, generator=seeded())
+    near = kernel_stein_discrepancy(x, GAUSSIAN.score, bandwidth=1.0)
+    shift = 1000.0
+    far = kernel_stein_discrepancy(x + shift, lambda y: GAUSSIAN.score(y - shift), bandwidth=1.0)
+    assert far == pytest.approx(near, rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def chains() -> Chains:
+    kernel = metropolis_hastings(MIXTURE, MALA(0.6), LineIntegral())
+    return sample(kernel, MIXTURE.sample(8, generator=seeded()), draws=300, generator=seeded())
+
+
+def test_summary_is_arviz_s(chains: Chains) -> None:
+    found = summary(chains)
+    x = chains.draws.numpy()
+    for i in range(2):
+        column = x[:, :, i]
+        assert found.table["ess_bulk"][i] == pytest.approx(float(array_stats.ess(column, method="bulk")))
+        assert found.table["ess_tail"][i] == pytest.approx(
+            float(array_stats.ess(column, method="tail", prob=(0.05, 0.95)))
+        )
+        assert found.table["r_hat"][i] == pytest.approx(float(array_stats.rhat(column)))
+        assert found.table["mcse_mean"][i] == pytest.approx(float(array_stats.mcse(column, method="mean")))
+    assert found.table["mean"] == pytest.approx(x.mean((0, 1)))
+    assert found.acceptance_rate == chains.acceptance_rate
+    assert found.score_calls == chains.score_calls == 8 + 8 * 300 * 2
+    assert found.ess_per_score_call == pytest.approx(float(found.table["ess_bulk"].min()) / chains.score_calls)
+    text = str(found)
+    for word in ("ess_bulk", "r_hat", "x[1]", "score calls", "acceptance 0."):
+        assert word in text
+
+
+def test_summary_warns_in_words() -> None:
+    far = targets.GaussianMixture([0.5, 0.5], [[9.0], [-9.0]])
+    stuck = sample(metropolis_hastings(far, MALA(0.3), LineIntegral()), torch.tensor([[9.0], [-9.0]]), draws=100)
+    assert any("the chains have not mixed" in line for line in summary(stuck).warnings)
+    short = sample(metropolis_hastings(far, MALA(0.3), LineIntegral()), torch.tensor([[9.0], [-9.0]]), draws=2)
+    assert any("at least 2 chains of 4 draws" in line for line in summary(short).warnings)
+    nan = Target(score=lambda x: torch.where(x > 9, math.nan, -x))
+    broken = sample(metropolis_hastings(nan, MALA(0.3), LineIntegral()), torch.tensor([[10.0], [0.0]]), draws=100)
+    found = summary(broken)
+    assert found.nonfinite == 100
+    assert any("1 of 2 chains met a score or a ratio that was not finite" in line for line in found.warnings)
+
+
+def test_summary_of_many_coordinates_shows_the_worst(chains: Chains) -> None:
+    kernel = metropolis_hastings(Target(score=lambda x: -x), MALA(0.3), LineIntegral())
+    images = sample(kernel, torch.randn(4, 1, 5, 5, generator=seeded()), draws=50, generator=seeded())
+    found = summary(images)
+    assert found.table["r_hat"].shape == (1, 5, 5)
+    lowest = np.unravel_index(np.argmin(found.table["ess_bulk"]), (1, 5, 5))
+    assert "12 of 25 coordinates" in str(found)
+    assert f"x[{', '.join(str(i) for i in lowest)}]" in str(found)

@@ -1,0 +1,246 @@
+"""Errors a user meets: what was expected, what came, what to do. One test each."""
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from scoremh import (
+    MALA,
+    PCN,
+    Always,
+    DegenerateRuleWarning,
+    Exact,
+    LineIntegral,
+    RandomWalk,
+    Target,
+    Taylor,
+    diagnostics,
+    metropolis_hastings,
+    sample,
+    targets,
+)
+
+NORMAL = Target(score=lambda x: -x, log_density=lambda x: -x.square().sum(1) / 2)
+WALK = metropolis_hastings(NORMAL, RandomWalk(1.0), Exact())
+
+
+def start(score: Callable[..., Any], **options: Any) -> None:
+    metropolis_hastings(Target(score=score, **options), MALA(0.1), LineIntegral()).init(torch.zeros(3, 2))
+
+
+REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "one chain without its axis": (
+        lambda: sample(WALK, torch.zeros(2), draws=1),
+        ValueError,
+        r"expected initial of shape \(chain, \*event\).*got a float32 tensor of shape \(2,\).*Try initial\[None\]",
+    ),
+    "no chain": (lambda: sample(WALK, torch.zeros(0, 2), draws=1), ValueError, r"at least one chain, got .*\(0, 2\)"),
+    "integers": (
+        lambda: sample(WALK, torch.zeros(3, 2, dtype=torch.int64), draws=1),
+        TypeError,
+        r"expected initial to be a floating tensor, got a int64 tensor of shape \(3, 2\).*initial.float\(\)",
+    ),
+    "NaN in the initial points": (
+        lambda: sample(WALK, torch.tensor([[0.0, 0.0], [0.0, torch.nan]]), draws=1),
+        ValueError,
+        r"expected initial to be finite, got NaN or inf in 1 of 2 rows.*initial\[1\]",
+    ),
+    "no draws": (lambda: sample(WALK, torch.zeros(3, 2), draws=0), ValueError, "expected draws of at least 1, got 0"),
+    "negative warmup": (
+        lambda: sample(WALK, torch.zeros(3, 2), draws=1, warmup=-1),
+        ValueError,
+        "expected warmup of at least 0, got -1",
+    ),
+    "thin of 0": (lambda: sample(WALK, torch.zeros(3, 2), draws=1, thin=0), ValueError, "expected thin of at least 1"),
+    "no threads": (lambda: sample(WALK, torch.zeros(3, 2), draws=1, threads=0), ValueError, "threads of at least 1"),
+    "negative std": (lambda: RandomWalk(-1.0), ValueError, "expected std to be finite and above 0, got -1.0.*positive"),
+    "zero step": (lambda: MALA(0.0), ValueError, "expected step_size to be finite and above 0, got 0.0"),
+    "infinite step": (lambda: MALA(float("inf")), ValueError, "expected step_size to be finite and above 0, got inf"),
+    "beta of 0": (lambda: PCN(0.0), ValueError, "expected beta to be finite and above 0, got 0.0"),
+    "beta above 1": (lambda: PCN(1.5), ValueError, r"expected beta in \(0, 1\], got 1.5"),
+    "two references": (
+        lambda: PCN(0.5, scale=2.0, covariance=torch.ones(2)),
+        ValueError,
+        "expected scale or covariance, got scale=2.0 and a covariance",
+    ),
+    "covariance of three axes": (
+        lambda: MALA(0.1, covariance=torch.ones(2, 2, 2)),
+        ValueError,
+        r"covariance to be a floating tensor of shape \(d,\) or \(d, d\), got .*\(2, 2, 2\)",
+    ),
+    "negative variance": (
+        lambda: RandomWalk(0.1, covariance=torch.tensor([1.0, -1.0])),
+        ValueError,
+        "expected a symmetric positive definite covariance",
+    ),
+    "indefinite covariance": (
+        lambda: MALA(0.1, covariance=torch.tensor([[1.0, 2.0], [2.0, 1.0]])),
+        ValueError,
+        "expected a symmetric positive definite covariance",
+    ),
+    "covariance of another size": (
+        lambda: sample(metropolis_hastings(NORMAL, MALA(0.1, torch.ones(3)), Exact()), torch.zeros(3, 2), draws=1),
+        ValueError,
+        r"covariance and event of one size, got covariance over 3 and events of shape \(2,\)",
+    ),
+    "Exact without a density": (
+        lambda: metropolis_hastings(Target(score=lambda x: -x), MALA(0.1), Exact()),
+        ValueError,
+        r"a target with a log_density, which Exact\(\) needs, got a score only. Use LineIntegral\(\)",
+    ),
+    "MALA without a score": (
+        lambda: metropolis_hastings(Target(log_density=lambda x: -x.square().sum(1)), MALA(0.1), Exact()),
+        ValueError,
+        r"a target with a score, which MALA\(step_size=0.1\) needs, got a log density only.*from_log_density",
+    ),
+    "gauss without a score": (
+        lambda: metropolis_hastings(Target(log_density=lambda x: -x), RandomWalk(0.1), LineIntegral("gauss")),
+        ValueError,
+        r"a target with a score, which LineIntegral\(rule='gauss'\) needs",
+    ),
+    "a target that provides nothing": (
+        lambda: metropolis_hastings(Target(), RandomWalk(0.1), Always()),
+        ValueError,
+        "a target with a score or a log density, got a target with neither",
+    ),
+    "a score of another shape": (
+        lambda: start(lambda x: -x.sum(1)),
+        ValueError,
+        r"score\(x\) to be a float32 tensor of shape \(3, 2\).*got a float32 tensor of shape \(3,\)",
+    ),
+    "a score of another dtype": (
+        lambda: start(lambda x: -x.double()),
+        TypeError,
+        r"score\(x\) to be a float32 tensor.*got a float64 tensor.*net.to\(x.dtype\)",
+    ),
+    "a score that is no tensor": (lambda: start(lambda x: x.tolist()), TypeError, "Return a torch.Tensor"),
+    "a log density of another shape": (
+        lambda: metropolis_hastings(Target(log_density=lambda x: -x), RandomWalk(0.1), Exact()).init(torch.zeros(3, 2)),
+        ValueError,
+        r"log_density\(x\) to be a float32 tensor of shape \(3,\).*got a float32 tensor of shape \(3, 2\)",
+    ),
+    "a start of zero density": (
+        lambda: metropolis_hastings(
+            Target(log_density=lambda x: torch.where(x[:, 0] > 0, 0.0, -torch.inf)), RandomWalk(0.1), Exact()
+        ).init(torch.tensor([[1.0], [-1.0]])),
+        ValueError,
+        r"initial points of positive density, got 1 of 2.*initial\[1\]",
+    ),
+    "a start outside the support": (
+        lambda: start(lambda x: -x, support=targets.box(1.0, 2.0)),
+        ValueError,
+        r"initial points inside the target's support, got 3 of 3 outside.*initial\[0\]",
+    ),
+    "a support of another shape": (
+        lambda: start(lambda x: -x, support=lambda x: x > -1),
+        ValueError,
+        r"support\(x\) to be a bool tensor of shape \(3,\), got a bool tensor of shape \(3, 2\)",
+    ),
+    "autograd inside the score": (
+        lambda: start(lambda x: torch.autograd.grad(-x.requires_grad_().square().sum() / 2, x)[0]),
+        RuntimeError,
+        r"a score that needs no autograd graph, got RuntimeError.*targets.from_log_density",
+    ),
+    "an even number of Simpson nodes": (
+        lambda: LineIntegral(nodes=2),
+        ValueError,
+        "odd number of nodes for simpson, got 2",
+    ),
+    "adaptive nodes": (lambda: LineIntegral("adaptive", nodes=6), ValueError, r"nodes of 2\^k - 1 for adaptive, got 6"),
+    "gauss without nodes": (lambda: LineIntegral("gauss", nodes=0), ValueError, "nodes of at least 1, got 0"),
+    "too few chains to test": (
+        lambda: diagnostics.stationarity(WALK, targets.Gaussian([0.0, 0.0]), chains=5),
+        ValueError,
+        "chains of at least 100, got 5",
+    ),
+    "one point for conservativity": (
+        lambda: diagnostics.conservativity(lambda x: -x, torch.zeros(1, 2)),
+        ValueError,
+        "number of points of at least 2, got 1",
+    ),
+    "a negative bandwidth": (
+        lambda: diagnostics.kernel_stein_discrepancy(torch.zeros(3, 2), lambda x: -x, bandwidth=-1.0),
+        ValueError,
+        "bandwidth to be finite and above 0, got -1.0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    attempt, kind, text = REFUSED[case]
+    with pytest.raises(kind, match=text):
+        attempt()
+
+
+UNCHECKED = {  # run without the shape checks of the tests, which would be faster than ours
+    "a list of points": ("sample(kernel, [[0.0, 0.0]], draws=1)", "initial to be a torch.Tensor, got list"),
+    "a step as text": ("MALA('0.1')", "step_size to be a number, got str '0.1'"),
+    "a tensor as step": ("MALA(torch.tensor(0.1))", "step_size to be a number, got a float32 tensor of shape ()"),
+    "an unknown rule": (
+        "LineIntegral('boole')",
+        "rule to be one of 'trapezoid', 'simpson', 'gauss', 'adaptive', got 'boole'",
+    ),
+    "an unknown balance": (
+        "Exact(balance='heat-bath')",
+        "balance to be one of 'metropolis', 'barker', got 'heat-bath'",
+    ),
+    "third order": ("Taylor(3)", "order to be one of 1, 2, got 3"),
+    "half a draw": ("sample(kernel, torch.zeros(3, 2), draws=1.5)", "draws to be an int, got float 1.5"),
+    "a list as covariance": ("MALA(0.1, covariance=[1.0, 2.0])", "got list [1.0, 2.0]. Pass variances of shape (d,)"),
+}
+
+
+@pytest.mark.parametrize("case", UNCHECKED)
+def test_refused_without_run_time_checks(case: str) -> None:
+    call, text = UNCHECKED[case]
+    script = f"""
+        import torch
+        from scoremh import *
+        kernel = metropolis_hastings(Target(score=lambda x: -x), MALA(0.1), LineIntegral())
+        try:
+            {call}
+        except (TypeError, ValueError) as error:
+            print(error)
+    """
+    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    assert text in ran.stdout
+
+
+@pytest.mark.parametrize("rule", [LineIntegral("trapezoid"), Taylor(1, average=True)], ids=repr)
+def test_the_degenerate_pair_warns_and_names_simpson(rule: Any) -> None:
+    with pytest.warns(DegenerateRuleWarning, match=r'density cancels.*Use LineIntegral\("simpson"\)'):
+        kernel = metropolis_hastings(NORMAL, MALA(0.1), rule)
+    sample(kernel, torch.zeros(3, 2), draws=10)  # not again: warnings are errors here
+
+
+def test_the_warning_comes_once_and_points_to_the_users_line() -> None:
+    script = """
+        import torch
+        from scoremh import *
+        target, x = Target(score=lambda x: -x), torch.zeros(100, 2)
+        step = tune(lambda h: metropolis_hastings(target, MALA(h), LineIntegral("trapezoid")), x)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stderr.count("DegenerateRuleWarning") == 1
+    assert ran.stderr.startswith("<string>:5: DegenerateRuleWarning")
+
+
+@pytest.mark.parametrize(
+    ("proposal", "rule"),
+    [
+        (RandomWalk(0.1), LineIntegral("trapezoid")),
+        (MALA(0.1), LineIntegral("trapezoid", nodes=1)),
+        (MALA(0.1), Taylor(2, average=True)),
+        (MALA(0.1), LineIntegral()),
+    ],
+    ids=repr,
+)
+def test_the_pairs_beside_it_do_not_warn(proposal: Any, rule: Any) -> None:
+    metropolis_hastings(NORMAL, proposal, rule)
