@@ -63,6 +63,22 @@ def test_the_examples_of_a_document_run(path: Path, tmp_path: Path, monkeypatch:
     exec(compile(blocks(path), str(path), "exec"), {"__name__": "document"})
 
 
+def test_the_readme_shows_what_its_example_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Words to the letter, numbers to 0.02: the last bits of a run differ between machines."""
+    monkeypatch.chdir(tmp_path)
+    shown = re.search(r"^true: .*?(?=\n```)", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert shown
+    exec(compile(blocks(ROOT / "README.md"), "README.md", "exec"), {"__name__": "document"})
+    printed = re.search(r"^true: (.*\n){4}", capsys.readouterr().out, re.MULTILINE)
+    assert printed
+    for line, expected in zip(printed[0].splitlines(), shown[0].splitlines(), strict=True):
+        (label, number), (expected_label, expected_number) = (text.rsplit(": ", 1) for text in (line, expected))
+        assert label == expected_label
+        assert float(number) == pytest.approx(float(expected_number), abs=0.02)
+
+
 def test_the_parts_that_the_documents_show_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "document"}
