@@ -25,13 +25,18 @@ def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | No
     return like.new_empty(shape).normal_(generator=resolve(generator, like.device))
 
 
+def uniform(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draw numbers uniform on [0, 1)."""
+    return like.new_empty(shape).uniform_(generator=resolve(generator, like.device))
+
+
 def log_uniform(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Draw log u with u uniform on (0, 1].
 
     `uniform_` draws from [0, 1), and 0 comes once in 2^24 float32 numbers: its log would accept any proposal.
     1 - u is never 0.
     """
-    return like.new_empty(shape).uniform_(generator=resolve(generator, like.device)).neg_().log1p_()
+    return uniform(shape, like, generator).neg_().log1p_()
 
 
 def seeds(n: int, generator: torch.Generator | None) -> list[int]:

@@ -180,19 +180,23 @@ def _record(records: dict[str, Tensor], trace: Trace, first: int, thin: int) -> 
     skipped = max(0, -first)
     if skipped >= len(trace.accepted):
         return
-    step = torch.arange(first + skipped, first + len(trace.accepted), device=trace.x.device)
-    draw, complete = step // thin, (step + 1) % thin == 0
-    log_accept, accepted = trace.log_accept[skipped:], trace.accepted[skipped:]
-    outside = log_accept == -math.inf
-    values = {
-        "acceptance_prob": log_accept.exp().nan_to_num(0),
-        "accepted": accepted,
-        "nonfinite": ~(log_accept.isfinite() | outside),
-        "outside": outside,
-    }
+    x, log_accept, accepted = (part[skipped:] for part in trace[:3])
+    values = {"acceptance_prob": log_accept.exp(), "accepted": accepted}
+    if not log_accept.isfinite().all():
+        outside = log_accept == -math.inf
+        values["acceptance_prob"].nan_to_num_(0)
+        values |= {"outside": outside, "nonfinite": ~(outside | log_accept.isfinite())}
+    first += skipped
+    if thin == 1:
+        for name, value in values.items():
+            records[name][:, first : first + len(x)] = value.T
+        records["draws"][:, first : first + len(x)] = x.transpose(0, 1)
+        return
+    step = torch.arange(first, first + len(x), device=x.device)
     for name, value in values.items():
-        records[name].index_add_(1, draw, value.T.to(records[name].dtype))
-    records["draws"][:, draw[complete]] = trace.x[skipped:][complete].transpose(0, 1)
+        records[name].index_add_(1, step // thin, value.T.to(records[name].dtype))
+    complete = (step + 1) % thin == 0
+    records["draws"][:, (step // thin)[complete]] = x[complete].transpose(0, 1)
 
 
 class _Report:
