@@ -122,12 +122,11 @@ SCRIPT = """
 import sys, torch
 from scoremh import LineIntegral, MALA, Target, metropolis_hastings, sample, sampling
 sampling.SAVE_SECONDS = 0.05
-def score(x):
-    return -x - 0.1 * x ** 3
-kernel = metropolis_hastings(Target(score=score), MALA(0.3), LineIntegral())
-x = torch.zeros(1500, 2)
-chains = sample(kernel, x, draws=400, thin=5, generator=torch.Generator().manual_seed(3), store=sys.argv[1] or None,
-threads=2) torch.save(chains.draws, sys.argv[2])
+kernel = metropolis_hastings(Target(score=lambda x: -x - 0.1 * x ** 3), MALA(0.3), LineIntegral())
+g = torch.Generator().manual_seed(3)
+store = sys.argv[1] or None
+chains = sample(kernel, torch.zeros(1500, 2), draws=400, thin=5, generator=g, store=store, threads=2)
+torch.save(chains.draws, sys.argv[2])
 """
 
 
