@@ -50,6 +50,7 @@ median of {rounds} rounds in which all alternatives took turns, its quartiles in
   `Exact` takes their log density in closed form, so that its row shows the kernel's own cost.
 - `sample` runs blocks of {block:,} chains. The first row says what that alone does to a forward; at {block:,} chains and below
   it is the same computation twice, and says how far to trust the other rows.
+- glibc was told to keep freed memory (`mallopt`): else the unit depends on what the heap looked like before.
 - The row of threads is wall-clock time with two threads over that with one.
 """  # noqa: E501
 
@@ -114,7 +115,7 @@ def peers(python: Path, *, quick: bool) -> tuple[Rows, str]:
 
 def report(rows: Rows, note: str, *, quick: bool) -> str:
     """Return the page."""
-    head = ["CPU time in bare forwards", *(case.label for case in CASES), "at most"]
+    head = ["CPU time in bare forwards", *(case.label for case in CASES), "at most, at 100 / 1,000 / 10,000 chains"]
     body = [[row, *(_cell(row, case, cells) for case in CASES), _verdict(row, cells)] for row, cells in rows.items()]
     body += [_units("PyTorch", rows["ULA"])] + [_units("JAX", cells) for row, cells in rows.items() if "JAX" in row]
     table = [head, ["---"] * len(head), *body]
@@ -173,16 +174,19 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="write the page there as well")
     parser.add_argument("--quick", action="store_true", help="a short and noisy trial")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    timing.steady()
     rows: Rows = {}
     for case in CASES:
         for row, cell in ours(case, timing.QUICK if options.quick else timing.FULL).items():
             rows.setdefault(row, {})[case.label] = cell
-        print(f"{case.label}: measured", file=sys.stderr)
+            print(
+                f"{case.label}: {row} {cell.ratio.median:.2f}, acceptance {cell.acceptance_rate:.3f}", file=sys.stderr
+            )
     theirs, note = peers(options.peers, quick=options.quick) if options.peers else ({}, "The peers were not asked for.")
     page = report(rows | theirs, note, quick=options.quick)
     print(page)
     if options.write:
+        options.write.parent.mkdir(parents=True, exist_ok=True)
         options.write.write_text(page)
 
 

@@ -102,7 +102,7 @@ PEERS = {
 def main() -> None:
     if hasattr(os, "sched_setaffinity"):  # no XLA flag keeps it to one thread; one core does
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    torch.set_num_threads(1)
+    timing.steady()
     effort = timing.QUICK if "--quick" in sys.argv[1:] else timing.FULL
     present = {package: peer for package, peer in PEERS.items() if find_spec(package)}
     rows: dict[str, dict[str, Measured]] = {row: {} for row, _ in present.values()}

@@ -177,6 +177,25 @@ def test_a_broken_score_leaves_chains_where_they_were(proposal: str, rule: str, 
     )
 
 
+def test_a_ratio_of_plus_infinity_is_not_accepted() -> None:
+    """Crossing the strip to the right passes a score of +inf between two good ones; elsewhere the score is NaN."""
+
+    def score(x: Tensor) -> Tensor:
+        first = x[:, :1]
+        strip = (first > 0.4) & (first < 0.6)
+        return torch.where(strip, math.inf, torch.where(first < -1, math.nan, -x))
+
+    x = torch.linspace(-0.9, 0.39, 200, dtype=torch.float64)[:, None]
+    kernel = metropolis_hastings(Target(score=score), MALA(0.2), LineIntegral("gauss"))
+    chains = sample(kernel, x, draws=20, generator=torch.Generator().manual_seed(0))
+    path = torch.cat([x[:, None], chains.draws], 1)
+    assert chains.nonfinite.sum() > 200
+    assert not path.diff(dim=1)[chains.nonfinite > 0].any()
+    midpoint = path.diff(dim=1) / 2 + path[:, :-1]
+    crossed = (path[:, :-1] < 0.4) & (path[:, 1:] > 0.6) & (midpoint > 0.4) & (midpoint < 0.6)
+    assert not crossed.any()
+
+
 @pytest.mark.parametrize("rule", [Always(), LineIntegral(), LineIntegral("adaptive"), Exact()], ids=repr)
 def test_a_chain_that_starts_on_a_broken_score_stays_and_is_counted(rule: Acceptance) -> None:
     target = Target(score=Spoiled(math.nan), log_density=lambda x: -x.square().sum(1) / 2)

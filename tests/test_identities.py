@@ -218,7 +218,7 @@ def test_the_fused_loop_is_the_step_repeated(rule: Any, chains: int, monkeypatch
     assert kernel.run is not None
 
     monkeypatch.setattr(_random, "normal", lambda shape, like, generator: noise.clone())
-    monkeypatch.setattr(_random, "log_uniform", lambda shape, like, generator: log_uniform.clone())
+    monkeypatch.setattr(_random, "log_uniform", lambda shape, like, generator: log_uniform.reshape(shape).clone())
     last, trace = kernel.run(kernel.init(x), steps, generator=g)
 
     point = kernel.init(x)

@@ -24,7 +24,7 @@ from scoremh.chains import Chains
 from scoremh.types import Kernel, Point, Trace
 
 BLOCK_CHAINS = 1000  # activations of a small network for more chains fall out of the cache
-SEGMENT_FLOATS = 65_536  # noise drawn at once, per block
+SEGMENT_FLOATS = 131_072  # noise drawn at once, per block
 SAVE_SECONDS = 5.0  # between two parts of a stored run
 
 
