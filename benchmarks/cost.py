@@ -13,7 +13,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from torch import nn
 import scoremh
 from benchmarks import timing
 from benchmarks.timing import BARE, CASES, STEP_SIZE, Case, Effort, Measured, Ratio
-from scoremh.sampling import BLOCK_CHAINS
+from scoremh.sampling import blocks
 
 RULES: dict[str, scoremh.Acceptance] = {
     "ULA": scoremh.Always(),
@@ -34,7 +34,7 @@ RULES: dict[str, scoremh.Acceptance] = {
 }
 # The most a row may cost, by the number of chains.
 TARGETS = {"ULA": {100: 1.25, 1_000: 1.1, 10_000: 1.1}, "MALA, Simpson": {100: 2.3, 1_000: 2.3, 10_000: 2.3}}
-CONTROL = f"bare forward again, in blocks of {BLOCK_CHAINS:,}"
+CONTROL = "bare forward again, in the blocks of `sample`"
 THREADS = "MALA, Simpson: threads=2 to threads=1, wall clock"
 Rows = dict[str, dict[str, Measured]]
 PAGE = """# What a step costs
@@ -48,8 +48,8 @@ median of {rounds} rounds in which all alternatives took turns, its quartiles in
 - A run starts with one forward that no step makes; it is taken off. All draws and their records are kept.
 - The networks were fitted to two normals, where MALA with step size {step_size} accepted {least:.2f} to {most:.2f} of its candidates.
   `Exact` takes their log density in closed form, so that its row shows the kernel's own cost.
-- `sample` runs blocks of {block:,} chains. The first row says what that alone does to a forward; at {block:,} chains and below
-  it is the same computation twice, and says how far to trust the other rows.
+- Beyond 1,000 chains `sample` runs in blocks. The first row says what that alone does to a forward; up to 1,000 chains it is
+  the same computation twice, and says how far to trust the other rows.
 - glibc was told to keep freed memory (`mallopt`): else the unit depends on what the heap looked like before.
 - The row of threads is wall-clock time with two threads over that with one.
 """  # noqa: E501
@@ -69,7 +69,7 @@ def ours(case: Case, effort: Effort) -> dict[str, Measured]:
 
     alternatives: dict[str, Callable[[], object]] = {
         BARE: lambda: _forwards(network, [x], steps),
-        CONTROL: lambda: _forwards(network, list(x.split(BLOCK_CHAINS)), steps),
+        CONTROL: lambda: _forwards(network, x.tensor_split(blocks(case.chains)), steps),
         **{row: sampling(row) for row in kernels},
     }
     seconds = timing.interleaved(alternatives, effort)
@@ -78,7 +78,7 @@ def ours(case: Case, effort: Effort) -> dict[str, Measured]:
     for row in kernels:
         of_a_step = timing.ratio(seconds[row], seconds[BARE], less=1 / steps)
         measured[row] = Measured(of_a_step, sampling(row)().acceptance_rate, unit)
-    if case.chains > BLOCK_CHAINS:
+    if blocks(case.chains) > 1:
         threaded = {str(n): sampling("MALA, Simpson", threads=n) for n in (1, 2)}
         wall = timing.interleaved(threaded, effort, clock=time.perf_counter)
         measured[THREADS] = measured["MALA, Simpson"]._replace(ratio=timing.ratio(wall["2"], wall["1"]))
@@ -86,10 +86,10 @@ def ours(case: Case, effort: Effort) -> dict[str, Measured]:
 
 
 @torch.inference_mode()
-def _forwards(network: nn.Module, blocks: list[torch.Tensor], times: int) -> None:
-    for block in blocks:
+def _forwards(network: nn.Module, parts: Sequence[torch.Tensor], times: int) -> None:
+    for part in parts:
         for _ in range(times):
-            network(block)
+            network(part)
 
 
 def peers(python: Path, *, quick: bool) -> tuple[Rows, str]:
@@ -130,7 +130,6 @@ def report(rows: Rows, note: str, *, quick: bool) -> str:
         step_size=STEP_SIZE,
         least=min(rates),
         most=max(rates),
-        block=BLOCK_CHAINS,
     )
     return f"{page}- {note}\n"
 

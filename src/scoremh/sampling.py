@@ -1,6 +1,6 @@
 """The loop: many chains, many transitions.
 
-Chains run in blocks of `BLOCK_CHAINS`, each with a generator of its own, so that the draws depend neither on how many
+Chains run in blocks, each with a generator of its own, so that the draws depend neither on how many
 threads share the blocks nor on when a run was interrupted. A block runs in segments of steps whose noise is drawn at
 once.
 """
@@ -23,7 +23,8 @@ from scoremh._store import State, Store, fingerprint
 from scoremh.chains import Chains
 from scoremh.types import Kernel, Point, Trace
 
-BLOCK_CHAINS = 1000  # activations of a small network for more chains fall out of the cache
+UNDIVIDED = 1000  # chains up to which there is one block; beyond, there are two at least, for two threads to share
+BLOCK_CHAINS = 2500  # at most: of more chains, the activations of a small network fall out of the cache
 SEGMENT_FLOATS = 131_072  # noise drawn at once, per block
 SAVE_SECONDS = 5.0  # between two parts of a stored run
 
@@ -52,8 +53,9 @@ def sample(
         progress: Show a progress bar.
         store: A folder to write to as the run goes on. The same call with the same folder goes on from what is there,
             and ends with the same bits as a run that was never interrupted.
-        threads: Run blocks of 1,000 chains on this many threads, torch's own threads off meanwhile. The score must be
-            safe to call from several threads. None leaves torch's threads alone and runs one block after another.
+        threads: Run blocks of chains on this many threads, torch's own threads off meanwhile; up to 1,000 chains are
+            one block. The score must be safe to call from several threads. None leaves torch's threads alone and runs
+            one block after another.
 
     Returns:
         The draws and their records, in memory; nothing else is kept.
@@ -72,7 +74,7 @@ def sample(
     _checks.count(thin, "thin")
     if threads is not None:
         _checks.count(threads, "threads")
-    starts = [initial.detach()[first : first + BLOCK_CHAINS] for first in range(0, len(initial), BLOCK_CHAINS)]
+    starts = initial.detach().tensor_split(blocks(len(initial)))
     seeds, folder = _random.seeds(len(starts), generator), None
     if store is not None:
         header = {
@@ -95,8 +97,7 @@ def sample(
         report = _Report(tick) if progress else _silent
 
         def run(block: int) -> int:
-            rows = slice(block * BLOCK_CHAINS, (block + 1) * BLOCK_CHAINS)
-            mine = {name: record[rows] for name, record in records.items()}
+            mine = {name: record.tensor_split(len(starts))[block] for name, record in records.items()}
             return _run_block(plan, block, starts[block], seeds[block], mine, report, stop)
 
         try:
@@ -106,6 +107,11 @@ def sample(
             raise
     records["acceptance_prob"] /= thin
     return Chains(**records, thin=thin, score_calls=score_calls, description=kernel.description)
+
+
+def blocks(chains: int) -> int:
+    """Return into how many blocks of nearly equal size `sample` divides its chains."""
+    return max(math.ceil(chains / BLOCK_CHAINS), min(2, math.ceil(chains / UNDIVIDED)))
 
 
 class _Plan(NamedTuple):
