@@ -51,6 +51,13 @@ def count(value: int, name: str, *, at_least: int = 1) -> None:
         raise ValueError(message(f"{name} of at least {at_least}", value, f"Pass a larger {name}."))
 
 
+def one_of(value: object, options: tuple[object, ...], name: str) -> None:
+    """Refuse a value that is not among the options."""
+    if value not in options:
+        expected = f"{name} to be one of {', '.join(map(repr, options))}"
+        raise ValueError(message(expected, repr(value), f"Choose a {name} from that list."))
+
+
 def events(x: Tensor, name: str = "x", *, finite: bool = True) -> None:
     """Refuse anything but a floating tensor `(chain, *event)` of one chain or more, finite unless told."""
     if not isinstance(x, Tensor):

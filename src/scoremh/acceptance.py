@@ -48,12 +48,6 @@ Rule = Literal["trapezoid", "simpson", "gauss", "adaptive"]
 DEFAULT_NODES: Mapping[Rule, int] = {"trapezoid": 0, "simpson": 1, "gauss": 3, "adaptive": 63}
 
 
-def _one_of(value: object, options: tuple[object, ...], name: str) -> None:
-    if value not in options:
-        expected = f"{name} to be one of {', '.join(repr(option) for option in options)}"
-        raise ValueError(_checks.message(expected, repr(value), f"Choose a {name} from that list."))
-
-
 def _end_score(point: Point) -> Tensor:
     assert point.score is not None  # the kernel fills what `needs` names
     return point.score
@@ -106,7 +100,7 @@ class Exact(RatioRule):
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _one_of(self.balance, get_args(Balance), "balance")
+        _checks.one_of(self.balance, get_args(Balance), "balance")
 
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
         """Return log p(proposed) - log p(current)."""
@@ -145,9 +139,9 @@ class Taylor(RatioRule):
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _one_of(self.order, (1, 2), "order")
-        _one_of(self.average, (True, False), "average")
-        _one_of(self.balance, get_args(Balance), "balance")
+        _checks.one_of(self.order, (1, 2), "order")
+        _checks.one_of(self.average, (True, False), "average")
+        _checks.one_of(self.balance, get_args(Balance), "balance")
 
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
         """Return the truncated expansion of log p(proposed) - log p(current)."""
@@ -188,8 +182,8 @@ class LineIntegral(RatioRule):
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _one_of(self.rule, get_args(Rule), "rule")
-        _one_of(self.balance, get_args(Balance), "balance")
+        _checks.one_of(self.rule, get_args(Rule), "rule")
+        _checks.one_of(self.balance, get_args(Balance), "balance")
         _checks.positive(self.tolerance, "tolerance")
         _checks.count(self.inner_nodes, "nodes", at_least=0 if self.rule == "trapezoid" else 1)
         if self.rule == "simpson" and self.inner_nodes % 2 == 0:
