@@ -87,7 +87,7 @@ def _adjusted(score: ScoreFn, h: float, rule: LineIntegral) -> Run:
             if rows <= SHARED_ROWS:
                 there, *inner = score(places).chunk(len(nodes) + 1)
             else:
-                there, inner = score(proposed), score(places[chains:]).chunk(len(nodes))
+                there, inner = score(proposed), [*score(places[chains:]).chunk(len(nodes))]
             both = s + there
             slope = torch.sub(inner[0], both, alpha=(0.5 - end) / unit)
             for w, s_inner in zip(more, inner[1:], strict=True):

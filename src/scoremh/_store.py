@@ -5,7 +5,6 @@ since the part before, and all that the next step needs (positions, scores, the 
 whole or not at all.
 """
 
-import hashlib
 import json
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from scoremh import _checks
+from scoremh._files import replacing
 from scoremh.types import Point
 
 
@@ -25,12 +25,6 @@ class State(NamedTuple):
     point: Point
     done: int
     score_calls: int
-
-
-def fingerprint(x: Tensor) -> str:
-    """Return a hash of a tensor's shape, dtype and values."""
-    raw = x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-    return hashlib.sha256(f"{x.dtype}{tuple(x.shape)}".encode() + raw).hexdigest()
 
 
 class Store:
@@ -48,9 +42,8 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "run.json"
         if not path.exists():
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(header, indent=2))
-            partial.replace(path)
+            with replacing(path) as partial:
+                partial.write_text(json.dumps(header, indent=2))
         found = json.loads(path.read_text())
         differing = [key for key in header if found.get(key) != header[key] and not (key == "seeds" and any_seeds)]
         if differing:
@@ -72,9 +65,8 @@ class Store:
         tensors["generator"] = generator.get_state()
         metadata = {"first": str(first), "done": str(state.done), "score_calls": str(state.score_calls)}
         path = self.folder / f"block-{block:05}-part-{len(self._parts(block)):06}.safetensors"
-        partial = path.with_suffix(".partial")
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, metadata)
-        partial.replace(path)
+        with replacing(path) as partial:
+            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, metadata)
 
     def load(self, block: int, generator: torch.Generator, records: dict[str, Tensor]) -> State | None:
         """Fill in the records and the generator from all parts of a block, and return the state after the last."""

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scoremh import _checks
+from scoremh._files import replacing
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -99,15 +100,8 @@ class Chains:
 
     def save(self, path: str | Path) -> None:
         """Write a NetCDF file that ArviZ reads."""
-        path = Path(path)
-        if not path.parent.is_dir():
-            fix = f"Create {path.parent} first."
-            raise FileNotFoundError(
-                _checks.message("a folder to write to", f"{path.parent}, which does not exist", fix)
-            )
-        partial = path.with_name(path.name + ".partial")
-        self.to_arviz().to_netcdf(partial, engine="h5netcdf")
-        partial.replace(path)  # a killed write leaves the old file or the new one
+        with replacing(Path(path)) as partial:
+            self.to_arviz().to_netcdf(partial, engine="h5netcdf")
 
     @classmethod
     def load(cls, path: str | Path) -> "Chains":

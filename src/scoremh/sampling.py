@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from scoremh import _checks, _progress, _random
-from scoremh._store import State, Store, fingerprint
+from scoremh._files import fingerprint
+from scoremh._store import State, Store
 from scoremh.chains import Chains
 from scoremh.types import Kernel, Point, Trace
 

@@ -16,14 +16,16 @@ their dtype and device, `score` and `log_density` in those of x.
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
 from scoremh import _checks, _random
-from scoremh._parameters import ROUNDING, Values, factorise, matrices, parameter, shared_dtype, written
+from scoremh._parameters import ROUNDING, Values, factorise, matrices, parameter, shared_dtype
+from scoremh._support import Box as Box
+from scoremh._support import box as box
+from scoremh._support import require_event
 from scoremh.types import LogDensityFn, SupportFn, Target, TargetLike
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -36,12 +38,12 @@ class _Distribution(ABC):
 
     def score(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
         """Return grad log p(x)."""
-        _require_event(x, self._event)
+        require_event(x, self._event)
         return self._score(x)
 
     def log_density(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, " chain"]:
         """Return log p(x), normalised."""
-        _require_event(x, self._event)
+        require_event(x, self._event)
         return self._log_density(x)
 
     def sample(self, n: int, *, generator: Generator | None = None) -> Float[Tensor, "draw *event"]:
@@ -197,7 +199,7 @@ class GeneralizedExtremeValue(_Distribution):
 
     def support(self, x: Float[Tensor, "chain *event"]) -> Bool[Tensor, " chain"]:
         """Return whether every coordinate has 1 + xi z > 0."""
-        _require_event(x, self._event)
+        require_event(x, self._event)
         return (self._reduce(x)[0] > 0).flatten(1).all(1)
 
     def _score(self, x: Tensor) -> Tensor:
@@ -273,34 +275,6 @@ class Funnel(_Distribution):
         return torch.cat([v, (v / 2).exp() * z[:, 1:]], dim=1)
 
 
-@dataclass(frozen=True, eq=False)
-class Box:
-    """The support low <= x <= high; made by `box`."""
-
-    low: Tensor
-    high: Tensor
-
-    def __call__(self, x: Float[Tensor, "chain *event"]) -> Bool[Tensor, " chain"]:
-        """Return whether every coordinate lies between the bounds."""
-        for bound in (self.low, self.high):
-            _require_event(x, bound.shape or x.shape[1:])
-        return ((self.low.to(x) <= x) & (x <= self.high.to(x))).flatten(1).all(1)
-
-
-def box(low: Values, high: Values) -> Box:
-    """Make the support of all x between two bounds, each a number (for every coordinate) or event-shaped.
-
-    >>> box(0.0, [1.0, 2.0])(torch.tensor([[0.5, 1.5], [1.5, 0.5]]))
-    tensor([ True, False])
-    """
-    # Numbers are kept in float64: the bound 0.1 shall not become that of float32 when x is in float64.
-    bounds = [b.clone() if isinstance(b, Tensor) else torch.tensor(b, dtype=torch.float64) for b in (low, high)]
-    if not (bounds[0] < bounds[1]).all():
-        got = f"low={bounds[0].tolist()} and high={bounds[1].tolist()}"
-        raise ValueError(_checks.message("low below high in every coordinate", got, "Swap or correct the bounds."))
-    return Box(*bounds)
-
-
 def from_log_density(log_density: LogDensityFn, support: SupportFn | None = None) -> Target:
     """Make a target of a log density alone; the score is its gradient.
 
@@ -328,10 +302,3 @@ def truncate(target: TargetLike, support: SupportFn) -> Target:
     """Restrict a target to a support, beside the one it has; its score and log density stay as they are."""
     own = target.support
     return Target(target.score, target.log_density, support if own is None else lambda x: own(x) & support(x))
-
-
-def _require_event(x: Tensor, event: tuple[int, ...]) -> None:
-    """Refuse an x that would broadcast, silently, into another problem."""
-    if x.shape[1:] != event:
-        fix = "The first axis is the chain; the rest is one event."
-        raise ValueError(_checks.message(f"x of shape {written('chain', *event)}", _checks.describe(x), fix))
