@@ -4,13 +4,22 @@ A score-based Metropolis-Hastings sampler is the composition of a **score**, a *
 a **kernel**.
 """
 
-from scoremh import diagnostics, targets
+from scoremh import datasets, diagnostics, networks, targets
 from scoremh._fitness import DegenerateRuleWarning
 from scoremh.acceptance import Always, Exact, LineIntegral, Taylor
 from scoremh.chains import Chains
 from scoremh.kernel import metropolis_hastings
 from scoremh.proposals import MALA, PCN, RandomWalk
 from scoremh.sampling import sample
+from scoremh.score_matching import (
+    DenoisingScoreMatching,
+    ImplicitScoreMatching,
+    MultilevelDenoising,
+    ScoreFit,
+    SlicedScoreMatching,
+    fit_score,
+)
+from scoremh.training import DivergenceError, Fit, Recipe
 from scoremh.tuning import TuningError, tune
 from scoremh.types import Acceptance, Kernel, Move, Point, Proposal, Target, Trace
 
@@ -23,19 +32,30 @@ __all__ = [
     "Always",
     "Chains",
     "DegenerateRuleWarning",
+    "DenoisingScoreMatching",
+    "DivergenceError",
     "Exact",
+    "Fit",
+    "ImplicitScoreMatching",
     "Kernel",
     "LineIntegral",
     "Move",
+    "MultilevelDenoising",
     "Point",
     "Proposal",
     "RandomWalk",
+    "Recipe",
+    "ScoreFit",
+    "SlicedScoreMatching",
     "Target",
     "Taylor",
     "Trace",
     "TuningError",
+    "datasets",
     "diagnostics",
+    "fit_score",
     "metropolis_hastings",
+    "networks",
     "sample",
     "targets",
     "tune",

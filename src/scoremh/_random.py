@@ -4,6 +4,9 @@ Everything random takes a `torch.Generator`. Where none is given, a private one 
 torch's global generator is never touched.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -50,3 +53,11 @@ def seeds(n: int, generator: torch.Generator | None) -> list[int]:
 def seeded(seed: int, device: torch.device) -> torch.Generator:
     """Return a new generator with this seed."""
     return torch.Generator(device).manual_seed(seed)
+
+
+@contextmanager
+def weights(generator: torch.Generator | None) -> Iterator[None]:
+    """Make torch's global generator one with a seed from ours, within; modules draw their first weights from it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seeds(1, generator)[0])
+        yield

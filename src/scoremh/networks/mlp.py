@@ -1,0 +1,110 @@
+r"""Fully connected score networks.
+
+`ScoreMLP` is the paper's: `s(x) = W3 f(W2 f(W1 x + b1) + b2) + b3` with f the softplus. Its divergence has a closed
+form,
+
+    tr J(x) = f'(a2) . M f'(a1),    M = W2 o (W1 W3)^T,    a1, a2 the two pre-activations
+
+so that the exact trace costs little more than the score itself, whatever the dimension.
+
+`NoiseConditionalMLP` is a denoiser preconditioned as in Karras et al. (2022), for data of unit variance: with noise of
+standard deviation sigma, k = sqrt(1 + sigma^2), and a network F whose inputs and targets have unit variance at every
+level,
+
+    D(x, sigma) = x / k^2 + sigma / k F(x / k, log(sigma) / 4),    s = (D - x) / sigma^2
+"""
+
+import math
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import silu, softplus
+
+from scoremh import _checks
+
+Event = int | tuple[int, ...]
+
+
+def _shape(event: Event) -> tuple[int, ...]:
+    shape = (event,) if isinstance(event, int) else tuple(event)
+    for size in shape:
+        _checks.count(size, "event size")
+    return shape
+
+
+class ScoreMLP(nn.Module):
+    """The paper's score network: two hidden layers, softplus.
+
+    Args:
+        event: Shape of one event, or its dimension.
+        hidden: Width of both hidden layers.
+    """
+
+    def __init__(self, event: Event, hidden: int = 64) -> None:
+        super().__init__()
+        _checks.count(hidden, "hidden")
+        self.event, self.hidden = _shape(event), hidden
+        size = math.prod(self.event)
+        self.first, self.second, self.last = nn.Linear(size, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, size)
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The arguments that make such a network again."""
+        return {"event": list(self.event), "hidden": self.hidden}
+
+    def forward(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
+        """Return the score."""
+        score: Tensor = self.last(softplus(self.second(softplus(self.first(x.flatten(1))))))
+        return score.reshape(x.shape)
+
+    def score_and_divergence(
+        self, x: Float[Tensor, "chain *event"]
+    ) -> tuple[Float[Tensor, "chain *event"], Float[Tensor, " chain"]]:
+        """Return the score and the trace of its Jacobian, both differentiable in the weights."""
+        below: Tensor = self.first(x.flatten(1))
+        above: Tensor = self.second(softplus(below))
+        score: Tensor = self.last(softplus(above))
+        mixed = self.second.weight * (self.first.weight @ self.last.weight).mT
+        divergence = (above.sigmoid() * (below.sigmoid() @ mixed.mT)).sum(1)  # softplus' is the sigmoid
+        return score.reshape(x.shape), divergence
+
+
+class NoiseConditionalMLP(nn.Module):
+    """A score for every noise level: `net(x, sigma)` is that of the data blurred by noise of standard deviation sigma.
+
+    Args:
+        event: Shape of one event, or its dimension.
+        hidden: Width of the hidden layers.
+        layers: Number of hidden layers.
+    """
+
+    def __init__(self, event: Event, hidden: int = 128, layers: int = 3) -> None:
+        super().__init__()
+        _checks.count(hidden, "hidden")
+        _checks.count(layers, "layers")
+        self.event, self.hidden, self.layers = _shape(event), hidden, layers
+        size = math.prod(self.event)
+        sizes = [size + 1, *[hidden] * layers]
+        self.body = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.last = nn.Linear(hidden, size)
+        nn.init.zeros_(self.last.weight)  # D starts as the best linear denoiser: the score of a standard normal
+        nn.init.zeros_(self.last.bias)
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The arguments that make such a network again."""
+        return {"event": list(self.event), "hidden": self.hidden, "layers": self.layers}
+
+    def forward(self, x: Float[Tensor, "chain *event"], sigma: Tensor | float) -> Float[Tensor, "chain *event"]:
+        """Return the score at noise level sigma, a number or one per chain."""
+        flat = x.flatten(1)
+        level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).reshape(-1, 1)
+        scale = (1 + level.square()).sqrt()
+        y = torch.cat([flat / scale, (level.log() / 4).expand(len(x), 1)], 1)
+        for layer in self.body:
+            y = silu(layer(y))
+        # (D - x) / sigma^2 without the cancellation of x against D
+        score: Tensor = self.last(y) / (level * scale) - flat / scale.square()
+        return score.reshape(x.shape)

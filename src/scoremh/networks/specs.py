@@ -1,0 +1,39 @@
+"""A network as JSON and back: what a saved fit says of its network, so that loading runs no code from the file."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from scoremh import _checks
+from scoremh.networks.mlp import NoiseConditionalMLP, ScoreMLP
+from scoremh.networks.wrappers import Standardized
+
+PLAIN: dict[str, Any] = {cls.__name__: cls for cls in (NoiseConditionalMLP, ScoreMLP)}
+
+
+def describe(net: nn.Module) -> dict[str, Any]:
+    """Return the kind of a network and the arguments that make one like it, without its weights."""
+    if isinstance(net, Standardized):
+        shapes = {"event": list(net.mean.shape), "scale": list(net.scale.shape)}
+        return {"kind": "Standardized", "inside": describe(net.net), **shapes}
+    kind = type(net).__name__
+    return {"kind": kind, "config": net.config if kind in PLAIN else None}
+
+
+def build(spec: dict[str, Any], inside: nn.Module | None = None) -> nn.Module:
+    """Make a network of this description, its weights to be loaded.
+
+    Args:
+        spec: What `describe` returned.
+        inside: Stands for a network that is not one of `scoremh.networks`.
+    """
+    if spec["kind"] == "Standardized":
+        return Standardized(build(spec["inside"], inside), torch.zeros(spec["event"]), torch.zeros(spec["scale"]))
+    if inside is not None:
+        return inside
+    if spec["kind"] not in PLAIN:
+        fix = f"Pass the network: load(path, net={spec['kind']}(...)); its weights come from the file."
+        raise ValueError(_checks.message("a network of scoremh.networks", f"one of class {spec['kind']}", fix))
+    network: nn.Module = PLAIN[spec["kind"]](**spec["config"] | {"event": tuple(spec["config"]["event"])})
+    return network

@@ -1,0 +1,86 @@
+"""Coordinates and levels: a network learns in standard coordinates, and answers in those of the data.
+
+With `u = W (x - m)` the score of x is `s_x(x) = W^T s_u(u)`. W is one number for all coordinates, or a matrix.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from scoremh import _checks
+
+WHITENED = 32  # events of up to this many coordinates are whitened; larger ones (images) are scaled by one number
+
+
+class Standardized(nn.Module):
+    """A score network in standard coordinates.
+
+    Noise levels, where the network takes them, are those of the standard coordinates.
+
+    Args:
+        net: The network inside.
+        mean: m, of the event's shape.
+        scale: W over the flattened event: a number `()`, or a matrix `(d, d)`.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, net: nn.Module, mean: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        if scale.ndim not in (0, 2):
+            fix = "Use Standardized.of(net, samples), which computes both."
+            raise ValueError(_checks.message("scale to be a number or a (d, d) matrix", _checks.describe(scale), fix))
+        self.net = net
+        self.register_buffer("mean", mean.detach().clone())
+        self.register_buffer("scale", scale.detach().clone(memory_format=torch.contiguous_format))
+
+    @classmethod
+    def of(cls, net: nn.Module, samples: Float[Tensor, "sample *event"]) -> "Standardized":
+        """Wrap a network in the coordinates of these samples: whitened, or scaled by one number where d is large."""
+        exact = samples.detach().double()
+        mean = exact.mean(0)
+        flat = (exact - mean).flatten(1)
+        scale = 1 / flat.square().mean().sqrt()
+        if flat.shape[1] <= WHITENED:
+            root, failed = torch.linalg.cholesky_ex(flat.T @ flat / len(flat))
+            if failed:
+                got = "samples whose covariance is not positive definite"
+                fix = "Remove constant or duplicated coordinates, or add a little noise to the samples."
+                raise ValueError(_checks.message("samples that vary in every direction", got, fix))
+            scale = torch.linalg.inv(root)
+        return cls(net, mean.to(samples.dtype), scale.to(samples.dtype))
+
+    def standardize(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
+        """Return u."""
+        centred = x - self.mean
+        if self.scale.ndim == 0:
+            return centred * self.scale
+        return linear(centred.flatten(1), self.scale).reshape(x.shape)
+
+    def forward(self, x: Float[Tensor, "chain *event"], *level: Tensor | float) -> Float[Tensor, "chain *event"]:
+        """Return the score of x in the data's coordinates, at a noise level where the network takes one."""
+        score: Tensor = self.net(self.standardize(x), *level)
+        if self.scale.ndim == 0:
+            return score * self.scale
+        return (score.flatten(1) @ self.scale).reshape(x.shape)
+
+
+class AtLevel(nn.Module):
+    """A noise-conditional score read at one level: an ordinary score, for a `Target`.
+
+    Args:
+        net: Takes x and a level.
+        level: Where to read it.
+    """
+
+    def __init__(self, net: nn.Module, level: float) -> None:
+        super().__init__()
+        _checks.positive(level, "level")
+        self.net, self.level = net, level
+
+    def forward(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
+        """Return the score of x at the level."""
+        score: Tensor = self.net(x, self.level)
+        return score

@@ -1,0 +1,384 @@
+r"""Losses that learn a score from samples, and `fit_score`, which puts all together.
+
+| loss | what it minimises | needs |
+|---|---|---|
+| `ImplicitScoreMatching` | E[ \|s\|^2 / 2 + tr J ] (Hyvarinen 2005) | a divergence |
+| `SlicedScoreMatching` | E[ \|s\|^2 / 2 + v.Jv ], or with (v.s)^2 for \|s\|^2 (Song et al. 2020) | one product with J |
+| `DenoisingScoreMatching` | E[ \|std s(x + std z) + z\|^2 ] / 2 (Vincent 2011) | nothing |
+| `MultilevelDenoising` | the same over a range of levels | a network that takes the level |
+
+The first two estimate the score itself, up to a constant half its mean square, and are unbounded below where samples
+have no width in some direction. The others estimate the score of the samples blurred by noise, which always exists.
+"""
+
+import inspect
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from scoremh import _checks, _random, networks
+from scoremh._algebra import inner, per_chain
+from scoremh._files import replacing
+from scoremh._support import Box
+from scoremh.networks import AtLevel, NoiseConditionalMLP, ScoreMLP, Standardized
+from scoremh.training import Fit, Loss, Recipe, split, train, versions, written
+
+EXACT_TRACE = 32  # coordinates up to which a held-out trace is summed exactly; beyond, it is estimated
+UNBOUNDED = 1000.0  # an implicit loss below -d times this, at unit scale, is that of samples less than 3 % wide
+MARGIN = 0.1  # by which a support is wider than the samples, as a share of their range, on either side
+
+
+def score_and_divergence(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the score and the trace of its Jacobian: the network's own closed form, or a batch of d products."""
+    own = getattr(net, "score_and_divergence", None)
+    if own is not None:
+        score, divergence = own(x)
+        return score, divergence
+    score, pull = torch.func.vjp(net, x)[:2]
+    size = x[0].numel()
+    basis = torch.eye(size, dtype=x.dtype, device=x.device).reshape(size, 1, *x.shape[1:]).expand(size, *x.shape)
+    rows = torch.func.vmap(lambda v: pull(v)[0])(basis)
+    return score, torch.diagonal(rows.flatten(2), dim1=0, dim2=2).sum(1)
+
+
+@dataclass(frozen=True)
+class ImplicitScoreMatching:
+    """E[ |s|^2 / 2 + tr J ], with the exact trace."""
+
+    def each(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, " sample"]:
+        """Return the loss of every sample; nothing is random."""
+        score, divergence = score_and_divergence(net, x)
+        return inner(score, score) / 2 + divergence
+
+    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
+        """Return the mean over a batch."""
+        return self.each(net, x).mean()
+
+
+@dataclass(frozen=True)
+class SlicedScoreMatching:
+    """The trace by random normal projections v.
+
+    Args:
+        variance_reduced: Use |s|^2 / 2, the mean over v of (v.s)^2 / 2: what the paper calls sliced.
+        projections: Vectors v per sample.
+    """
+
+    variance_reduced: bool = True
+    projections: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        _checks.count(self.projections, "projections")
+
+    def each(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, " sample"]:
+        """Return the loss of every sample, a mean over its projections."""
+        many = x.detach().repeat(self.projections, *(1,) * (x.ndim - 1)).requires_grad_()
+        v = _random.normal(tuple(many.shape), many, generator)
+        score = net(many)
+        along = inner(score, v)
+        (product,) = torch.autograd.grad(along.sum(), many, create_graph=True)  # J^T v, and v.J^T v = v.Jv
+        size = inner(score, score) if self.variance_reduced else along.square()
+        return (inner(product, v) + size / 2).reshape(self.projections, len(x)).mean(0)
+
+    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
+        """Return the mean over a batch."""
+        return self.each(net, x, generator=generator).mean()
+
+
+@dataclass(frozen=True)
+class DenoisingScoreMatching:
+    """The score of samples blurred by Gaussian noise of one level.
+
+    Args:
+        std: Of the noise, in the coordinates of the network.
+    """
+
+    std: float
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        _checks.positive(self.std, "std")
+
+    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
+        """Return the mean over a batch, weighted by std^2."""
+        z = _random.normal(tuple(x.shape), x, generator)
+        error = self.std * net(x + self.std * z) + z
+        return inner(error, error).mean() / 2
+
+
+@dataclass(frozen=True)
+class MultilevelDenoising:
+    """The scores of samples blurred by noise of all levels from low to high, log-uniformly, for `net(x, sigma)`.
+
+    The weight sigma^2 (1 + sigma^2) makes the targets of all levels as large, for samples of unit variance (Karras et
+    al. 2022).
+
+    Args:
+        low: The least noise, in the coordinates of the network.
+        high: The most; a few times the spread of the samples, so that their modes merge.
+    """
+
+    low: float = 0.02
+    high: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        _checks.positive(self.low, "low")
+        _checks.positive(self.high, "high")
+        if self.low >= self.high:
+            got = f"low={self.low} and high={self.high}"
+            raise ValueError(_checks.message("low below high", got, "Swap or correct them."))
+
+    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
+        """Return the mean over a batch, each sample at a level of its own."""
+        sigma = self.low * (math.log(self.high / self.low) * _random.uniform((len(x),), x, generator)).exp()
+        z = _random.normal(tuple(x.shape), x, generator)
+        wide = per_chain(sigma, x)
+        error = wide * net(x + wide * z, sigma) + z
+        return ((1 + sigma.square()) * inner(error, error)).mean() / 2
+
+    def levels(self) -> list[float]:
+        """Return the levels at which to consider reading the score: seven, up to ten times the lowest."""
+        top = min(10 * self.low, self.high)
+        return [self.low * (top / self.low) ** (i / 6) for i in range(7)]
+
+
+def choose_level(net: nn.Module, levels: Sequence[float], x: Float[Tensor, "sample *event"]) -> float:
+    """Return the level at which to read a noise-conditional score, by its implicit loss on samples it has not seen.
+
+    A low level is near the score of the samples themselves but hard to learn, a high one is blurred. The middle level
+    is taken unless another is better by more than a standard error; of several, the one that is so most clearly.
+    """
+    exact = x[0].numel() <= EXACT_TRACE
+    judge = ImplicitScoreMatching() if exact else SlicedScoreMatching()
+    # the same projections at all levels: their differences are what counts
+    seeds = [_random.seeded(0, x.device) for _ in levels]
+    each = [judge.each(AtLevel(net, level), x, generator=g).detach() for level, g in zip(levels, seeds, strict=True)]
+    middle = len(levels) // 2
+    gains = each[middle] - torch.stack(each)
+    clarity = (gains.mean(1) / (gains.std(1) / math.sqrt(len(x)))).nan_to_num(1.0)  # the middle's own is 0 / 0
+    return levels[int(clarity.argmax())]
+
+
+class Preset(NamedTuple):
+    """A row of the paper's Table 2: softplus network, sliced loss, Adam at a constant rate, nothing standardised.
+
+    The paper gives no batch size. An epoch is taken as one step.
+    """
+
+    hidden: int
+    rate: float
+    steps: int
+
+    @property
+    def recipe(self) -> Recipe:
+        """The row as a recipe: no averaging, no clipping, no early stop."""
+        return Recipe(self.steps, rate=self.rate, schedule="constant", average=0.0, clip=None, patience=None)
+
+
+PRESETS = {
+    "moons": Preset(64, 1e-3, 5000),
+    "pinwheel": Preset(512, 5e-4, 2000),
+    "s_curve": Preset(512, 5e-4, 2000),
+    "swiss_roll": Preset(512, 5e-4, 2000),
+}
+
+
+@dataclass(eq=False)
+class ScoreFit(Fit):
+    """A learned score. It is a target: `metropolis_hastings(fit, MALA(0.1), LineIntegral())`.
+
+    Args:
+        net: The network, in the coordinates of the samples: `net(x)`, or `net(x, level)` for a noise-conditional one.
+        history: From "step", "loss", "held_out" and "rate" to a number per look.
+        recipe: How it was trained.
+        seed: Of the training's own generator.
+        seconds: Time the steps took.
+        best: Step whose weights these are.
+        support: The box of the samples, a tenth of their range wider on either side.
+        level: The noise level at which a noise-conditional network is read, in its own coordinates; None for others.
+        loss: What was minimised, as text.
+    """
+
+    support: Box
+    level: float | None
+    loss: str
+
+    log_density = None
+
+    def score(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
+        """Return the score at x."""
+        score: Tensor = self.net(x) if self.level is None else self.net(x, self.level)
+        return score
+
+    def __str__(self) -> str:
+        """Say what was learned, how long it took, and how well it went."""
+        inside = self.net.net if isinstance(self.net, Standardized) else self.net
+        read = "" if self.level is None else f", read at noise level {self.level:.3g} of the samples' spread"
+        return f"score by {type(inside).__name__} and {self.loss}{read}\n{super().__str__()}"
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file, whose header says in JSON what was fitted and how."""
+        header = {name: getattr(self, name) for name in ("history", "seed", "seconds", "best", "level", "loss")}
+        header |= {"recipe": asdict(self.recipe), "net": networks.describe(self.net), "versions": versions()}
+        tensors = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
+        tensors |= {"support.low": self.support.low, "support.high": self.support.high}
+        with replacing(Path(path)) as partial:
+            contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+            save_file(contiguous, partial, {"scoremh.ScoreFit": json.dumps(header)})
+
+    @classmethod
+    def load(cls, path: str | Path, net: nn.Module | None = None) -> "ScoreFit":
+        """Read what `save` wrote; no code in the file is run.
+
+        Args:
+            path: The file.
+            net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                header = json.loads(file.metadata()["scoremh.ScoreFit"])
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # a file, not a dict
+        except (SafetensorError, KeyError, TypeError) as error:
+            fix = "ScoreFit.save writes such files."
+            raise ValueError(_checks.message("a file with a learned score", f"{path} ({error!r})", fix)) from error
+        network = networks.build(header.pop("net"), net)
+        weights = {name.removeprefix("net."): t for name, t in tensors.items() if name.startswith("net.")}
+        network.to(next(iter(weights.values())).dtype).load_state_dict(weights)
+        network.requires_grad_(False).eval()
+        support = Box(tensors["support.low"], tensors["support.high"])
+        del header["versions"]
+        return cls(network, support=support, recipe=Recipe(**header.pop("recipe")), **header)
+
+
+def fit_score(
+    samples: Tensor,
+    loss: Loss | None = None,
+    net: nn.Module | None = None,
+    *,
+    preset: str | None = None,
+    standardize: bool = True,
+    recipe: Recipe | None = None,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+    checkpoint: str | Path | None = None,
+) -> ScoreFit:
+    """Learn the score of the law that samples were drawn from.
+
+    With no options: a noise-conditional network in standard coordinates, trained on all noise levels, with averaged
+    weights and early stopping, read at the level where held-out samples say that its score is best.
+
+    Args:
+        samples: `(sample, *event)`.
+        loss: What to minimise; `MultilevelDenoising` where the network takes a level, `ImplicitScoreMatching` where a
+            network is given that does not.
+        net: `net(x)`, or `net(x, sigma)` for `MultilevelDenoising`, trained in place; one for the loss if None.
+        preset: A row of the paper's Table 2 by name, instead of loss, net, standardize and recipe.
+        standardize: Learn in coordinates where the samples have mean 0 and unit covariance (unit variance on average,
+            beyond 32 coordinates). Noise levels are in these.
+        recipe: How to train.
+        generator: Source of randomness; also of the first weights of a network made here.
+        progress: Show a progress bar.
+        checkpoint: A file from which the same call goes on if it was interrupted.
+
+    Returns:
+        The score, ready for `metropolis_hastings`, with the box of the samples as its support.
+
+    Example:
+        >>> import torch
+        >>> from scoremh import MALA, LineIntegral, Recipe, datasets, fit_score, metropolis_hastings
+        >>> g = torch.Generator().manual_seed(0)
+        >>> fit = fit_score(datasets.moons(1000, generator=g), recipe=Recipe(steps=100, check_every=50), generator=g)
+        >>> fit.score(torch.zeros(5, 2)).shape
+        torch.Size([5, 2])
+        >>> kernel = metropolis_hastings(fit, MALA(0.01), LineIntegral())
+    """
+    _checks.events(samples, "samples")
+    _enough(samples)
+    if preset is not None:
+        loss, net, standardize, recipe = _preset(preset, samples, loss, net, recipe, generator)
+    if net is None:
+        event = tuple(samples.shape[1:])
+        with _random.weights(generator):
+            conditional = loss is None or isinstance(loss, MultilevelDenoising)
+            net = NoiseConditionalMLP(event) if conditional else ScoreMLP(event, hidden=128)
+        net.to(samples)
+    levelled = _takes_level(net)
+    if loss is None:
+        loss = MultilevelDenoising() if levelled else ImplicitScoreMatching()
+    if levelled != isinstance(loss, MultilevelDenoising):
+        got = f"{loss} for a network of {'x and a level' if levelled else 'x alone'}"
+        fix = "Leave loss or net out, and the other is chosen to fit."
+        raise TypeError(_checks.message("MultilevelDenoising for networks that take a level, and no others", got, fix))
+    whole = Standardized.of(net, samples) if standardize else net
+    data = whole.standardize(samples) if isinstance(whole, Standardized) else samples
+    size = samples[0].numel()
+    with torch.no_grad():
+        _checks.answer(net(data[:2], *([1.0] if levelled else [])), data[:2], data[:2].shape, "net")
+    spread = 1.0 if standardize else float(samples.flatten(1).std(0).mean())
+    fit = train(
+        net,
+        loss,
+        data,
+        floor=-UNBOUNDED * size / spread**2,
+        recipe=recipe,
+        generator=generator,
+        progress=progress,
+        checkpoint=checkpoint,
+    )
+    level = None
+    if isinstance(loss, MultilevelDenoising):
+        level = choose_level(net, loss.levels(), split(data, fit.recipe, fit.seed)[1])
+    fields = vars(fit) | {"net": whole.requires_grad_(False).eval()}
+    return ScoreFit(**fields, support=_box_of(samples), level=level, loss=written(loss))
+
+
+def _enough(samples: Tensor) -> None:
+    if len(samples) < 20:
+        got, fix = f"{len(samples)} samples", "Thousands are needed for a score one can trust."
+        raise ValueError(_checks.message("at least 20 samples", got, fix))
+    if (samples == samples[0]).all(0).any():
+        which = (samples == samples[0]).all(0).nonzero()[0].tolist()
+        fix = "Leave it out: a constant has no score."
+        raise ValueError(_checks.message("samples that vary in every coordinate", f"a constant at {which}", fix))
+
+
+def _preset(
+    preset: str,
+    samples: Tensor,
+    loss: Loss | None,
+    net: nn.Module | None,
+    recipe: Recipe | None,
+    generator: torch.Generator | None,
+) -> tuple[Loss, nn.Module, bool, Recipe]:
+    _checks.one_of(preset, tuple(PRESETS), "preset")
+    if loss is not None or net is not None or recipe is not None:
+        fix = f"Leave the preset out, and start from PRESETS[{preset!r}]."
+        raise ValueError(_checks.message("a preset alone", "a preset with a loss, a net or a recipe", fix))
+    row = PRESETS[preset]
+    with _random.weights(generator):
+        network = ScoreMLP(tuple(samples.shape[1:]), row.hidden).to(samples)
+    return SlicedScoreMatching(), network, False, row.recipe
+
+
+def _takes_level(net: nn.Module) -> bool:
+    """Say whether a network is called with x and a level."""
+    parameters = inspect.signature(net.forward).parameters.values()
+    required = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len([p for p in required if p.default is p.empty]) == 2
+
+
+def _box_of(samples: Tensor) -> Box:
+    low, high = samples.amin(0), samples.amax(0)
+    margin = MARGIN * (high - low)
+    return Box(low - margin, high + margin)

@@ -1,0 +1,338 @@
+"""One optimisation loop for every network: Adam, a schedule, averaged weights, early stopping, checkpoints.
+
+What is judged and returned are averaged weights, `a += (1 - decay) (w - a)` after every step. The decay grows to its
+value from the start, so that the average forgets where the training began. A held-out loss is computed with the same
+random numbers every time: its changes are those of the network.
+"""
+
+import json
+import math
+import platform
+import time
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from scoremh import _checks, _progress, _random
+from scoremh._files import fingerprint, replacing
+
+SAVE_SECONDS = 10.0  # between two checkpoints
+TIE = 0.02  # held-out losses this near, as a share of what was gained since the first, are equal, and the later wins
+LOOKS = 4  # draws of a loss's random numbers on the held-out samples
+NUMBERS = ("seed", "step", "best_step", "least", "waited", "seconds", "history")
+Schedule = Literal["cosine", "constant"]
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """What a network is trained on, or judged by."""
+
+    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Return the mean loss over a batch, differentiable in the weights."""
+        ...
+
+
+class DivergenceError(RuntimeError):
+    """Training ran away. Carries the `step`, the `loss` and the `history` up to there."""
+
+    def __init__(self, text: str, step: int, loss: float, history: dict[str, list[float]]) -> None:
+        super().__init__(text)
+        self.step, self.loss, self.history = step, loss, history
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train.
+
+    Args:
+        steps: Optimiser steps at most.
+        batch: Samples per step, drawn with replacement.
+        rate: Adam's learning rate, at the start.
+        schedule: "cosine" down to 0, or "constant".
+        average: Decay of the weights' moving average; 0 takes the weights as they are.
+        clip: Largest norm of a gradient; None lets it be.
+        check_every: Steps between two looks at the held-out loss.
+        patience: Looks at worse losses after which to stop; the best weights are returned, of equals the latest. None
+            runs to the end and returns the last ones.
+        held_out: Share of the samples kept for those looks.
+    """
+
+    steps: int = 8000
+    batch: int = 512
+    rate: float = 2e-3
+    schedule: Schedule = "cosine"
+    average: float = 0.999
+    clip: float | None = 10.0
+    check_every: int = 200
+    patience: int | None = 20
+    held_out: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        for name in ("steps", "batch", "check_every"):
+            _checks.count(getattr(self, name), name)
+        if self.patience is not None:
+            _checks.count(self.patience, "patience")
+        _checks.positive(self.rate, "rate")
+        if self.clip is not None:
+            _checks.positive(self.clip, "clip")
+        _checks.one_of(self.schedule, get_args(Schedule), "schedule")
+        if not 0 <= self.average < 1:
+            raise ValueError(_checks.message("average in [0, 1)", self.average, "0 takes the weights as they are."))
+        if not 0 < self.held_out < 1:
+            fix = "Training cannot be judged on what it has seen: 0.1 is a good share."
+            raise ValueError(_checks.message("held_out between 0 and 1", self.held_out, fix))
+
+
+@dataclass(eq=False)
+class Fit:
+    """A trained network, and how it came about. Printing it says how long the training took, and how well it went.
+
+    Args:
+        net: Ready to use: no gradients, evaluation mode.
+        history: From "step", "loss", "held_out" and "rate" to a number per look.
+        recipe: How it was trained.
+        seed: Of the training's own generator.
+        seconds: Time the steps took.
+        best: Step whose weights these are.
+    """
+
+    net: nn.Module
+    history: dict[str, list[float]]
+    recipe: Recipe
+    seed: int
+    seconds: float
+    best: int
+
+    def __str__(self) -> str:
+        """Say it in a few lines."""
+        size = sum(p.numel() for p in self.net.parameters())
+        steps, held = int(self.history["step"][-1]), self.history["held_out"]
+        stopped = "stopped early" if steps < self.recipe.steps else "ran to the end"
+        first, kept = int(self.history["step"][0]), held[self.history["step"].index(self.best)]
+        return (
+            f"{size:,} weights, {steps:,} steps of {self.recipe.batch} samples in {self.seconds:.0f} s, {stopped}\n"
+            f"held-out loss {held[0]:.4g} at step {first:,}, {kept:.4g} at step {self.best:,}, whose weights these are"
+        )
+
+
+def written(loss: Loss) -> str:
+    """Return a loss as text that is the same in the next process."""
+    return type(loss).__name__ if type(loss).__repr__ is object.__repr__ else repr(loss)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a file records."""
+    return {"python": platform.python_version(), "torch": torch.__version__, "scoremh": version("scoremh")}
+
+
+def train(
+    net: nn.Module,
+    loss: Loss,
+    samples: Tensor,
+    *,
+    floor: float = -math.inf,
+    recipe: Recipe | None = None,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+    checkpoint: str | Path | None = None,
+) -> Fit:
+    """Train a network, in place, to the least held-out loss.
+
+    Args:
+        net: The network; its weights are changed.
+        loss: What is minimised.
+        samples: What to draw batches from, `(sample, *event)`; some are held out.
+        floor: A held-out loss below this is taken for one without a bound.
+        recipe: How to train.
+        generator: Source of randomness.
+        progress: Show a progress bar with the losses and the rate.
+        checkpoint: A file to write to as the training goes on. The same call with the same file goes on from there,
+            and ends with the same weights as one that was never interrupted.
+
+    Returns:
+        The network with its best averaged weights, and its history.
+    """
+    _checks.events(samples, "samples")
+    recipe = recipe or Recipe()
+    state = _State.begin(net, recipe, _random.seeds(1, generator)[0], samples.device)
+    what = {"net": str(net), "loss": written(loss), "recipe": asdict(recipe), "samples": fingerprint(samples)}
+    header = what | {"versions": versions()}
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and path.exists():
+        state.load(path, header, any_seed=generator is None)
+    kept, held = split(samples, recipe, state.seed)
+    with _progress.bar(recipe.steps, "training", unit="steps", show=progress) as tick:
+        tick(state.step, "")
+        saved = time.monotonic()
+        while state.step < recipe.steps and (recipe.patience is None or state.waited < recipe.patience):
+            steps = min(recipe.check_every, recipe.steps - state.step)
+            state.advance(loss, kept, steps)
+            state.look(loss, held, floor)
+            last = {name: values[-1] for name, values in state.history.items()}
+            tick(steps, f"loss {last['loss']:.4g}, held out {last['held_out']:.4g}, rate {last['rate']:.2g}")
+            if path is not None and time.monotonic() - saved > SAVE_SECONDS:
+                state.save(path, header)
+                saved = time.monotonic()
+    if path is not None:
+        state.save(path, header)
+    net.load_state_dict(state.best)
+    net.requires_grad_(False).eval()
+    return Fit(net, state.history, recipe, state.seed, state.seconds, state.best_step)
+
+
+def split(samples: Tensor, recipe: Recipe, seed: int) -> tuple[Tensor, Tensor]:
+    """Return what `train` draws batches from, and what it holds out."""
+    order = torch.randperm(len(samples), generator=_random.seeded(seed, torch.device("cpu"))).to(samples.device)
+    held = math.ceil(recipe.held_out * len(samples))
+    if held == len(samples):
+        fix = "Bring more samples."
+        raise ValueError(_checks.message("samples to train on and to hold out", f"{len(samples)} samples", fix))
+    return samples[order[held:]], samples[order[:held]]
+
+
+@dataclass
+class _State:
+    """All that the next step needs."""
+
+    net: nn.Module
+    recipe: Recipe
+    seed: int
+    generator: torch.Generator
+    optimiser: torch.optim.Adam
+    average: AveragedModel
+    best: dict[str, Tensor] = field(default_factory=dict)
+    step: int = 0
+    best_step: int = 0
+    least: float = math.inf
+    waited: int = 0
+    seconds: float = 0.0
+    history: dict[str, list[float]] = field(
+        default_factory=lambda: {"step": [], "loss": [], "held_out": [], "rate": []}
+    )
+
+    @classmethod
+    def begin(cls, net: nn.Module, recipe: Recipe, seed: int, device: torch.device) -> "_State":
+        net.requires_grad_(True).train()
+        optimiser = torch.optim.Adam(net.parameters(), lr=recipe.rate)
+
+        def lerp(average: Tensor, weight: Tensor, n: Tensor | int) -> Tensor:
+            return average.lerp(weight, 1 - min(recipe.average, float((1 + n) / (10 + n))))
+
+        average = AveragedModel(net, avg_fn=lerp).eval()
+        return cls(net, recipe, seed, _random.seeded(seed, device), optimiser, average)
+
+    def rate(self) -> float:
+        """Return the learning rate of the next step."""
+        if self.recipe.schedule == "constant":
+            return self.recipe.rate
+        return self.recipe.rate * 0.5 * (1 + math.cos(math.pi * self.step / self.recipe.steps))
+
+    def advance(self, loss: Loss, samples: Tensor, steps: int) -> None:
+        """Make some optimiser steps."""
+        started, total = time.monotonic(), torch.zeros((), device=samples.device)
+        for _ in range(steps):
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.rate()
+            rows = torch.randint(len(samples), (self.recipe.batch,), generator=self.generator, device=samples.device)
+            value = loss.loss(self.net, samples[rows], generator=self.generator)
+            self.optimiser.zero_grad()
+            value.backward()
+            if self.recipe.clip is not None:
+                nn.utils.clip_grad_norm_(self.net.parameters(), self.recipe.clip)
+            self.optimiser.step()
+            self.average.update_parameters(self.net)
+            total += value.detach()
+            self.step += 1
+        self.seconds += time.monotonic() - started
+        self.history["loss"].append(float(total) / steps)
+        self.history["step"].append(float(self.step))
+        self.history["rate"].append(self.rate())
+
+    def look(self, loss: Loss, held: Tensor, floor: float) -> None:
+        """Judge the averaged weights on the held-out samples, and keep them if none were better."""
+        judged = self.average.module
+        generator = _random.seeded(0, held.device)
+        value = sum(float(loss.loss(judged, held, generator=generator).detach()) for _ in range(LOOKS)) / LOOKS
+        self.history["held_out"].append(value)
+        for name, last in (("training", self.history["loss"][-1]), ("held-out", value)):
+            if not floor <= last < math.inf:
+                raise _runaway(self.step, name, last, floor, self.history)
+        self.least = min(self.least, value)
+        if value <= self.least + TIE * (self.history["held_out"][0] - self.least) or self.recipe.patience is None:
+            self.best = {name: tensor.clone() for name, tensor in judged.state_dict().items()}
+            self.best_step, self.waited = self.step, 0
+        else:
+            self.waited += 1
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Return the tensors of the state, by part."""
+        moments = self.optimiser.state_dict()["state"]
+        return {
+            "net": self.net.state_dict(),
+            "average": self.average.state_dict(),
+            "best": self.best,
+            "adam": {f"{i}.{name}": value for i, values in moments.items() for name, value in values.items()},
+            "generator": {"state": self.generator.get_state()},
+        }
+
+    def save(self, path: Path, header: dict[str, Any]) -> None:
+        """Write a checkpoint."""
+        flat = {f"{part}.{name}": t for part, tensors in self.tensors().items() for name, t in tensors.items()}
+        numbers = {name: getattr(self, name) for name in NUMBERS}
+        metadata = {"header": json.dumps(header), "numbers": json.dumps(numbers)}
+        with replacing(path) as partial:
+            save_file({name: tensor.cpu().clone().contiguous() for name, tensor in flat.items()}, partial, metadata)
+
+    def load(self, path: Path, header: dict[str, Any], *, any_seed: bool) -> None:
+        """Go on from a checkpoint of the same training."""
+        parts: dict[str, dict[str, Tensor]] = {name: {} for name in self.tensors()}
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata()
+                found, numbers = json.loads(metadata["header"]), json.loads(metadata["numbers"])
+                for key in file.keys():  # noqa: SIM118  # a file, not a dict
+                    part, name = key.split(".", 1)
+                    parts[part][name] = file.get_tensor(key)
+        except (SafetensorError, KeyError, TypeError) as error:
+            fix = "Name another file, or delete this one."
+            raise ValueError(_checks.message("a checkpoint of a training", f"{path} ({error!r})", fix)) from error
+        same = {key: header[key] for key in header if key != "versions"}
+        if not any_seed:
+            same["seed"], found["seed"] = self.seed, numbers["seed"]
+        for key, value in same.items():
+            if found[key] != value:
+                fix = "Use another file, or delete this one to begin again."
+                expected = f"{path} to hold this training, with {key} = {value!r}"
+                raise ValueError(_checks.message(expected, f"{key} = {found[key]!r}", fix))
+        self.net.load_state_dict(parts["net"])
+        self.average.load_state_dict(parts["average"])
+        self.best = parts["best"]
+        options = self.optimiser.state_dict()
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in parts["adam"].items():
+            moments.setdefault(int(name.split(".")[0]), {})[name.split(".", 1)[1]] = value
+        self.optimiser.load_state_dict({"state": moments, "param_groups": options["param_groups"]})
+        self.generator.set_state(parts["generator"]["state"])
+        for name, value in numbers.items():
+            setattr(self, name, value)
+
+
+def _runaway(step: int, name: str, value: float, floor: float, history: dict[str, list[float]]) -> DivergenceError:
+    if value < floor:
+        expected, got = f"a {name} loss above {floor:.4g}", f"{value:.4g} at step {step}"
+        fix = (
+            "It has no least value where the samples have no width in some direction. Use DenoisingScoreMatching or "
+            "MultilevelDenoising, or add noise to the samples."
+        )
+    else:
+        expected, got = f"a finite {name} loss", f"{value} at step {step}"
+        fix = "Lower the rate, set clip, or look for outliers among the samples."
+    return DivergenceError(_checks.message(expected, got, fix), step, value, history)
