@@ -13,8 +13,19 @@ import pytest
 import torch
 
 import scoremh
-from scoremh import Exact, diagnostics, experiments, metropolis_hastings, plots, targets
-from scoremh.experiments import mixture
+from scoremh import (
+    Exact,
+    datasets,
+    diagnostics,
+    experiments,
+    metropolis_hastings,
+    networks,
+    plots,
+    score_matching,
+    targets,
+    training,
+)
+from scoremh.experiments import mixture, scores
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -110,7 +121,19 @@ def test_the_map_of_the_code_names_every_module() -> None:
 
 
 def documented() -> Iterator[tuple[str, Any]]:
-    for module in (scoremh, diagnostics, targets, plots, mixture, experiments):
+    for module in (
+        scoremh,
+        datasets,
+        diagnostics,
+        experiments,
+        mixture,
+        networks,
+        plots,
+        score_matching,
+        scores,
+        targets,
+        training,
+    ):
         for name, value in vars(module).items():
             ours = getattr(value, "__module__", "").startswith("scoremh")
             if ours and not name.startswith("_") and (inspect.isfunction(value) or inspect.isclass(value)):

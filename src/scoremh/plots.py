@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from scoremh import _checks
-from scoremh.types import LogDensityFn
+from scoremh.types import LogDensityFn, ScoreFn, SupportFn
 
 INK, PAPER = "#1b1f24", "#ffffff"
 COLOURS = ("#2a6f97", "#e07a1f", "#5b8e3e", "#8c4a7d", "#9a8c2b")  # told apart by the colour-blind too
@@ -48,17 +49,108 @@ def scatter_panels(
         colours = np.array(COLOURS)[of_point % len(COLOURS)]
         x, y = points.detach().cpu().double().numpy().T
         axes[i].scatter(x, y, s=3, c=colours, alpha=0.45, linewidths=0)
-        axes[i].set_title(name, fontsize=11, color=INK)
-        axes[i].set_aspect("equal")
+        _frame(axes[i], name, captions[i] if i < len(captions) else "")
         axes[i].set_xlim(low, high)
         axes[i].set_ylim(low, high)
-        axes[i].tick_params(labelsize=8, colors=INK)
-        axes[i].spines[["top", "right"]].set_visible(False)
-        if i < len(captions):
-            axes[i].set_xlabel(captions[i], fontsize=9, color=INK)
     if title:
         figure.suptitle(title, fontsize=12, color=INK)
     figure.savefig(path)
+
+
+def field_panels(
+    scores: Mapping[str, ScoreFn],
+    samples: Float[Tensor, "draw 2"],
+    path: str | Path,
+    *,
+    captions: Sequence[str] = (),
+    support: SupportFn | None = None,
+    title: str = "",
+) -> None:
+    """Draw scores in two dimensions side by side, over the samples they belong to, into a PNG.
+
+    Arrows have the direction of the score; the darker, the longer it is.
+
+    Args:
+        scores: From a panel's title to x -> grad log p(x).
+        samples: Drawn behind the arrows.
+        path: The file to write.
+        captions: A line below each panel.
+        support: Where to draw arrows; everywhere if None.
+        title: Above all.
+    """
+    if not scores:
+        raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to scores."))
+    figure = Figure(figsize=(3.6 * len(scores), 4.1), dpi=150, layout="constrained", facecolor=PAPER)
+    axes = figure.subplots(1, len(scores), sharex=True, sharey=True, squeeze=False)[0]
+    (left, right), (below, above) = (_limits([column]) for column in samples.T)
+    grid = torch.stack(
+        torch.meshgrid(torch.linspace(left, right, 27), torch.linspace(below, above, 27), indexing="xy"), -1
+    ).reshape(-1, 2)
+    grid = grid if support is None else grid[support(grid)]
+    lengths, directions = {}, {}
+    for name, score in scores.items():
+        s = score(grid.to(samples)).detach().double().cpu()
+        lengths[name] = s.norm(dim=1)
+        directions[name] = (s / lengths[name][:, None].clamp_min(1e-12)).numpy()
+    shades = Normalize(*np.quantile(torch.cat(list(lengths.values())).log1p().numpy(), [0.02, 0.98]))
+    for i, name in enumerate(scores):
+        x, y = samples.detach().cpu().double().numpy().T
+        axes[i].scatter(x, y, s=2, c=COLOURS[1], alpha=0.25, linewidths=0)
+        u, v = directions[name].T
+        arrows = axes[i].quiver(
+            *grid.T.numpy(), u, v, lengths[name].log1p().numpy(), cmap="Blues", norm=shades, scale=30, width=0.004
+        )
+        _frame(axes[i], name, captions[i] if i < len(captions) else "")
+        axes[i].set_xlim(left, right)
+        axes[i].set_ylim(below, above)
+    bar = figure.colorbar(arrows, ax=list(axes), shrink=0.7, pad=0.01)
+    bar.set_label("log(1 + length)", fontsize=8, color=INK)
+    bar.ax.tick_params(labelsize=7, colors=INK)
+    if title:
+        figure.suptitle(title, fontsize=12, color=INK)
+    figure.savefig(path)
+
+
+def curves(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    path: str | Path,
+    *,
+    labels: tuple[str, str],
+    title: str = "",
+) -> None:
+    """Draw curves into a PNG; the vertical scale is linear around 0 and logarithmic beyond 10.
+
+    Args:
+        lines: From a curve's name to its abscissae and ordinates.
+        path: The file to write.
+        labels: Of the two axes.
+        title: Above all.
+    """
+    figure = Figure(figsize=(6.4, 3.6), dpi=150, layout="constrained", facecolor=PAPER)
+    axis = figure.subplots()
+    for i, (name, (x, y)) in enumerate(lines.items()):
+        axis.plot(x, y, color=COLOURS[i % len(COLOURS)], linewidth=1.6)
+        axis.annotate(
+            f" {name}", (x[-1], y[-1]), fontsize=8, color=COLOURS[i % len(COLOURS)], va="center", annotation_clip=False
+        )
+    axis.set_yscale("symlog", linthresh=10)
+    axis.set_xlabel(labels[0], fontsize=9, color=INK)
+    axis.set_ylabel(labels[1], fontsize=9, color=INK)
+    axis.margins(x=0.02)
+    axis.tick_params(labelsize=8, colors=INK)
+    axis.spines[["top", "right"]].set_visible(False)
+    if title:
+        axis.set_title(title, fontsize=11, color=INK)
+    figure.savefig(path)
+
+
+def _frame(axis: Axes, title: str, caption: str) -> None:
+    axis.set_title(title, fontsize=11, color=INK)
+    axis.set_aspect("equal")
+    axis.tick_params(labelsize=8, colors=INK)
+    axis.spines[["top", "right"]].set_visible(False)
+    if caption:
+        axis.set_xlabel(caption, fontsize=9, color=INK)
 
 
 def _limits(clouds: Sequence[Tensor]) -> tuple[float, float]:

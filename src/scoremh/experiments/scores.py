@@ -1,0 +1,235 @@
+"""How good are learned scores? Against laws whose score is known, and on the paper's datasets by held-out loss.
+
+Fills in the tables of `docs/scores.md` and draws its pictures. Every fit is a cell of its own in `scores.json`; cells
+that are there are not computed again, so that an interrupted run goes on.
+"""
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from scoremh import (
+    DenoisingScoreMatching,
+    DivergenceError,
+    ImplicitScoreMatching,
+    MultilevelDenoising,
+    ScoreFit,
+    SlicedScoreMatching,
+    datasets,
+    diagnostics,
+    fit_score,
+    plots,
+    targets,
+)
+from scoremh.networks import AtLevel
+from scoremh.training import Loss
+
+SAMPLES, FRESH, SEED, GOAL = 10_000, 50_000, 0, 0.02
+JUDGED = 10_000  # fresh samples for a held-out loss, whose trace takes d products
+
+
+class Law(NamedTuple):
+    """A law with a known score."""
+
+    name: str
+    law: Any
+
+
+CORRELATED = 0.8 ** (torch.arange(10.0)[:, None] - torch.arange(10.0)).abs()
+FIGURE_1 = targets.GaussianMixture([0.8, 0.2], [[5.0, 5.0], [-5.0, -5.0]])
+GEV = targets.GeneralizedExtremeValue
+LAWS = {
+    "mixture": Law("0.8 N((5, 5), I) + 0.2 N((-5, -5), I), Figure 1", FIGURE_1),
+    "banana": Law("Banana", targets.Banana()),
+    "gumbel": Law("GEV, xi = 0 (Gumbel)", GEV(0.0)),
+    "frechet": Law("GEV, xi = 0.3 (Frechet: heavy upper tail)", GEV(0.3)),
+    "weibull": Law("GEV, xi = -0.3 (Weibull: score infinite at its endpoint)", GEV(-0.3)),
+    "gaussian": Law("10-dimensional Gaussian, correlations 0.8^|i - j|", targets.Gaussian(torch.zeros(10), CORRELATED)),
+}
+DATASETS: dict[str, Callable[..., Tensor]] = {
+    "moons": datasets.moons,
+    "pinwheel": datasets.pinwheel,
+    "pinwheel, correct": partial(datasets.pinwheel, variant="correct"),
+    "s_curve": datasets.s_curve,
+    "swiss_roll": datasets.swiss_roll,
+}
+# The last column of the table, and what gives it: a loss with the network that fits it, or the paper's settings.
+LOSSES: dict[str, Loss | None] = {
+    "ImplicitScoreMatching, ScoreMLP": ImplicitScoreMatching(),
+    "SlicedScoreMatching, ScoreMLP": SlicedScoreMatching(),
+    "DenoisingScoreMatching(0.05), ScoreMLP": DenoisingScoreMatching(0.05),
+    "MultilevelDenoising, NoiseConditionalMLP": MultilevelDenoising(),
+    "the paper's preset": None,
+}
+
+
+def seeded(offset: int) -> torch.Generator:
+    """Return a generator: 0 for the samples, 1 for the training, 2 for what the fit is judged on."""
+    return torch.Generator().manual_seed(10 * SEED + offset)
+
+
+def known(key: str) -> dict[str, Any]:
+    """Fit the defaults to samples of a law, and measure E|s_fit - s|^2 / E|s|^2 on fresh ones."""
+    law = LAWS[key].law
+    fit = fit_score(law.sample(SAMPLES, generator=seeded(0)), generator=seeded(1))
+    x = law.sample(FRESH, generator=seeded(2))
+    true, inside = law.score(x), fit.support(x)
+    error, size = (fit.score(x) - true).square().sum(1), true.square().sum(1)
+    shares = [float(error[rows].sum() / size[rows].sum()) for rows in (slice(None), inside)]
+    tilt = (
+        diagnostics.conservativity(fit.score, x[inside][:2000], generator=seeded(2)).asymmetry
+        if x.shape[1] > 1
+        else 0.0
+    )
+    return {
+        "all": shares[0],
+        "inside": shares[1],
+        "outside": int((~inside).sum()),
+        "level": fit.level,
+        "asymmetry": tilt,
+        "seconds": fit.seconds,
+        "steps": fit.history["step"][-1],
+    }
+
+
+def fitted(dataset: str, loss: str) -> ScoreFit:
+    """Fit one pair of a loss and a network to a dataset."""
+    x = DATASETS[dataset](SAMPLES, generator=seeded(0))
+    if LOSSES[loss] is None:
+        return fit_score(x, preset=dataset.partition(",")[0], generator=seeded(1))
+    return fit_score(x, LOSSES[loss], generator=seeded(1))
+
+
+def unknown(dataset: str, loss: str, folder: Path) -> dict[str, Any]:
+    """Fit one pair, and measure the implicit loss on fresh samples; the fit itself is kept in a file."""
+    try:
+        fit = fitted(dataset, loss)
+    except DivergenceError as stopped:
+        return {"diverged": stopped.step, "history": stopped.history}
+    fit.save(folder / f"{dataset} {loss}.safetensors")
+    x = DATASETS[dataset](JUDGED, generator=seeded(2))
+    net = fit.net if fit.level is None else AtLevel(fit.net, fit.level)
+    each = torch.cat([ImplicitScoreMatching().each(net, part) for part in x.split(1000)]).double()
+    error = float(each.std()) / math.sqrt(len(each))
+    return {"loss": float(each.mean()), "error": error, "seconds": fit.seconds, "history": fit.history}
+
+
+def _cell(task: tuple[str, ...], folder: Path) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    return known(task[1]) if task[0] == "known" else unknown(task[1], task[2], folder)
+
+
+def run(out: Path, *, workers: int) -> dict[str, Any]:
+    """Compute all cells that are not in the folder yet."""
+    out.mkdir(parents=True, exist_ok=True)
+    path, console = out / "scores.json", Console()
+    cells: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    tasks = [("known", law) for law in LAWS] + [("unknown", data, loss) for data in DATASETS for loss in LOSSES]
+    missing = [task for task in tasks if " / ".join(task) not in cells]
+    with ProcessPoolExecutor(workers) as pool:
+        for task, cell in zip(missing, pool.map(partial(_cell, folder=out), missing), strict=True):
+            cells[" / ".join(task)] = cell
+            path.write_text(json.dumps(cells, indent=1))
+            console.print(" / ".join(task), {name: value for name, value in cell.items() if name != "history"})
+    return cells
+
+
+def sections(cells: dict[str, Any]) -> dict[str, str]:
+    """Return what the page says of the cells, by the name of the place where it goes."""
+    rows, above = [["law", "all", "inside", "draws outside", "level", "asymmetry", "steps", "seconds"]], []
+    for key, law in LAWS.items():
+        cell = cells[f"known / {key}"]
+        shares = [f"**{100 * e:.2g} %**" if e > GOAL else f"{100 * e:.2g} %" for e in (cell["all"], cell["inside"])]
+        above += [law.name] if cell["inside"] > GOAL else []
+        rest = [f"{cell['outside']}", f"{cell['level']:.2g}", f"{cell['asymmetry']:.2g}", f"{cell['steps']:,.0f}"]
+        rows.append([law.name, *shares, *rest, f"{cell['seconds']:.0f}"])
+    reached = f"reached on all but {len(above)}: {'; '.join(above)}" if above else "reached on all of them"
+    table = [["dataset", *LOSSES]]
+    table += [[data, *(_shown(cells[f"unknown / {data} / {loss}"]) for loss in LOSSES)] for data in DATASETS]
+    stopped = [
+        f"`{loss}` was stopped at step {cells[f'unknown / pinwheel / {loss}']['diverged']:,}"
+        for loss in LOSSES
+        if "diverged" in cells[f"unknown / pinwheel / {loss}"]
+    ]
+    trap = "; ".join(stopped) or "no loss fell so low within its steps"
+    return {
+        "known": f"{_markdown(rows)}\n\nInside the support, {GOAL:.0%} is {reached}.",
+        "unknown": _markdown(table),
+        "trap": f"On the paper's Pinwheel {trap}.",
+    }
+
+
+def fill(page: str, parts: Mapping[str, str]) -> str:
+    """Put the parts into their places, `<!-- name -->` to `<!-- end -->`."""
+    for name, part in parts.items():
+        before, mark, rest = page.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        page = f"{before}{mark}{part}\n{end}{after}"
+    return page
+
+
+def _shown(cell: Mapping[str, Any]) -> str:
+    if "diverged" in cell:
+        return f"diverged at step {cell['diverged']:,}"
+    return f"{cell['loss']:.2f} +- {cell['error']:.2f}"
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def pictures(cells: dict[str, Any], out: Path, docs: Path) -> None:
+    """Draw the fields and the trap."""
+    for data, title in (("moons", "Moons"), ("pinwheel", "The paper's Pinwheel: one arm has no width")):
+        fits = {}
+        for loss in ("MultilevelDenoising, NoiseConditionalMLP", "SlicedScoreMatching, ScoreMLP", "the paper's preset"):
+            path = out / f"{data} {loss}.safetensors"
+            if path.exists():
+                fits[loss] = ScoreFit.load(path)
+        plots.field_panels(
+            {loss.partition(",")[0]: fit.score for loss, fit in fits.items()},
+            DATASETS[data](3000, generator=seeded(2)),
+            docs / f"scores_{data}.png",
+            captions=[f"implicit loss {_shown(cells[f'unknown / {data} / {loss}'])}" for loss in fits],
+            title=title,
+        )
+    lines = {}
+    for data, word in (("pinwheel", "as printed"), ("pinwheel, correct", "corrected")):
+        for loss in ("ImplicitScoreMatching", "SlicedScoreMatching"):
+            history = cells[f"unknown / {data} / {loss}, ScoreMLP"]["history"]
+            lines[f"{loss.removesuffix('ScoreMatching').lower()}, {word}"] = (history["step"], history["held_out"])
+    plots.curves(
+        lines,
+        docs / "scores_trap.png",
+        labels=("training step", "held-out loss (standard coordinates)"),
+        title="Two Pinwheels",
+    )
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("out/scores"), help="folder for fits and results")
+    parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder for the page and its pictures")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="fits at the same time")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    cells = run(options.out, workers=options.workers)
+    pictures(cells, options.out, options.docs)
+    path = options.docs / "scores.md"
+    path.write_text(fill(path.read_text(), sections(cells)))
+
+
+if __name__ == "__main__":
+    main()
