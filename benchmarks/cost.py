@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 import scoremh
-from benchmarks import timing
+from benchmarks import losses, timing
 from benchmarks.timing import BARE, CASES, STEP_SIZE, Case, Effort, Measured, Ratio
 from scoremh.sampling import blocks
 
@@ -37,7 +37,9 @@ TARGETS = {"ULA": {100: 1.25, 1_000: 1.1, 10_000: 1.1}, "MALA, Simpson": {100: 2
 CONTROL = "bare forward again, in the blocks of `sample`"
 THREADS = "MALA, Simpson: threads=2 to threads=1, wall clock"
 Rows = dict[str, dict[str, Measured]]
-PAGE = """# What a step costs
+PAGE = """# Benchmarks
+
+## What a step of a sampler costs
 
 Written by `{command}` on {date}: {machine}, one thread, {versions}. Every number is the CPU time of one step
 of `sample` over that of one bare forward of the same network (Softplus) on all chains, under `torch.inference_mode`: the
@@ -183,6 +185,7 @@ def main() -> None:
             )
     theirs, note = peers(options.peers, quick=options.quick) if options.peers else ({}, "The peers were not asked for.")
     page = report(rows | theirs, note, quick=options.quick)
+    page += losses.section(timing.QUICK if options.quick else timing.FULL)
     print(page)
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,8 @@ from scoremh.networks import AtLevel, NoiseConditionalMLP, ScoreMLP, Standardize
 from scoremh.training import Fit, Loss, Recipe, split, train, versions, written
 
 EXACT_TRACE = 32  # coordinates up to which a held-out trace is summed exactly; beyond, it is estimated
-UNBOUNDED = 1000.0  # an implicit loss below -d times this, at unit scale, is that of samples less than 3 % wide
+# An implicit loss below -d times this, at unit scale, is taken for unbounded: in a plane, 4 % wide samples have it.
+UNBOUNDED = 150.0
 MARGIN = 0.1  # by which a support is wider than the samples, as a share of their range, on either side
 
 
@@ -148,8 +149,8 @@ class MultilevelDenoising:
         return ((1 + sigma.square()) * inner(error, error)).mean() / 2
 
     def levels(self) -> list[float]:
-        """Return the levels at which to consider reading the score: seven, up to ten times the lowest."""
-        top = min(10 * self.low, self.high)
+        """Return the levels at which to consider reading the score: seven, up to fifteen times the lowest."""
+        top = min(15 * self.low, self.high)
         return [self.low * (top / self.low) ** (i / 6) for i in range(7)]
 
 

@@ -34,7 +34,7 @@ from scoremh import (
 from scoremh.networks import AtLevel
 from scoremh.training import Loss
 
-SAMPLES, FRESH, SEED, GOAL = 10_000, 50_000, 0, 0.02
+SAMPLES, FRESH, SEED, GOAL = 10_000, 50_000, 1, 0.02
 JUDGED = 10_000  # fresh samples for a held-out loss, whose trace takes d products
 
 

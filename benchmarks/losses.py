@@ -1,0 +1,90 @@
+"""What a training step costs with every loss, in steps of denoising on the same network: a part of `make bench`."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from benchmarks import timing
+from benchmarks.timing import Effort, Ratio
+from scoremh import DenoisingScoreMatching, ImplicitScoreMatching, SlicedScoreMatching
+from scoremh.networks import ScoreMLP
+from scoremh.training import Loss
+
+BATCH = 512
+DENOISING = "DenoisingScoreMatching"
+IMPLICIT, SLICED = "ImplicitScoreMatching, closed form of `ScoreMLP`", "SlicedScoreMatching"
+AT_MOST = {IMPLICIT: 2.0, SLICED: 2.7}
+
+
+class Size(NamedTuple):
+    """A `ScoreMLP` in so many dimensions."""
+
+    dimension: int
+    hidden: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.dimension} -> {self.hidden} -> {self.hidden} -> {self.dimension}"
+
+
+SIZES = [Size(2, 64), Size(3, 512), Size(10, 128), Size(64, 256)]
+SECTION = """
+## What a training step costs
+
+CPU time of one training step (loss, gradient, Adam; {batch} samples) over that of a step of denoising on the same
+`ScoreMLP`, in the same run: the median of {rounds} rounds in which all losses took turns, its quartiles in brackets. Bold
+is above what was to be reached.
+
+{table}
+
+- "By autograd" hides the closed form of the trace: d products with the Jacobian, what any other network gets.
+"""
+
+
+def measure(size: Size, effort: Effort) -> dict[str, Ratio]:
+    """Return the cost of every loss for one network."""
+    x = torch.randn(BATCH, size.dimension, generator=torch.Generator().manual_seed(0))
+
+    def training(loss: Loss, *, hide: bool = False) -> Callable[[int], None]:
+        torch.manual_seed(0)
+        net: nn.Module = ScoreMLP(size.dimension, size.hidden)
+        net = nn.Sequential(net) if hide else net
+        optimiser, generator = torch.optim.Adam(net.parameters(), lr=1e-5), torch.Generator().manual_seed(0)
+
+        def steps(n: int) -> None:
+            for _ in range(n):
+                value = loss.loss(net, x, generator=generator)
+                optimiser.zero_grad()
+                value.backward()
+                optimiser.step()
+
+        return steps
+
+    losses = {
+        DENOISING: training(DenoisingScoreMatching(0.1)),
+        IMPLICIT: training(ImplicitScoreMatching()),
+        "ImplicitScoreMatching, by autograd": training(ImplicitScoreMatching(), hide=True),
+        SLICED: training(SlicedScoreMatching()),
+    }
+    n = timing.steps_for(losses[DENOISING], effort)
+    seconds = timing.interleaved({name: lambda steps=steps: steps(n) for name, steps in losses.items()}, effort)  # type: ignore[misc]
+    return {name: timing.ratio(taken, seconds[DENOISING]) for name, taken in seconds.items()}
+
+
+def section(effort: Effort) -> str:
+    """Measure all sizes and return the section of the page."""
+    measured = {size: measure(size, effort) for size in SIZES}
+    rows = [["CPU time in steps of denoising", *(size.label for size in SIZES), "at most"]]
+    rows.append(["---"] * len(rows[0]))
+    for name in measured[SIZES[0]]:
+        limit = AT_MOST.get(name)
+        cells = []
+        for size in SIZES:
+            low, median, high = measured[size][name]
+            above = limit is not None and round(median, 2) > limit
+            cells.append(f"{f'**{median:.2f}**' if above else f'{median:.2f}'} ({low:.2f} to {high:.2f})")
+        rows.append([name, *cells, "" if limit is None else f"{limit:g}"])
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return SECTION.format(batch=BATCH, rounds=effort.rounds, table=table)
