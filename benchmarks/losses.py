@@ -34,8 +34,8 @@ SECTION = """
 ## What a training step costs
 
 CPU time of one training step (loss, gradient, Adam; {batch} samples) over that of a step of denoising on the same
-`ScoreMLP`, in the same run: the median of {rounds} rounds in which all losses took turns, its quartiles in brackets. Bold
-is above what was to be reached.
+`ScoreMLP`, in the same run: the median of {rounds} rounds in which all losses took turns, its quartiles in brackets.
+Bold is above what was to be reached.
 
 {table}
 

@@ -34,7 +34,8 @@ from scoremh import (
 from scoremh.networks import AtLevel
 from scoremh.training import Loss
 
-SAMPLES, FRESH, SEED, GOAL = 10_000, 50_000, 1, 0.02
+SAMPLES, FRESH, GOAL = 10_000, 50_000, 0.02
+SEEDS = (1, 2, 3)  # the datasets are fitted with the first
 JUDGED = 10_000  # fresh samples for a held-out loss, whose trace takes d products
 
 
@@ -73,21 +74,21 @@ LOSSES: dict[str, Loss | None] = {
 }
 
 
-def seeded(offset: int) -> torch.Generator:
+def seeded(offset: int, seed: int = SEEDS[0]) -> torch.Generator:
     """Return a generator: 0 for the samples, 1 for the training, 2 for what the fit is judged on."""
-    return torch.Generator().manual_seed(10 * SEED + offset)
+    return torch.Generator().manual_seed(10 * seed + offset)
 
 
-def known(key: str) -> dict[str, Any]:
+def known(key: str, seed: int) -> dict[str, Any]:
     """Fit the defaults to samples of a law, and measure E|s_fit - s|^2 / E|s|^2 on fresh ones."""
     law = LAWS[key].law
-    fit = fit_score(law.sample(SAMPLES, generator=seeded(0)), generator=seeded(1))
-    x = law.sample(FRESH, generator=seeded(2))
+    fit = fit_score(law.sample(SAMPLES, generator=seeded(0, seed)), generator=seeded(1, seed))
+    x = law.sample(FRESH, generator=seeded(2, seed))
     true, inside = law.score(x), fit.support(x)
     error, size = (fit.score(x) - true).square().sum(1), true.square().sum(1)
     shares = [float(error[rows].sum() / size[rows].sum()) for rows in (slice(None), inside)]
     tilt = (
-        diagnostics.conservativity(fit.score, x[inside][:2000], generator=seeded(2)).asymmetry
+        diagnostics.conservativity(fit.score, x[inside][:2000], generator=seeded(2, seed)).asymmetry
         if x.shape[1] > 1
         else 0.0
     )
@@ -126,7 +127,7 @@ def unknown(dataset: str, loss: str, folder: Path) -> dict[str, Any]:
 
 def _cell(task: tuple[str, ...], folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
-    return known(task[1]) if task[0] == "known" else unknown(task[1], task[2], folder)
+    return known(task[1], int(task[2])) if task[0] == "known" else unknown(task[1], task[2], folder)
 
 
 def run(out: Path, *, workers: int) -> dict[str, Any]:
@@ -134,7 +135,8 @@ def run(out: Path, *, workers: int) -> dict[str, Any]:
     out.mkdir(parents=True, exist_ok=True)
     path, console = out / "scores.json", Console()
     cells: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    tasks = [("known", law) for law in LAWS] + [("unknown", data, loss) for data in DATASETS for loss in LOSSES]
+    tasks = [("known", law, str(seed)) for law in LAWS for seed in SEEDS]
+    tasks += [("unknown", data, loss) for data in DATASETS for loss in LOSSES]
     missing = [task for task in tasks if " / ".join(task) not in cells]
     with ProcessPoolExecutor(workers) as pool:
         for task, cell in zip(missing, pool.map(partial(_cell, folder=out), missing), strict=True):
@@ -146,13 +148,17 @@ def run(out: Path, *, workers: int) -> dict[str, Any]:
 
 def sections(cells: dict[str, Any]) -> dict[str, str]:
     """Return what the page says of the cells, by the name of the place where it goes."""
-    rows, above = [["law", "all", "inside", "draws outside", "level", "asymmetry", "steps", "seconds"]], []
+    rows, above = [["law", *(f"seed {seed}" for seed in SEEDS), "mean", "outside", "level", "asymmetry", "seconds"]], []
     for key, law in LAWS.items():
-        cell = cells[f"known / {key}"]
-        shares = [f"**{100 * e:.2g} %**" if e > GOAL else f"{100 * e:.2g} %" for e in (cell["all"], cell["inside"])]
-        above += [law.name] if cell["inside"] > GOAL else []
-        rest = [f"{cell['outside']}", f"{cell['level']:.2g}", f"{cell['asymmetry']:.2g}", f"{cell['steps']:,.0f}"]
-        rows.append([law.name, *shares, *rest, f"{cell['seconds']:.0f}"])
+        runs = [cells[f"known / {key} / {seed}"] for seed in SEEDS]
+        mean = {name: sum(run[name] for run in runs) / len(runs) for name in runs[0]}
+        shares = [f"{100 * e:.2g} %" for e in (*(run["inside"] for run in runs), mean["inside"])]
+        if mean["inside"] > GOAL:
+            above.append(law.name)
+            shares[-1] = f"**{shares[-1]}**"
+        outside = f"{100 * mean['all']:.2g} % with {mean['outside']:.1f} draws outside" if mean["outside"] else ""
+        rest = [outside, f"{mean['level']:.2g}", f"{mean['asymmetry']:.2g}", f"{mean['seconds']:.0f}"]
+        rows.append([law.name, *shares, *rest])
     reached = f"reached on all but {len(above)}: {'; '.join(above)}" if above else "reached on all of them"
     table = [["dataset", *LOSSES]]
     table += [[data, *(_shown(cells[f"unknown / {data} / {loss}"]) for loss in LOSSES)] for data in DATASETS]
@@ -163,7 +169,7 @@ def sections(cells: dict[str, Any]) -> dict[str, str]:
     ]
     trap = "; ".join(stopped) or "no loss fell so low within its steps"
     return {
-        "known": f"{_markdown(rows)}\n\nInside the support, {GOAL:.0%} is {reached}.",
+        "known": f"{_markdown(rows)}\n\nIn the mean over seeds, {GOAL:.0%} is {reached}.",
         "unknown": _markdown(table),
         "trap": f"On the paper's Pinwheel {trap}.",
     }
