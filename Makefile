@@ -6,7 +6,7 @@ BIN := .venv/bin
 # torch's threads and pytest's workers would fight for the same cores
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test quick lint format bench constraints clean
+.PHONY: demo test quick lint format bench scores constraints clean
 
 demo: .venv/ready
 	$(BIN)/python -m scoremh.experiments.mixture --out out
@@ -30,6 +30,10 @@ format: .venv/ready
 # Ratios to one bare forward of the score network, and peers in an environment of the benchmark's own.
 bench: .venv/ready .venv-bench/ready
 	$(BIN)/python -m benchmarks.cost --peers .venv-bench/bin/python --write docs/benchmarks.md
+
+# How good learned scores are, into docs/scores.md: half an hour on two cores, and it goes on where it was interrupted.
+scores: .venv/ready
+	$(BIN)/python -m scoremh.experiments.scores
 
 .venv/ready: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv .venv

@@ -1,13 +1,15 @@
 """The experiments run, small, and write what they say."""
 
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from scoremh import plots
-from scoremh.experiments import mixture
+from scoremh import Recipe, plots, score_matching
+from scoremh.experiments import mixture, scores
 
 
 def test_mixture_measures_weights_and_jumps() -> None:
@@ -38,3 +40,47 @@ def test_mixture_writes_its_picture_and_numbers(
 def test_a_picture_without_panels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected at least one panel, got none"):
         plots.scatter_panels({}, tmp_path / "empty.png")
+    with pytest.raises(ValueError, match="expected at least one panel, got none"):
+        plots.field_panels({}, torch.randn(10, 2), tmp_path / "empty.png")
+    with pytest.raises(ValueError, match="expected at least one curve, got none"):
+        plots.curves({}, tmp_path / "empty.png", labels=("x", "y"))
+
+
+def test_scores_fill_in_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fits of a few steps: the numbers are bad, and the page says so."""
+    small = {"SAMPLES": 300, "FRESH": 200, "JUDGED": 100, "SEEDS": (1,)}
+    for name, value in small.items():
+        monkeypatch.setattr(scores, name, value)
+    monkeypatch.setattr(scores, "DATASETS", {name: scores.DATASETS[name] for name in list(scores.DATASETS)[:3]})
+    for name, preset in score_matching.PRESETS.items():
+        monkeypatch.setitem(score_matching.PRESETS, name, preset._replace(steps=20))
+
+    def quick(x: torch.Tensor, *rest: Any, preset: str | None = None, **options: Any) -> Any:
+        brief: Any = {} if preset else {"recipe": Recipe(steps=20, check_every=10)}
+        return score_matching.fit_score(x, *rest, preset=preset, **brief, **options)
+
+    monkeypatch.setattr(scores, "fit_score", quick)
+    cells: dict[str, Any] = {f"known / {law} / 1": scores.known(law, 1) for law in scores.LAWS}
+    for data in scores.DATASETS:
+        for loss in scores.LOSSES:
+            cells[f"unknown / {data} / {loss}"] = scores.unknown(data, loss, tmp_path)
+    parts = scores.sections(cells)
+    assert "reached on all but" in parts["known"]
+    assert "no loss fell so low" in parts["trap"]
+    page = (Path(__file__).parent.parent / "docs" / "scores.md").read_text()
+    filled = scores.fill(page, parts)
+    assert all(part in filled for part in parts.values())
+    assert scores.fill(filled, parts) == filled
+    assert scores.fill(filled, {"trap": "nothing"}).count("<!-- end -->") == 3
+    scores.pictures(cells, tmp_path, tmp_path)
+    for name in ("moons", "pinwheel", "trap"):
+        assert (tmp_path / f"scores_{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_scores_go_on_where_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = {"all": 0.5}
+    done = {f"known / {law} / {seed}": cell for law in scores.LAWS for seed in scores.SEEDS}
+    done |= {f"unknown / {data} / {loss}": cell for data in scores.DATASETS for loss in scores.LOSSES}
+    (tmp_path / "scores.json").write_text(json.dumps(done))
+    monkeypatch.setattr(scores, "_cell", partial(pytest.fail, "computed again"))
+    assert scores.run(tmp_path, workers=1) == done

@@ -80,9 +80,10 @@ def field_panels(
     """
     if not scores:
         raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to scores."))
-    figure = Figure(figsize=(3.6 * len(scores), 4.1), dpi=150, layout="constrained", facecolor=PAPER)
-    axes = figure.subplots(1, len(scores), sharex=True, sharey=True, squeeze=False)[0]
     (left, right), (below, above) = (_limits([column]) for column in samples.T)
+    height = 1.4 + 3.4 * (above - below) / (right - left)
+    figure = Figure(figsize=(3.6 * len(scores) + 0.7, height), dpi=150, layout="constrained", facecolor=PAPER)
+    axes = figure.subplots(1, len(scores), sharex=True, sharey=True, squeeze=False)[0]
     grid = torch.stack(
         torch.meshgrid(torch.linspace(left, right, 27), torch.linspace(below, above, 27), indexing="xy"), -1
     ).reshape(-1, 2)
@@ -118,7 +119,7 @@ def curves(
     labels: tuple[str, str],
     title: str = "",
 ) -> None:
-    """Draw curves into a PNG; the vertical scale is linear around 0 and logarithmic beyond 10.
+    """Draw curves into a PNG.
 
     Args:
         lines: From a curve's name to its abscissae and ordinates.
@@ -126,17 +127,15 @@ def curves(
         labels: Of the two axes.
         title: Above all.
     """
+    if not lines:
+        raise ValueError(_checks.message("at least one curve", "none", "Pass a dict from names to (x, y)."))
     figure = Figure(figsize=(6.4, 3.6), dpi=150, layout="constrained", facecolor=PAPER)
     axis = figure.subplots()
     for i, (name, (x, y)) in enumerate(lines.items()):
-        axis.plot(x, y, color=COLOURS[i % len(COLOURS)], linewidth=1.6)
-        axis.annotate(
-            f" {name}", (x[-1], y[-1]), fontsize=8, color=COLOURS[i % len(COLOURS)], va="center", annotation_clip=False
-        )
-    axis.set_yscale("symlog", linthresh=10)
+        axis.plot(x, y, color=COLOURS[i % len(COLOURS)], linewidth=1.6, label=name)
+    axis.legend(fontsize=8, frameon=False, labelcolor=INK)
     axis.set_xlabel(labels[0], fontsize=9, color=INK)
     axis.set_ylabel(labels[1], fontsize=9, color=INK)
-    axis.margins(x=0.02)
     axis.tick_params(labelsize=8, colors=INK)
     axis.spines[["top", "right"]].set_visible(False)
     if title:

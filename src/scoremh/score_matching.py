@@ -157,18 +157,23 @@ class MultilevelDenoising:
 def choose_level(net: nn.Module, levels: Sequence[float], x: Float[Tensor, "sample *event"]) -> float:
     """Return the level at which to read a noise-conditional score, by its implicit loss on samples it has not seen.
 
-    A low level is near the score of the samples themselves but hard to learn, a high one is blurred. The middle level
-    is taken unless another is better by more than a standard error; of several, the one that is so most clearly.
+    A low level is near the score of the samples themselves but hard to learn, a high one is blurred. From the middle
+    level on, the next one is taken as long as it is better by more than a standard error.
     """
     exact = x[0].numel() <= EXACT_TRACE
     judge = ImplicitScoreMatching() if exact else SlicedScoreMatching()
     # the same projections at all levels: their differences are what counts
     seeds = [_random.seeded(0, x.device) for _ in levels]
     each = [judge.each(AtLevel(net, level), x, generator=g).detach() for level, g in zip(levels, seeds, strict=True)]
-    middle = len(levels) // 2
-    gains = each[middle] - torch.stack(each)
-    clarity = (gains.mean(1) / (gains.std(1) / math.sqrt(len(x)))).nan_to_num(1.0)  # the middle's own is 0 / 0
-    return levels[int(clarity.argmax())]
+
+    def better(there: int) -> bool:
+        gain = each[here] - each[there]
+        return float(gain.mean()) > float(gain.std()) / math.sqrt(len(x))
+
+    here = len(levels) // 2
+    while steps := [there for there in (here - 1, here + 1) if 0 <= there < len(levels) and better(there)]:
+        here = steps[0]
+    return levels[here]
 
 
 class Preset(NamedTuple):

@@ -197,7 +197,10 @@ def _markdown(rows: list[list[str]]) -> str:
 
 def pictures(cells: dict[str, Any], out: Path, docs: Path) -> None:
     """Draw the fields and the trap."""
-    for data, title in (("moons", "Moons"), ("pinwheel", "The paper's Pinwheel: one arm has no width")):
+    for data, title in (
+        ("moons", "Moons"),
+        ("pinwheel", "The paper's Pinwheel: arms along the diagonal have no width"),
+    ):
         fits = {}
         for loss in ("MultilevelDenoising, NoiseConditionalMLP", "SlicedScoreMatching, ScoreMLP", "the paper's preset"):
             path = out / f"{data} {loss}.safetensors"
@@ -219,7 +222,7 @@ def pictures(cells: dict[str, Any], out: Path, docs: Path) -> None:
         lines,
         docs / "scores_trap.png",
         labels=("training step", "held-out loss (standard coordinates)"),
-        title="Two Pinwheels",
+        title="Two Pinwheels: the loss of the one as printed has no lower bound",
     )
 
 
