@@ -55,9 +55,9 @@ def test_scores_fill_in_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name, preset in score_matching.PRESETS.items():
         monkeypatch.setitem(score_matching.PRESETS, name, preset._replace(steps=20))
 
-    def quick(x: torch.Tensor, *rest: Any, preset: str | None = None, **options: Any) -> Any:
+    def quick(x: torch.Tensor, loss: Any = None, *, preset: str | None = None, **options: Any) -> Any:
         brief: Any = {} if preset else {"recipe": Recipe(steps=20, check_every=10)}
-        return score_matching.fit_score(x, *rest, preset=preset, **brief, **options)
+        return score_matching.fit_score(x, loss, preset=preset, **brief, **options)
 
     monkeypatch.setattr(scores, "fit_score", quick)
     cells: dict[str, Any] = {f"known / {law} / 1": scores.known(law, 1) for law in scores.LAWS}

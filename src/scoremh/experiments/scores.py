@@ -55,7 +55,9 @@ LAWS = {
     "gumbel": Law("GEV, xi = 0 (Gumbel)", GEV(0.0)),
     "frechet": Law("GEV, xi = 0.3 (Frechet: heavy upper tail)", GEV(0.3)),
     "weibull": Law("GEV, xi = -0.3 (Weibull: score infinite at its endpoint)", GEV(-0.3)),
-    "gaussian": Law("10-dimensional Gaussian, correlations 0.8^|i - j|", targets.Gaussian(torch.zeros(10), CORRELATED)),
+    "gaussian": Law(
+        "10-dimensional Gaussian, correlations 0.8 to the distance", targets.Gaussian(torch.zeros(10), CORRELATED)
+    ),
 }
 DATASETS: dict[str, Callable[..., Tensor]] = {
     "moons": datasets.moons,
