@@ -440,11 +440,13 @@ def test_load_takes_the_array_that_key_names(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[bytes, str]] = {
+    "semicolons.csv": (b"1;2\n3;4\n", "to separate values by commas, got '1;2' in its first line"),
+    "named.csv": (b"x;y\n3;4\n", "to separate values by commas, got 'x;y' in its first line"),
+    "tabs.csv": (b"1\t2\n3\t4\n", "to separate values by commas"),
     "text.csv": (b"x,kind\n\n1,2\n3,cat\n", "to hold real numbers only, got 'cat' in line 4, column 'kind'"),
     "text without header.csv": (b"1,2\n3,cat\n", "got 'cat' in line 2, column 1. Remove such columns, or encode them"),
     "half a header.csv": (b"x,1\n1,2\n3,4\n", "got 'x' in line 1, column 0"),
     "dates.csv": (b"t\n2024_01\n2024_02\n", "got '2024_01' in line 2, column 't'"),
-    "semicolons.csv": (b"1;2\n3;4\n", "got '3;4' in line 2, column '1;2'"),
     "missing.csv": (b"x,y\n1,2\n3,\n,4\n", "got 2 others, the first nan in line 3, column 'y'"),
     "inf.csv": (
         b"1,2\n3,-inf\n",

@@ -1,6 +1,7 @@
 """Judging: against closed forms, independent computations, and cases that must be told apart."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,19 @@ import torch
 from arviz_stats.base.array import array_stats
 from torch import Tensor
 
-from scoremh import MALA, Chains, Exact, LineIntegral, RandomWalk, Target, Taylor, metropolis_hastings, sample, targets
+from scoremh import (
+    MALA,
+    Always,
+    Chains,
+    Exact,
+    LineIntegral,
+    RandomWalk,
+    Target,
+    Taylor,
+    metropolis_hastings,
+    sample,
+    targets,
+)
 from scoremh.diagnostics import conservativity, disagreement, kernel_stein_discrepancy, summary
 from tests.cases import GAUSSIAN, TARGETS, f64
 
@@ -108,7 +121,26 @@ def test_stein_discrepancy_of_exact_draws_is_known() -> None:
     assert float(wrong.mean()) > float(squares.mean()) + 10 * error
 
 
-def test_stein_discrepancy_far_from_the_origin_in_float32() -> None:
+@pytest.mark.parametrize("rule", [LineIntegral("adaptive"), Always()], ids=repr)
+def test_disagreement_judges_as_the_kernel_does(rule: Any) -> None:
+    """With the same generator a kernel draws the same candidates and uniforms; some scores here are not finite."""
+
+    def score(x: Tensor) -> Tensor:
+        return torch.where(x[:, :1] > 1, torch.nan, MIXTURE.score(x))
+
+    known = Target(score, MIXTURE.log_density)
+    x = MIXTURE.sample(2000, generator=seeded())
+    x = x[x[:, 0] < 1]
+    found = disagreement(rule, Exact(), target=known, proposal=MALA(0.6), x=x, generator=seeded(1))
+    takes = []
+    for one in (rule, Exact()):
+        kernel = metropolis_hastings(known, MALA(0.6), one)
+        takes.append(kernel.step(kernel.init(x), generator=seeded(1))[1].accepted)
+    assert found.rate == float((takes[0] != takes[1]).double().mean())
+    assert found.acceptance_rates == tuple(float(t.double().mean()) for t in takes)
+
+
+def test_stein_discrepancy_far_from_the_origin() -> None:
     x = GAUSSIAN.sample(500, generator=seeded())
     near = kernel_stein_discrepancy(x, GAUSSIAN.score, bandwidth=1.0)
     shift = 1000.0

@@ -206,16 +206,24 @@ def test_q_ratios_of_the_paper() -> None:
     ],
     ids=repr,
 )
+@pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("chains", [7, 700])  # with one shared score call, and with two
-def test_the_fused_loop_is_the_step_repeated(rule: Any, chains: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fused_loop_is_the_step_repeated(
+    rule: Any, chains: int, bounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both paths get the same noise: they must take the same decisions and end at the same points."""
     law, steps = TARGETS["mixture"], 20
     x = law.sample(chains, generator=torch.Generator().manual_seed(0))
     g = torch.Generator().manual_seed(1)
     noise = torch.randn(steps, chains, 2, generator=g, dtype=torch.float64)
     log_uniform = torch.rand(steps, chains, generator=g, dtype=torch.float64).log()
-    kernel = metropolis_hastings(Target(score=law.score), MALA(0.9), rule)
-    assert kernel.run is not None
+    support = targets.box(float(x.min()), float(x.quantile(0.95))) if bounded else None
+    x = x.clamp(max=float(x.quantile(0.95))) if bounded else x
+    kernel = metropolis_hastings(Target(score=law.score, support=support), MALA(0.9), rule)
+    if kernel.run is None:
+        assert bounded
+        assert isinstance(rule, Always)
+        return
 
     monkeypatch.setattr(_random, "normal", lambda shape, like, generator: noise.clone())
     monkeypatch.setattr(_random, "log_uniform", lambda shape, like, generator: log_uniform.reshape(shape).clone())
@@ -227,9 +235,10 @@ def test_the_fused_loop_is_the_step_repeated(rule: Any, chains: int, monkeypatch
         monkeypatch.setattr(_random, "log_uniform", lambda shape, like, generator, i=step: log_uniform[i])
         point, move = kernel.step(point, generator=g)
         assert torch.equal(move.accepted, trace.accepted[step])
-        torch.testing.assert_close(trace.log_accept[step], move.log_accept, atol=1e-11, rtol=1e-11)
+        torch.testing.assert_close(trace.log_accept[step], move.log_accept, atol=1e-11, rtol=1e-11, equal_nan=True)
         torch.testing.assert_close(trace.x[step], point.x, atol=1e-11, rtol=1e-11)
     torch.testing.assert_close(last.score, point.score, atol=1e-10, rtol=1e-10)
+    assert bool((trace.log_accept == -torch.inf).any()) == bounded
     if not isinstance(rule, Always):
         assert 0.2 < trace.accepted.double().mean() < 0.95  # an aliased buffer shows only where some are rejected
 
@@ -265,6 +274,15 @@ def test_adaptive_ratio_reaches_its_tolerance(target: str) -> None:
     current, proposed, known = pair(RandomWalk(0.9), law, rule, draws(law))
     true = law.log_density(proposed.x) - law.log_density(current.x)
     torch.testing.assert_close(rule.log_density_change(current, proposed, target=known), true, atol=1e-7, rtol=1e-7)
+    calls = []
+    for tolerance in (1e-8, 1e-4, 1e-1):  # and no more nodes than it takes
+        asked: list[int] = []
+        counted = known._replace(score=lambda y, asked=asked: (asked.append(len(y)), law.score(y))[1])  # type: ignore[misc]
+        loose = LineIntegral("adaptive", tolerance=tolerance, nodes=1023)
+        found = loose.log_density_change(current, proposed, target=counted)
+        assert float((found - true).abs().median()) <= tolerance
+        calls.append(sum(asked))
+    assert calls[0] > 1.5 * calls[1] > 1.5**2 * calls[2]
 
 
 def test_barker_is_the_ratio_over_one_plus_the_ratio() -> None:

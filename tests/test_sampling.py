@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import arviz_base
 import pytest
@@ -146,6 +147,53 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     assert killed.wait() == -signal.SIGKILL, "the run ended before it could be killed"
     assert start_run(str(store), "resumed.pt").wait() == 0
     assert torch.equal(torch.load(tmp_path / "whole.pt"), torch.load(tmp_path / "resumed.pt"))
+
+
+@pytest.mark.parametrize("proposal", [MALA(0.3), RandomWalk(0.5)], ids=repr)
+@pytest.mark.parametrize("rule", [LineIntegral(), LineIntegral("gauss"), Always()], ids=repr)
+def test_a_store_tells_targets_apart(proposal: Any, rule: Any, tmp_path: Path) -> None:
+    """Two kernels with the same description; but what a random walk that always accepts does not ask cannot differ."""
+    if isinstance(proposal, RandomWalk) and isinstance(rule, Always):
+        pytest.skip("asks no score")
+    near, far = (metropolis_hastings(Target(score=lambda x, c=c: c - x), proposal, rule) for c in (0.0, 5.0))  # type: ignore[misc]
+    first = sample(near, start(), draws=5, generator=seeded(), store=tmp_path)
+    assert torch.equal(first.draws, sample(near, start(), draws=5, generator=seeded(), store=tmp_path).draws)
+    with pytest.raises(ValueError, match="first step differs"):
+        sample(far, start(), draws=5, generator=seeded(), store=tmp_path)
+
+
+def test_a_store_tells_covariances_apart(tmp_path: Path) -> None:
+    narrow, wide = (
+        metropolis_hastings(MIXTURE, MALA(0.1, covariance=torch.tensor([c, c], dtype=torch.float64)), Exact())
+        for c in (1.0, 25.0)
+    )
+    sample(narrow, start(), draws=5, generator=seeded(), store=tmp_path)
+    with pytest.raises(ValueError, match="first step differs"):
+        sample(wide, start(), draws=5, generator=seeded(), store=tmp_path)
+
+
+def test_a_run_with_ones_own_proposal_can_be_resumed(tmp_path: Path) -> None:
+    class Own:
+        needs = frozenset[Any]()
+
+        def sample(self, at: Any, *, generator: torch.Generator | None = None) -> Any:
+            return at.x + torch.randn(at.x.shape, generator=generator, dtype=at.x.dtype)
+
+        def log_prob(self, to: Any, *, given: Any) -> Any:
+            return -(to.x - given.x).square().sum(1) / 2
+
+    runs = [
+        sample(metropolis_hastings(MIXTURE, Own(), Exact()), start(), draws=5, generator=seeded(), store=tmp_path)
+        for _ in range(2)
+    ]
+    assert torch.equal(runs[0].draws, runs[1].draws)
+
+
+def test_the_cost_of_a_move_does_not_depend_on_the_warm_up() -> None:
+    kernel = KERNELS["fused"]
+    cold, warm = (sample(kernel, start(), draws=100, warmup=w, generator=seeded()) for w in (0, 2000))
+    assert warm.moves > 10 * cold.moves
+    assert warm.score_calls / warm.moves == pytest.approx(cold.score_calls / cold.moves, rel=0.2)
 
 
 def test_a_store_refuses_another_run(tmp_path: Path) -> None:

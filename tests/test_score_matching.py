@@ -22,6 +22,7 @@ from scoremh import (
     Recipe,
     ScoreFit,
     SlicedScoreMatching,
+    datasets,
     fit_score,
     metropolis_hastings,
     sample,
@@ -281,6 +282,30 @@ def test_a_preset_is_a_row_of_the_papers_table(preset: str, monkeypatch: pytest.
     assert (fit.recipe.schedule, fit.recipe.average) == ("constant", 0.0)
 
 
+def test_the_presets_are_the_papers_table_2() -> None:
+    assert {name: tuple(row) for name, row in PRESETS.items()} == {
+        "moons": (64, 1e-3, 5000),
+        "pinwheel": (512, 5e-4, 2000),
+        "s_curve": (512, 5e-4, 2000),
+        "swiss_roll": (512, 5e-4, 2000),
+    }
+
+
+def test_images_may_have_pixels_that_are_always_dark() -> None:
+    x = datasets.digits()
+    assert (x == x[0]).all(0).any()
+    fit = fit_score(x, recipe=SHORT, generator=seeded())
+    assert fit.score(x[:3]).isfinite().all()
+    assert bool(fit.support(x + 0.01 * torch.randn(x.shape, generator=seeded())).all())
+    with pytest.raises(ValueError, match="a constant at"):
+        fit_score(x, SlicedScoreMatching(), recipe=SHORT)
+
+
+def test_samples_may_carry_a_graph() -> None:
+    x = torch.randn(100, 2, generator=seeded(), requires_grad=True)
+    assert not fit_score(2 * x, recipe=SHORT, generator=seeded()).score(x).isnan().any()
+
+
 def test_the_level_moves_only_for_a_reason() -> None:
     """The score of N(0, 1) blurred by every level: with enough samples the lowest level is better than the middle."""
 
@@ -324,7 +349,8 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no level": (lambda: fit_score(GOOD, MultilevelDenoising(), ScoreMLP(2)), TypeError, "of x alone"),
     "a level": (lambda: fit_score(GOOD, ImplicitScoreMatching(), NoiseConditionalMLP(2)), TypeError, "x and a level"),
     "shape": (lambda: fit_score(GOOD, net=Takes3()), ValueError, r"net\(x\) to be a float32 tensor of shape \(2, 2\)"),
-    "dtype": (lambda: fit_score(GOOD.double(), net=ScoreMLP(2)), (TypeError, RuntimeError), "dtype"),  # type: ignore[dict-item]
+    "dtype": (lambda: fit_score(GOOD.double(), net=ScoreMLP(2)), ValueError, "a net for a float64 tensor of shape"),
+    "size": (lambda: fit_score(GOOD, net=ScoreMLP(3)), ValueError, "a net for a float32 tensor of shape"),
     "preset": (lambda: fit_score(GOOD, preset="mars"), ValueError, "one of 'moons'"),
     "both": (lambda: fit_score(GOOD, preset="moons", net=ScoreMLP(2)), ValueError, "a preset alone"),
     "levels": (lambda: MultilevelDenoising(1.0, 0.5), ValueError, "low below high"),

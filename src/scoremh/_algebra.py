@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from scoremh import _checks
 from scoremh.types import ScoreFn
 
 
@@ -60,7 +61,11 @@ def gauss_legendre(inside: int) -> Quadrature:
 def scores_along(score: ScoreFn, x: Tensor, v: Tensor, nodes: tuple[float, ...]) -> Float[Tensor, "node chain *event"]:
     """Return s(x + t v) for all nodes t, in one batched score call."""
     t = torch.tensor(nodes, dtype=x.dtype, device=x.device).reshape(-1, *(1,) * x.ndim)
-    return score((x + t * v).flatten(0, 1)).reshape(len(nodes), *x.shape)
+    places = (x + t * v).flatten(0, 1)
+    with _checks.explained():
+        scores = score(places)
+    _checks.answer(scores, places, places.shape, "score")
+    return scores.reshape(len(nodes), *x.shape)
 
 
 def weighted_sum(weights: tuple[float, ...], values: Float[Tensor, "node *rest"]) -> Float[Tensor, "*rest"]:

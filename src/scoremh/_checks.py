@@ -1,6 +1,8 @@
 """One format for every error: what was expected, what came, what to do."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -17,7 +19,14 @@ def describe(x: object) -> str:
     """Say what a value is in few words: shape and dtype of a tensor, the type of anything else."""
     if isinstance(x, Tensor):
         return f"a {str(x.dtype).removeprefix('torch.')} tensor of shape {tuple(x.shape)}"
+    if hasattr(x, "shape"):
+        return f"{type(x).__name__} of shape {x.shape}"
     return f"{type(x).__name__} {x!r}"
+
+
+def named(part: object) -> str:
+    """Return a part as text that is the same in the next process: its own, or its class where it has none."""
+    return type(part).__name__ if type(part).__repr__ is object.__repr__ else repr(part)
 
 
 def brief(part: Any) -> str:
@@ -91,3 +100,19 @@ def answer(value: object, like: Tensor, shape: torch.Size, name: str) -> None:
     if value.dtype != like.dtype or value.device != like.device:
         fix = f"Convert the network or the initial points, for example net.to(x.dtype) or {name}(x).to(x)."
         raise TypeError(message(expected, f"{describe(value)} on {value.device}", fix))
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Say what to do where a score differentiates inside: autograd records nothing under torch.inference_mode."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "grad" not in str(error) and "inference" not in str(error).lower():
+            raise
+        fix = (
+            "Sampling runs under torch.inference_mode. Build the target with targets.from_log_density(log_density), "
+            "or open `with torch.inference_mode(False), torch.enable_grad():` inside the score and clone x there."
+        )
+        got = f"{type(error).__name__}: {error}"
+        raise RuntimeError(message("a score that needs no autograd graph", got, fix)) from error

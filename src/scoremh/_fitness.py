@@ -1,8 +1,6 @@
 """Whether a target, a proposal and a rule fit together: refused where the kernel is built, or where it is first run."""
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -15,20 +13,6 @@ from scoremh.types import Acceptance, Point, Proposal, Target
 
 class DegenerateRuleWarning(UserWarning):
     """A proposal and a rule that cancel: the density no longer enters the decision."""
-
-
-def check_needs(target: Target, proposal: Proposal, acceptance: Acceptance) -> None:
-    """Refuse a target that lacks what the proposal or the rule needs."""
-    if target.score is None and target.log_density is None:
-        fix = "Pass Target(score=...) or Target(log_density=...), or one of scoremh.targets."
-        raise ValueError(_checks.message("a target with a score or a log density", "a target with neither", fix))
-    for part in (proposal, acceptance):
-        if target.log_density is None and "log_density" in part.needs:
-            fix = "Use LineIntegral(), which integrates the score, or give the target a log_density."
-            raise ValueError(_checks.message(f"a target with a log_density, which {part} needs", "a score only", fix))
-        if target.score is None and part.needs & {"score", "inner_score"}:
-            fix = "Use RandomWalk(std) with Exact(), or targets.from_log_density(log_density) for a score by autograd."
-            raise ValueError(_checks.message(f"a target with a score, which {part} needs", "a log density only", fix))
 
 
 def warn_if_degenerate(proposal: Proposal, acceptance: Acceptance) -> None:
@@ -57,22 +41,6 @@ def check_start(target: Target, x: Tensor) -> None:
         fix = f"Start where p(x) > 0; the first outside is initial[{int(outside[0])}]."
         got = f"{len(outside)} of {len(x)} outside"
         raise ValueError(_checks.message("initial points inside the target's support", got, fix))
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Say what to do where a score differentiates inside: autograd records nothing under torch.inference_mode."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "grad" not in str(error) and "inference" not in str(error).lower():
-            raise
-        fix = (
-            "Sampling runs under torch.inference_mode. Build the target with targets.from_log_density(log_density), "
-            "or open `with torch.inference_mode(False), torch.enable_grad():` inside the score and clone x there."
-        )
-        got = f"{type(error).__name__}: {error}"
-        raise RuntimeError(_checks.message("a score that needs no autograd graph", got, fix)) from error
 
 
 def check_answers(point: Point) -> None:

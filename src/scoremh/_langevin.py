@@ -17,22 +17,22 @@ from scoremh import _random
 from scoremh._algebra import per_chain, rows_finite
 from scoremh.acceptance import Always, LineIntegral
 from scoremh.proposals import MALA
-from scoremh.types import Acceptance, Point, Proposal, Run, ScoreFn, Target, Trace
+from scoremh.types import Acceptance, Point, Proposal, Run, ScoreFn, SupportFn, Target, Trace
 
 # Below this many rows one score call of two parts is cheaper than two calls; above, its buffers fall out of the cache.
 SHARED_ROWS = 1024
 
 
 def fused(target: Target, proposal: Proposal, acceptance: Acceptance) -> Run | None:
-    """Return a loop for this kernel where there is one: plain MALA on an unbounded support, `Always` or fixed nodes."""
-    plain = type(proposal) is MALA and proposal.covariance is None and target.support is None
+    """Return a loop for this kernel where there is one: plain MALA with fixed nodes, or `Always` without a support."""
+    plain = type(proposal) is MALA and proposal.covariance is None
     if not plain or target.score is None:
         return None
     assert isinstance(proposal, MALA)
-    if type(acceptance) is Always:
+    if type(acceptance) is Always and target.support is None:
         return _unadjusted(target.score, proposal.step_size)
     if type(acceptance) is LineIntegral and acceptance.quadrature is not None and acceptance.quadrature.nodes:
-        return _adjusted(target.score, proposal.step_size, acceptance)
+        return _adjusted(target.score, proposal.step_size, acceptance, target.support)
     return None
 
 
@@ -67,20 +67,27 @@ def _unadjusted(score: ScoreFn, h: float) -> Run:
     return run
 
 
-def _adjusted(score: ScoreFn, h: float, rule: LineIntegral) -> Run:
+def _adjusted(score: ScoreFn, h: float, rule: LineIntegral, support: SupportFn | None) -> Run:
     assert rule.quadrature is not None
     end, nodes, weights = rule.quadrature
     unit, *more = weights  # log r is computed in units of the first inner weight
 
-    def loop(point: Point, noise: Tensor, thresholds: Tensor, *, careful: bool) -> tuple[Point, Tensor, Tensor]:
+    def loop(
+        point: Point, noise: Tensor, thresholds: Tensor, outside: Tensor, *, careful: bool
+    ) -> tuple[Point, Tensor, Tensor]:
         x, s = point.x, point.score
         assert s is not None
         chains, rows, ones = len(x), (len(nodes) + 1) * len(x), x.new_ones(x[0].numel(), 1)
         xs, log_ratios = torch.empty_like(noise), x.new_empty(len(noise), chains, 1)
         places = x.new_empty(rows, *x.shape[1:])
         proposed, *between = places.chunk(len(nodes) + 1)
-        for z, threshold, log_ratio, out in zip(noise, thresholds, log_ratios, xs, strict=True):
+        for step, (z, threshold, log_ratio, out) in enumerate(zip(noise, thresholds, log_ratios, xs, strict=True)):
             v = torch.add(z, s, alpha=h)
+            if support is not None:  # where the candidate is outside, ask at x instead, and reject
+                candidate = x + v
+                inside = support(candidate)
+                outside[step] = ~inside & rows_finite(candidate)
+                v = torch.where(per_chain(inside, v), v, 0.0)
             torch.add(x, v, out=proposed)
             for t, place in zip(nodes, between, strict=True):
                 torch.add(x, v, alpha=t, out=place)
@@ -94,6 +101,8 @@ def _adjusted(score: ScoreFn, h: float, rule: LineIntegral) -> Run:
                 slope.add_(s_inner, alpha=w / unit)
             terms = slope.mul_(v).addcmul_(there - s, both, value=-h / (4 * unit))
             torch.mm(terms.flatten(1), ones, out=log_ratio)  # a row sum, several times faster than `sum`
+            if support is not None:
+                log_ratio.masked_fill_(~inside[:, None], math.nan)
             if careful:
                 log_ratio.masked_fill_(log_ratio == math.inf, math.nan)
             take = per_chain(threshold < log_ratio, x)
@@ -108,14 +117,17 @@ def _adjusted(score: ScoreFn, h: float, rule: LineIntegral) -> Run:
         # accept where log r exceeds log u (Metropolis) or logit u (Barker); NaN and -inf never do
         threshold = log_uniform if rule.balance == "metropolis" else log_uniform - (-log_uniform.expm1()).log()
         thresholds = threshold.div_(unit)
-        last, xs, log_ratios = loop(point, noise, thresholds, careful=False)
+        outside = torch.zeros(steps, len(x), dtype=torch.bool, device=x.device)
+        last, xs, log_ratios = loop(point, noise, thresholds, outside, careful=False)
         passes = 1
         if bool(log_ratios.isposinf().any()):  # rare, and dear to look for at every step
-            last, xs, log_ratios = loop(point, noise, thresholds, careful=True)
+            last, xs, log_ratios = loop(point, noise, thresholds, outside, careful=True)
             passes = 2
         accepted = (thresholds < log_ratios).squeeze(2)
         log_ratios = log_ratios.squeeze(2).mul_(unit)
         log_accept = rule.log_balanced(log_ratios.masked_fill_(~log_ratios.isfinite(), math.nan))
+        if support is not None:
+            log_accept = log_accept.masked_fill(outside, -math.inf)
         return last, Trace(xs, log_accept, accepted, passes * accepted.numel() * (len(nodes) + 1))
 
     return run

@@ -10,12 +10,17 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from scoremh import _checks
+
 _unseeded: dict[torch.device, torch.Generator] = {}
 
 
 def resolve(generator: torch.Generator | None, device: torch.device) -> torch.Generator:
     """Return the generator given, or this process's own unseeded one for the device."""
     if generator is not None:
+        if not isinstance(generator, torch.Generator):
+            fix = "Use torch.Generator().manual_seed(0), for example."
+            raise TypeError(_checks.message("a torch.Generator", _checks.describe(generator), fix))
         return generator
     if device not in _unseeded:
         _unseeded[device] = torch.Generator(device)
@@ -44,7 +49,7 @@ def log_uniform(shape: tuple[int, ...], like: Tensor, generator: torch.Generator
 
 def seeds(n: int, generator: torch.Generator | None) -> list[int]:
     """Draw seeds for n independent generators."""
-    device = torch.device("cpu") if generator is None else generator.device
+    device = torch.device("cpu") if generator is None else resolve(generator, torch.device("cpu")).device
     out = torch.empty(n, dtype=torch.int64, device=device)
     drawn: list[int] = out.random_(2**53, generator=resolve(generator, device)).tolist()
     return drawn
@@ -59,5 +64,5 @@ def seeded(seed: int, device: torch.device) -> torch.Generator:
 def weights(generator: torch.Generator | None) -> Iterator[None]:
     """Make torch's global generator one with a seed from ours, within; modules draw their first weights from it."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seeds(1, generator)[0])
+        torch.default_generator.manual_seed(seeds(1, generator)[0])  # torch.manual_seed would seed GPUs as well
         yield

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -25,17 +26,19 @@ class State(NamedTuple):
     point: Point
     done: int
     score_calls: int
+    moves: int
 
 
 class Store:
     """A folder that holds one run."""
 
-    def __init__(self, folder: str | Path, header: dict[str, object], *, any_seeds: bool) -> None:
+    def __init__(self, folder: str | Path, header: dict[str, object], probe: list[float], *, any_seeds: bool) -> None:
         """Begin a run in the folder, or find the same run there.
 
         Args:
             folder: Made if it is not there.
             header: What the run is; another one in the folder is refused.
+            probe: Numbers that the run's kernel gives, compared up to rounding.
             any_seeds: Take the seeds of the run that is there, whatever they are.
         """
         self.folder = Path(folder)
@@ -43,7 +46,7 @@ class Store:
         path = self.folder / "run.json"
         if not path.exists():
             with replacing(path) as partial:
-                partial.write_text(json.dumps(header, indent=2))
+                partial.write_text(json.dumps(header | {"probe": probe}, indent=2))
         found = json.loads(path.read_text())
         differing = [key for key in header if found.get(key) != header[key] and not (key == "seeds" and any_seeds)]
         if differing:
@@ -51,6 +54,10 @@ class Store:
             fix = "Use another folder, or delete this one to begin again."
             expected = f"{path} to hold this run, with {key} = {header[key]!r}"
             raise ValueError(_checks.message(expected, f"{key} = {found.get(key)!r}", fix))
+        if not np.allclose(found["probe"], probe, rtol=1e-3, atol=1e-6, equal_nan=True):
+            fix = "Use another folder, or delete this one to begin again."
+            expected = f"{path} to hold a run of this target and these parameters"
+            raise ValueError(_checks.message(expected, "one whose first step differs", fix))
         self.seeds: list[int] = found["seeds"]
 
     def _parts(self, block: int) -> list[Path]:
@@ -63,10 +70,10 @@ class Store:
         tensors = {f"record.{name}": rows.contiguous() for name, rows in records.items()}
         tensors |= {f"point.{name}": part for name, part in state.point._asdict().items() if part is not None}
         tensors["generator"] = generator.get_state()
-        metadata = {"first": str(first), "done": str(state.done), "score_calls": str(state.score_calls)}
+        numbers = {name: str(getattr(state, name)) for name in ("done", "score_calls", "moves")} | {"first": str(first)}
         path = self.folder / f"block-{block:05}-part-{len(self._parts(block)):06}.safetensors"
         with replacing(path) as partial:
-            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, metadata)
+            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, numbers)
 
     def load(self, block: int, generator: torch.Generator, records: dict[str, Tensor]) -> State | None:
         """Fill in the records and the generator from all parts of a block, and return the state after the last."""
@@ -83,7 +90,7 @@ class Store:
                     like = records["draws"]
                     point = Point(**{name: part.get_tensor(key).to(like.device) for name, key in fields.items()})
                     generator.set_state(part.get_tensor("generator"))
-                    state = State(point, int(metadata["done"]), int(metadata["score_calls"]))
+                    state = State(point, *(int(metadata[name]) for name in ("done", "score_calls", "moves")))
             except (SafetensorError, KeyError, TypeError) as error:
                 fix = "Delete this part and the later ones of its block: the run goes on from the part before."
                 raise ValueError(

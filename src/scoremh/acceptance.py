@@ -215,7 +215,7 @@ class LineIntegral(RatioRule):
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
         """Return the integral of the score from current to proposed."""
         if self.quadrature is None:
-            return self._romberg(current, proposed, target, lambda _, error, __: error > self.tolerance, math.inf)
+            return self._romberg(current, proposed, target, lambda _, error, __: error > self.tolerance)
         ends, nodes, weights = self.quadrature
         v = proposed.x - current.x
         total = torch.zeros_like(v)
@@ -239,7 +239,7 @@ class LineIntegral(RatioRule):
         def undecided(change: Tensor, error: Tensor, rows: Tensor) -> Tensor:
             return (threshold[rows] - log_q[rows] - change).abs() < error
 
-        return self.log_balanced(self._romberg(current, proposed, target, undecided, last_error=0.0) + log_q)
+        return self.log_balanced(self._romberg(current, proposed, target, undecided) + log_q)
 
     def _romberg(
         self,
@@ -247,14 +247,13 @@ class LineIntegral(RatioRule):
         proposed: Point,
         target: Target,
         undecided: Callable[[Tensor, Tensor, Tensor], Tensor],
-        last_error: float,
     ) -> Float[Tensor, " chain"]:
         """Double the nodes of the chains for which `undecided(change, error, rows)` holds, while `nodes` allows."""
         assert target.score is not None
         x, v = current.x, proposed.x - current.x
         triangle = [inner(_end_score(current) + _end_score(proposed), v) / 2]  # the last row of Romberg's triangle
         change, rows, intervals = triangle[0].clone(), torch.arange(len(x), device=x.device), 1
-        last = torch.full_like(change, last_error)
+        last = torch.zeros_like(change)
         while len(rows) and intervals <= self.inner_nodes:
             between = tuple((i + 0.5) / intervals for i in range(intervals))
             scores = scores_along(target.score, x[rows], v[rows], between)

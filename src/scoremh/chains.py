@@ -35,6 +35,7 @@ class Chains:
         outside: How many were rejected because p is 0 at the candidate.
         thin: Transitions per draw.
         score_calls: Points at which the score was evaluated, over all chains, warm-up included.
+        moves: Moves accepted, over all chains, warm-up included.
         description: The kernel that made them.
     """
 
@@ -45,6 +46,7 @@ class Chains:
     outside: Int[Tensor, "chain draw"]
     thin: int = 1
     score_calls: int = 0
+    moves: int = 0
     description: str = "a kernel"
 
     @property
@@ -65,8 +67,7 @@ class Chains:
     def __repr__(self) -> str:
         """Say the shape, the acceptance rate and the cost."""
         chains, draws, *event = self.draws.shape
-        moves = int(self.accepted.sum())
-        cost = f"{self.score_calls / moves:.3g}" if moves else "no"
+        cost = f"{self.score_calls / self.moves:.3g}" if self.moves else "no"
         lost = f", {int(self.nonfinite.sum())} not finite" if self.nonfinite.any() else ""
         lost += f", {int(self.outside.sum())} outside the support" if self.outside.any() else ""
         return (
@@ -91,6 +92,7 @@ class Chains:
             "inference_library_version": version("scoremh"),
             "thin": self.thin,
             "score_calls": self.score_calls,
+            "moves": self.moves,
             "description": self.description,
         }
         groups = {"posterior": {"x": _array(self.draws)}, "sample_stats": stats}
@@ -126,6 +128,7 @@ class Chains:
             stats["outside_support"],
             thin=int(attrs["thin"]),
             score_calls=int(attrs["score_calls"]),
+            moves=int(attrs["moves"]),
             description=str(attrs["description"]),
         )
 

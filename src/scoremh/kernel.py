@@ -6,20 +6,17 @@ Every chain decides alone. A candidate outside the support, or with a number tha
 score is not asked outside the support, and the move's `log_accept` (-inf, NaN) tells which it was.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
-from scoremh import _fitness, _langevin, _random
-from scoremh._algebra import per_chain, rows_finite
+from scoremh import _checks, _fitness, _langevin, _random
+from scoremh._algebra import per_chain
+from scoremh._transition import check_needs, judge
 from scoremh.acceptance import RatioRule
 from scoremh.types import (
     Acceptance,
-    DecidingAcceptance,
     Kernel,
     Move,
-    Need,
     Point,
     Proposal,
     ScoreFn,
@@ -47,15 +44,19 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         >>> move.accepted.shape
         torch.Size([3])
     """
-    known = Target(target.score, target.log_density, target.support)
+    known = _known(target)
+    for part, kind, example in ((proposal, Proposal, "MALA(0.1)"), (acceptance, Acceptance, "LineIntegral()")):
+        if isinstance(part, type) or not isinstance(part, kind):
+            fix = f"Pass {example}, for example."
+            raise TypeError(_checks.message(f"an {kind.__name__}".replace("an P", "a P"), _checks.describe(part), fix))
     needs = proposal.needs | acceptance.needs
-    _fitness.check_needs(known, proposal, acceptance)
+    check_needs(known, proposal, acceptance)
     _fitness.warn_if_degenerate(proposal, acceptance)
 
     @torch.inference_mode()
     def init(x: Tensor) -> Point:
         _fitness.check_start(known, x)
-        with _fitness.explained():
+        with _checks.explained():
             point = Point.at(x.clone(), known, needs)
         _fitness.check_answers(point)
         return point
@@ -66,7 +67,7 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         x = proposal.sample(point, generator=generator)
         log_uniform = _random.log_uniform((len(x),), x, generator)
         score = None if known.score is None else _Counted(known.score)
-        log_accept, proposed = _judge(known._replace(score=score), needs, proposal, acceptance, point, x, log_uniform)
+        log_accept, proposed = judge(known._replace(score=score), needs, proposal, acceptance, point, x, log_uniform)
         accepted = log_uniform < log_accept
         move = Move(proposed.x, log_accept, accepted, 0 if score is None else score.calls)
         taken = proposed.map(lambda new, old: torch.where(per_chain(accepted, new), new, old), point)
@@ -77,8 +78,15 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         step,
         run=_langevin.fused(known, proposal, acceptance),
         target_rate=_target_rate(proposal, acceptance),
-        description=f"{proposal} with {acceptance}",
+        description=f"{_checks.named(proposal)} with {_checks.named(acceptance)}",
     )
+
+
+def _known(target: TargetLike) -> Target:
+    if not isinstance(target, TargetLike):
+        fix = "Wrap a score as Target(score=...), a log density as targets.from_log_density(...)."
+        raise TypeError(_checks.message("a Target", _checks.describe(target), fix))
+    return Target(target.score, target.log_density, target.support)
 
 
 class _Counted:
@@ -90,38 +98,6 @@ class _Counted:
     def __call__(self, x: Tensor) -> Tensor:
         self.calls += len(x)
         return self.score(x)
-
-
-def _judge(
-    target: Target,
-    needs: frozenset[Need],
-    proposal: Proposal,
-    acceptance: Acceptance,
-    current: Point,
-    x: Tensor,
-    log_uniform: Tensor,
-) -> tuple[Tensor, Point]:
-    """Return log a(x, current) and the candidate as a point; only candidates with p(x) > 0 are evaluated."""
-    finite = rows_finite(x)
-    possible = finite if target.support is None else finite & target.support(x)
-    if not possible.all():
-        log_accept = torch.where(finite, -math.inf, math.nan).to(x.dtype)
-        candidate = current._replace(x=x)  # what is known of the current point stands in where nothing will be taken
-        if possible.any():
-            there = current.map(lambda part: part[possible])
-            log_accept[possible], inside = _judge(
-                target._replace(support=None), needs, proposal, acceptance, there, x[possible], log_uniform[possible]
-            )
-            candidate = candidate.map(lambda part, values: part.index_put((possible,), values), inside)
-        return log_accept, candidate
-    candidate = Point.at(x, target, needs)
-    if isinstance(acceptance, DecidingAcceptance):
-        log_accept = acceptance.log_accept_against(current, candidate, log_uniform, target=target, proposal=proposal)
-    else:
-        log_accept = acceptance.log_accept(current, candidate, target=target, proposal=proposal)
-    if candidate.score is not None:  # a chain must not move to where its next step cannot be computed
-        log_accept = torch.where(rows_finite(candidate.score), log_accept, math.nan)
-    return log_accept, candidate
 
 
 def _target_rate(proposal: Proposal, acceptance: Acceptance) -> float | None:

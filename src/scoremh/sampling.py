@@ -86,7 +86,7 @@ def sample(
             "initial": fingerprint(initial),
             "seeds": seeds,
         }
-        folder = Store(store, header, any_seeds=generator is None)
+        folder = Store(store, header, _probe(kernel, initial.detach()[:8]), any_seeds=generator is None)
         seeds = folder.seeds
     plan = _Plan(kernel, draws, warmup, thin, folder)
     records = _records(initial, draws)
@@ -97,22 +97,29 @@ def sample(
     ):
         report = _Report(tick) if progress else _silent
 
-        def run(block: int) -> int:
+        def run(block: int) -> State:
             mine = {name: record.tensor_split(len(starts))[block] for name, record in records.items()}
             return _run_block(plan, block, starts[block], seeds[block], mine, report, stop)
 
         try:
-            score_calls = sum(each(run, range(len(starts))))
+            ends = list(each(run, range(len(starts))))
         except BaseException:
             stop.set()  # the other threads end after their segment
             raise
     records["acceptance_prob"] /= thin
-    return Chains(**records, thin=thin, score_calls=score_calls, description=kernel.description)
+    score_calls, moves = sum(end.score_calls for end in ends), sum(end.moves for end in ends)
+    return Chains(**records, thin=thin, score_calls=score_calls, moves=moves, description=kernel.description)
 
 
 def blocks(chains: int) -> int:
     """Return into how many blocks of nearly equal size `sample` divides its chains."""
     return max(math.ceil(chains / BLOCK_CHAINS), min(2, math.ceil(chains / UNDIVIDED)))
+
+
+def _probe(kernel: Kernel, initial: Tensor) -> list[float]:
+    """Return what one step makes of a few chains: it tells kernels apart whose descriptions are the same."""
+    _, move = kernel.step(kernel.init(initial), generator=_random.seeded(0, initial.device))
+    return torch.cat([move.proposed.flatten(), move.log_accept]).double().tolist()
 
 
 class _Plan(NamedTuple):
@@ -146,13 +153,13 @@ def _run_block(
     records: dict[str, Tensor],
     report: Callable[[int, Tensor | None], None],
     stop: threading.Event,
-) -> int:
-    """Run one block of chains to the end and return its score calls."""
+) -> State:
+    """Run one block of chains to the end and return where it is then."""
     generator = _random.seeded(seed, initial.device)
     state = None if plan.folder is None else plan.folder.load(block, generator, records)
     if state is None:
         point = plan.kernel.init(initial)
-        state = State(point, 0, 0 if point.score is None else len(initial))
+        state = State(point, 0, 0 if point.score is None else len(initial), 0)
     report(state.done * len(initial), None)
     segment, saved, written = max(1, SEGMENT_FLOATS // initial.numel()), state.done, time.monotonic()
     run = plan.kernel.run or partial(_step_by_step, plan.kernel)
@@ -160,7 +167,8 @@ def _run_block(
         steps = min(segment, plan.total - state.done)
         point, trace = run(state.point, steps, generator=generator)
         _record(records, trace, state.done - plan.warmup, plan.thin)
-        state = State(point, state.done + steps, state.score_calls + trace.score_calls)
+        moves = state.moves + int(trace.accepted.sum())
+        state = State(point, state.done + steps, state.score_calls + trace.score_calls, moves)
         report(trace.accepted.numel(), trace.accepted)
         if plan.folder is not None and (state.done == plan.total or time.monotonic() - written > SAVE_SECONDS):
             first, last = (max(0, done - plan.warmup) // plan.thin for done in (saved, state.done + plan.thin - 1))
@@ -168,7 +176,7 @@ def _run_block(
                 block, state, generator, first, {name: rows[:, first:last] for name, rows in records.items()}
             )
             saved, written = state.done, time.monotonic()
-    return state.score_calls
+    return state
 
 
 def _step_by_step(kernel: Kernel, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
@@ -224,7 +232,7 @@ def _silent(advance: int, accepted: Tensor | None) -> None:
 
 
 @contextmanager
-def _mapping(threads: int | None) -> Iterator[Callable[..., Iterator[int]]]:
+def _mapping(threads: int | None) -> Iterator[Callable[..., Iterator[State]]]:
     """Yield a `map` over blocks: the plain one, or one on threads with torch's own threads off."""
     if threads is None:
         yield map

@@ -30,7 +30,8 @@ from scoremh._algebra import inner, per_chain
 from scoremh._files import replacing
 from scoremh._support import Box
 from scoremh.networks import AtLevel, NoiseConditionalMLP, ScoreMLP, Standardized
-from scoremh.training import Fit, Loss, Recipe, split, train, versions, written
+from scoremh.networks.wrappers import WHITENED
+from scoremh.training import Fit, Loss, Recipe, split, train, versions
 
 EXACT_TRACE = 32  # coordinates up to which a held-out trace is summed exactly; beyond, it is estimated
 # An implicit loss below -d times this, at unit scale, is taken for unbounded: in a plane, 4 % wide samples have it.
@@ -200,7 +201,7 @@ PRESETS = {
 }
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ScoreFit(Fit):
     """A learned score. It is a target: `metropolis_hastings(fit, MALA(0.1), LineIntegral())`.
 
@@ -209,7 +210,7 @@ class ScoreFit(Fit):
         history: From "step", "loss", "held_out" and "rate" to a number per look.
         recipe: How it was trained.
         seed: Of the training's own generator.
-        seconds: Time the steps took.
+        seconds: Time it took.
         best: Step whose weights these are.
         support: The box of the samples, a tenth of their range wider on either side.
         level: The noise level at which a noise-conditional network is read, in its own coordinates; None for others.
@@ -227,11 +228,11 @@ class ScoreFit(Fit):
         score: Tensor = self.net(x) if self.level is None else self.net(x, self.level)
         return score
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Say what was learned, how long it took, and how well it went."""
         inside = self.net.net if isinstance(self.net, Standardized) else self.net
         read = "" if self.level is None else f", read at noise level {self.level:.3g} of the samples' spread"
-        return f"score by {type(inside).__name__} and {self.loss}{read}\n{super().__str__()}"
+        return f"score by {type(inside).__name__} and {self.loss}{read}\n{super().__repr__()}"
 
     def save(self, path: str | Path) -> None:
         """Write a safetensors file, whose header says in JSON what was fitted and how."""
@@ -310,7 +311,11 @@ def fit_score(
         >>> kernel = metropolis_hastings(fit, MALA(0.01), LineIntegral())
     """
     _checks.events(samples, "samples")
-    _enough(samples)
+    samples = samples.detach()
+    for part, kind, name in ((loss, Loss, "loss"), (net, nn.Module, "net"), (recipe, Recipe, "recipe")):
+        if part is not None and (isinstance(part, type) or not isinstance(part, kind)):
+            fix = f"Leave {name} out for a good choice."
+            raise TypeError(_checks.message(f"{name} to be a {kind.__name__}", _checks.describe(part), fix))
     if preset is not None:
         loss, net, standardize, recipe = _preset(preset, samples, loss, net, recipe, generator)
     if net is None:
@@ -326,11 +331,12 @@ def fit_score(
         got = f"{loss} for a network of {'x and a level' if levelled else 'x alone'}"
         fix = "Leave loss or net out, and the other is chosen to fit."
         raise TypeError(_checks.message("MultilevelDenoising for networks that take a level, and no others", got, fix))
+    size = samples[0].numel()
+    flat_is_fine = isinstance(loss, DenoisingScoreMatching | MultilevelDenoising) and size > WHITENED
+    _enough(samples, flat_is_fine=flat_is_fine)
     whole = Standardized.of(net, samples) if standardize else net
     data = whole.standardize(samples) if isinstance(whole, Standardized) else samples
-    size = samples[0].numel()
-    with torch.no_grad():
-        _checks.answer(net(data[:2], *([1.0] if levelled else [])), data[:2], data[:2].shape, "net")
+    _answers(net, data[:2], *([1.0] if levelled else []))
     spread = 1.0 if standardize else float(samples.flatten(1).std(0).mean())
     fit = train(
         net,
@@ -346,17 +352,29 @@ def fit_score(
     if isinstance(loss, MultilevelDenoising):
         level = choose_level(net, loss.levels(), split(data, fit.recipe, fit.seed)[1])
     fields = vars(fit) | {"net": whole.requires_grad_(False).eval()}
-    return ScoreFit(**fields, support=_box_of(samples), level=level, loss=written(loss))
+    return ScoreFit(**fields, support=_box_of(samples), level=level, loss=_checks.named(loss))
 
 
-def _enough(samples: Tensor) -> None:
+def _enough(samples: Tensor, *, flat_is_fine: bool) -> None:
     if len(samples) < 20:
         got, fix = f"{len(samples)} samples", "Thousands are needed for a score one can trust."
         raise ValueError(_checks.message("at least 20 samples", got, fix))
-    if (samples == samples[0]).all(0).any():
-        which = (samples == samples[0]).all(0).nonzero()[0].tolist()
+    constant = (samples == samples[0]).all(0)
+    if constant.any() and not flat_is_fine:  # noise gives the dark corners of images some width
         fix = "Leave it out: a constant has no score."
-        raise ValueError(_checks.message("samples that vary in every coordinate", f"a constant at {which}", fix))
+        got = f"a constant at {constant.nonzero()[0].tolist()}"
+        raise ValueError(_checks.message("samples that vary in every coordinate", got, fix))
+
+
+@torch.no_grad()
+def _answers(net: nn.Module, x: Tensor, *level: float) -> None:
+    """Refuse a network that does not answer with scores of these samples."""
+    try:
+        answer = net(x, *level)
+    except (RuntimeError, ValueError) as error:
+        fix = "Check its input size, and its dtype: net.to(samples) takes that of the samples."
+        raise ValueError(_checks.message(f"a net for {_checks.describe(x)}", f"an error: {error}", fix)) from error
+    _checks.answer(answer, x, x.shape, "net")
 
 
 def _preset(
@@ -369,7 +387,7 @@ def _preset(
 ) -> tuple[Loss, nn.Module, bool, Recipe]:
     _checks.one_of(preset, tuple(PRESETS), "preset")
     if loss is not None or net is not None or recipe is not None:
-        fix = f"Leave the preset out, and start from PRESETS[{preset!r}]."
+        fix = f"Leave the preset out, and start from scoremh.score_matching.PRESETS[{preset!r}]."
         raise ValueError(_checks.message("a preset alone", "a preset with a loss, a net or a recipe", fix))
     row = PRESETS[preset]
     with _random.weights(generator):
@@ -386,5 +404,6 @@ def _takes_level(net: nn.Module) -> bool:
 
 def _box_of(samples: Tensor) -> Box:
     low, high = samples.amin(0), samples.amax(0)
-    margin = MARGIN * (high - low)
-    return Box(low - margin, high + margin)
+    # Images are scaled by one number, and so is their margin: pixels that are always dark get some as well.
+    width = high - low if samples[0].numel() <= WHITENED else (high - low).amax()
+    return Box(low - MARGIN * width, high + MARGIN * width)

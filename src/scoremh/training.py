@@ -25,6 +25,7 @@ from scoremh._files import fingerprint, replacing
 
 SAVE_SECONDS = 10.0  # between two checkpoints
 TIE = 0.02  # held-out losses this near, as a share of what was gained since the first, are equal, and the later wins
+HELD = 5000  # samples held out at most
 LOOKS = 4  # draws of a loss's random numbers on the held-out samples
 NUMBERS = ("seed", "step", "best_step", "least", "waited", "seconds", "history")
 Schedule = Literal["cosine", "constant"]
@@ -61,7 +62,7 @@ class Recipe:
         check_every: Steps between two looks at the held-out loss.
         patience: Looks at worse losses after which to stop; the best weights are returned, of equals the latest. None
             runs to the end and returns the last ones.
-        held_out: Share of the samples kept for those looks.
+        held_out: Share of the samples kept for those looks, 5,000 of them at most.
     """
 
     steps: int = 8000
@@ -91,7 +92,7 @@ class Recipe:
             raise ValueError(_checks.message("held_out between 0 and 1", self.held_out, fix))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Fit:
     """A trained network, and how it came about. Printing it says how long the training took, and how well it went.
 
@@ -100,7 +101,7 @@ class Fit:
         history: From "step", "loss", "held_out" and "rate" to a number per look.
         recipe: How it was trained.
         seed: Of the training's own generator.
-        seconds: Time the steps took.
+        seconds: Time it took.
         best: Step whose weights these are.
     """
 
@@ -111,7 +112,7 @@ class Fit:
     seconds: float
     best: int
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Say it in a few lines."""
         size = sum(p.numel() for p in self.net.parameters())
         steps, held = int(self.history["step"][-1]), self.history["held_out"]
@@ -121,11 +122,6 @@ class Fit:
             f"{size:,} weights, {steps:,} steps of {self.recipe.batch} samples in {self.seconds:.0f} s, {stopped}\n"
             f"held-out loss {held[0]:.4g} at step {first:,}, {kept:.4g} at step {self.best:,}, whose weights these are"
         )
-
-
-def written(loss: Loss) -> str:
-    """Return a loss as text that is the same in the next process."""
-    return type(loss).__name__ if type(loss).__repr__ is object.__repr__ else repr(loss)
 
 
 def versions() -> dict[str, str]:
@@ -163,7 +159,7 @@ def train(
     _checks.events(samples, "samples")
     recipe = recipe or Recipe()
     state = _State.begin(net, recipe, _random.seeds(1, generator)[0], samples.device)
-    what = {"net": str(net), "loss": written(loss), "recipe": asdict(recipe), "samples": fingerprint(samples)}
+    what = {"net": str(net), "loss": _checks.named(loss), "recipe": asdict(recipe), "samples": fingerprint(samples)}
     header = what | {"versions": versions()}
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
@@ -174,8 +170,10 @@ def train(
         saved = time.monotonic()
         while state.step < recipe.steps and (recipe.patience is None or state.waited < recipe.patience):
             steps = min(recipe.check_every, recipe.steps - state.step)
+            started = time.monotonic()
             state.advance(loss, kept, steps)
             state.look(loss, held, floor)
+            state.seconds += time.monotonic() - started
             last = {name: values[-1] for name, values in state.history.items()}
             tick(steps, f"loss {last['loss']:.4g}, held out {last['held_out']:.4g}, rate {last['rate']:.2g}")
             if path is not None and time.monotonic() - saved > SAVE_SECONDS:
@@ -191,7 +189,7 @@ def train(
 def split(samples: Tensor, recipe: Recipe, seed: int) -> tuple[Tensor, Tensor]:
     """Return what `train` draws batches from, and what it holds out."""
     order = torch.randperm(len(samples), generator=_random.seeded(seed, torch.device("cpu"))).to(samples.device)
-    held = math.ceil(recipe.held_out * len(samples))
+    held = min(HELD, math.ceil(recipe.held_out * len(samples)))
     if held == len(samples):
         fix = "Bring more samples."
         raise ValueError(_checks.message("samples to train on and to hold out", f"{len(samples)} samples", fix))
@@ -237,7 +235,7 @@ class _State:
 
     def advance(self, loss: Loss, samples: Tensor, steps: int) -> None:
         """Make some optimiser steps."""
-        started, total = time.monotonic(), torch.zeros((), device=samples.device)
+        total = torch.zeros((), device=samples.device)
         for _ in range(steps):
             for group in self.optimiser.param_groups:
                 group["lr"] = self.rate()
@@ -251,7 +249,6 @@ class _State:
             self.average.update_parameters(self.net)
             total += value.detach()
             self.step += 1
-        self.seconds += time.monotonic() - started
         self.history["loss"].append(float(total) / steps)
         self.history["step"].append(float(self.step))
         self.history["rate"].append(self.rate())

@@ -106,6 +106,10 @@ def _header(path: Path, first: list[str]) -> list[str]:
     if first == list(map(str, range(len(first)))):  # pandas writes this above columns without names
         fix = "Name the columns in a first line, as in x,y."
         raise _refuse(path, "to begin with a header or a sample", f"column numbers: {','.join(first)}", fix)
+    parts = first[0].replace(";", " ").split() if len(first) == 1 else []
+    if len(parts) > 1 and (";" in first[0] or all(_number(part) is not None for part in parts)):
+        fix = "Save it with commas, sep=',' in pandas."
+        raise _refuse(path, "to separate values by commas", f"{first[0]!r} in its first line", fix)
     if any(_number(cell) is not None for cell in first):
         return []
     if "" in first:  # pandas writes this above its index, which is no coordinate

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from scoremh import _checks, _random
+from scoremh._transition import check_needs, judge
 from scoremh.types import Acceptance, Point, Proposal, Target, TargetLike
 
 
@@ -55,22 +56,20 @@ def disagreement(
         generator: Source of randomness.
 
     Returns:
-        The share of decisions that differ, and what lies behind it. A ratio that is not finite is a rejection.
+        The share of decisions that differ, and what lies behind it. Both rules decide as they do
+        in a kernel.
     """
     _checks.events(x)
     known = Target(target.score, target.log_density, target.support)
+    for rule in (rule_a, rule_b):
+        check_needs(known, proposal, rule)
     needs = proposal.needs | rule_a.needs | rule_b.needs
     generator = _random.resolve(generator, x.device)
     current = Point.at(x, known, needs)
     candidates = proposal.sample(current, generator=generator)
     log_uniform = _random.log_uniform((len(x),), x, generator)
-    if known.support is not None:  # both reject outside it
-        inside = known.support(candidates)
-        log_uniform, candidates = log_uniform[inside], candidates[inside]
-        current = current.map(lambda part: part[inside])
-    proposed = Point.at(candidates, known, needs)
     first, second = (
-        rule.log_accept(current, proposed, target=known, proposal=proposal).nan_to_num(-torch.inf)
+        judge(known, needs, proposal, rule, current, candidates, log_uniform)[0].nan_to_num(-torch.inf)
         for rule in (rule_a, rule_b)
     )
     takes = [(log_uniform < log_accept).double() for log_accept in (first, second)]

@@ -31,6 +31,7 @@ from scoremh import (
     plots,
     targets,
 )
+from scoremh._files import replacing
 from scoremh.networks import AtLevel
 from scoremh.training import Loss
 
@@ -143,7 +144,8 @@ def run(out: Path, *, workers: int) -> dict[str, Any]:
     with ProcessPoolExecutor(workers) as pool:
         for task, cell in zip(missing, pool.map(partial(_cell, folder=out), missing), strict=True):
             cells[" / ".join(task)] = cell
-            path.write_text(json.dumps(cells, indent=1))
+            with replacing(path) as partial_:
+                partial_.write_text(json.dumps(cells, indent=1))
             console.print(" / ".join(task), {name: value for name, value in cell.items() if name != "history"})
     return cells
 

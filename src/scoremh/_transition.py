@@ -1,0 +1,56 @@
+"""What a kernel decides about a candidate, for kernels and for what compares them."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from scoremh import _checks
+from scoremh._algebra import rows_finite
+from scoremh.types import Acceptance, DecidingAcceptance, Need, Point, Proposal, Target
+
+
+def check_needs(target: Target, proposal: Proposal, acceptance: Acceptance) -> None:
+    """Refuse a target that lacks what the proposal or the rule needs."""
+    if target.score is None and target.log_density is None:
+        fix = "Pass Target(score=...) or Target(log_density=...), or one of scoremh.targets."
+        raise ValueError(_checks.message("a target with a score or a log density", "a target with neither", fix))
+    for part in (proposal, acceptance):
+        if target.log_density is None and "log_density" in part.needs:
+            fix = "Use LineIntegral(), which integrates the score, or give the target a log_density."
+            raise ValueError(_checks.message(f"a target with a log_density, which {part} needs", "a score only", fix))
+        if target.score is None and part.needs & {"score", "inner_score"}:
+            fix = "Use RandomWalk(std) with Exact(), or targets.from_log_density(log_density) for a score by autograd."
+            raise ValueError(_checks.message(f"a target with a score, which {part} needs", "a log density only", fix))
+
+
+def judge(
+    target: Target,
+    needs: frozenset[Need],
+    proposal: Proposal,
+    acceptance: Acceptance,
+    current: Point,
+    x: Tensor,
+    log_uniform: Tensor,
+) -> tuple[Tensor, Point]:
+    """Return log a(x, current) and the candidate as a point; only candidates with p(x) > 0 are evaluated."""
+    finite = rows_finite(x)
+    possible = finite if target.support is None else finite & target.support(x)
+    if not possible.all():
+        log_accept = torch.where(finite, -math.inf, math.nan).to(x.dtype)
+        candidate = current._replace(x=x)  # what is known of the current point stands in where nothing will be taken
+        if possible.any():
+            there = current.map(lambda part: part[possible])
+            log_accept[possible], inside = judge(
+                target._replace(support=None), needs, proposal, acceptance, there, x[possible], log_uniform[possible]
+            )
+            candidate = candidate.map(lambda part, values: part.index_put((possible,), values), inside)
+        return log_accept, candidate
+    candidate = Point.at(x, target, needs)
+    if isinstance(acceptance, DecidingAcceptance):
+        log_accept = acceptance.log_accept_against(current, candidate, log_uniform, target=target, proposal=proposal)
+    else:
+        log_accept = acceptance.log_accept(current, candidate, target=target, proposal=proposal)
+    if candidate.score is not None:  # a chain must not move to where its next step cannot be computed
+        log_accept = torch.where(rows_finite(candidate.score), log_accept, math.nan)
+    return log_accept, candidate
