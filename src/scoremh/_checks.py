@@ -19,6 +19,8 @@ def describe(x: object) -> str:
     """Say what a value is in few words: shape and dtype of a tensor, the type of anything else."""
     if isinstance(x, Tensor):
         return f"a {str(x.dtype).removeprefix('torch.')} tensor of shape {tuple(x.shape)}"
+    if isinstance(x, type):
+        return f"the class {x.__name__}"
     if hasattr(x, "shape"):
         return f"{type(x).__name__} of shape {x.shape}"
     return f"{type(x).__name__} {x!r}"
