@@ -218,14 +218,20 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
     "third order": ("Taylor(3)", "order to be one of 1, 2, got 3"),
     "half a draw": ("sample(kernel, torch.zeros(3, 2), draws=1.5)", "draws to be an int, got float 1.5"),
     "a function as target": ("metropolis_hastings(lambda x: -x, MALA(0.1), Always())", "a Target, got function"),
-    "a class as proposal": ("metropolis_hastings(Target(lambda x: -x), MALA, Always())", "a Proposal, got the class MALA"),
+    "a class as proposal": (
+        "metropolis_hastings(Target(lambda x: -x), MALA, Always())",
+        "a Proposal, got the class MALA",
+    ),
     "a word as rule": ("metropolis_hastings(Target(lambda x: -x), MALA(0.1), 'simpson')", "an Acceptance, got str"),
     "a seed as generator": (
         "sample(kernel, torch.zeros(3, 2), draws=1, generator=0)",
         "a torch.Generator, got int 0. Use torch.Generator().manual_seed(0)",
     ),
     "a function as net": ("fit_score(torch.randn(50, 2), net=lambda x: x)", "net to be a Module, got function"),
-    "a class as loss": ("fit_score(torch.randn(50, 2), SlicedScoreMatching)", "loss to be a Loss, got the class Sliced"),
+    "a class as loss": (
+        "fit_score(torch.randn(50, 2), SlicedScoreMatching)",
+        "loss to be a Loss, got the class Sliced",
+    ),
     "a dict as recipe": ("fit_score(torch.randn(50, 2), recipe={'steps': 3})", "recipe to be a Recipe, got dict"),
     "an array as samples": ("fit_score(torch.randn(50, 2).numpy())", "torch.Tensor, got ndarray of shape (50, 2)"),
     "a list as covariance": ("MALA(0.1, covariance=[1.0, 2.0])", "got list [1.0, 2.0]. Pass variances of shape (d,)"),
