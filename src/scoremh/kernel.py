@@ -45,10 +45,12 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         torch.Size([3])
     """
     known = _known(target)
-    for part, kind, example in ((proposal, Proposal, "MALA(0.1)"), (acceptance, Acceptance, "LineIntegral()")):
+    for part, kind, name, example in (
+        (proposal, Proposal, "a Proposal", "MALA(0.1)"),
+        (acceptance, Acceptance, "an Acceptance", "LineIntegral()"),
+    ):
         if isinstance(part, type) or not isinstance(part, kind):
-            fix = f"Pass {example}, for example."
-            raise TypeError(_checks.message(f"an {kind.__name__}".replace("an P", "a P"), _checks.describe(part), fix))
+            raise TypeError(_checks.message(name, _checks.describe(part), f"Pass {example}, for example."))
     needs = proposal.needs | acceptance.needs
     check_needs(known, proposal, acceptance)
     _fitness.warn_if_degenerate(proposal, acceptance)
