@@ -74,6 +74,7 @@ def test_the_examples_of_a_document_run(path: Path, tmp_path: Path, monkeypatch:
     exec(compile(blocks(path), str(path), "exec"), {"__name__": "document"})
 
 
+@pytest.mark.slow
 def test_the_readme_shows_what_its_example_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

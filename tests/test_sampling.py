@@ -133,6 +133,7 @@ torch.save(chains.draws, sys.argv[2])
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     def start_run(store: str, out: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", SCRIPT, store, str(tmp_path / out)])

@@ -79,6 +79,7 @@ def test_a_linear_score_learns_the_precision_matrix(loss: Loss) -> None:
     torch.testing.assert_close(net.bias, precision @ law.mean, atol=0.1, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_linear_score_that_knows_the_level_learns_every_precision() -> None:
     """`NoiseConditionalMLP` has to find -(C + sigma^2)^-1 at all levels, from samples of a normal law."""
     x = torch.randn(20_000, 2, generator=seeded()) * torch.tensor([1.0, 0.5])

@@ -163,6 +163,7 @@ fit.save(sys.argv[1])
 """
 
 
+@pytest.mark.slow
 def test_a_killed_training_ends_with_the_same_bits(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", SCRIPT]
