@@ -62,6 +62,12 @@ def count(value: int, name: str, *, at_least: int = 1) -> None:
         raise ValueError(message(f"{name} of at least {at_least}", value, f"Pass a larger {name}."))
 
 
+def kind(part: object, wanted: type, expected: str, fix: str) -> None:
+    """Refuse what is not an instance; a class is none, though it has the methods a protocol asks for."""
+    if isinstance(part, type) or not isinstance(part, wanted):
+        raise TypeError(message(expected, describe(part), fix))
+
+
 def one_of(value: object, options: tuple[object, ...], name: str) -> None:
     """Refuse a value that is not among the options."""
     if value not in options:

@@ -1,11 +1,14 @@
-"""Files that are written whole or not at all, and what tells one tensor from another."""
+"""Files that are written whole or not at all, read without running code, and told apart from those of another run."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from scoremh import _checks
@@ -20,6 +23,32 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(path.name + ".partial")
     yield partial
     partial.replace(path)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write a safetensors file."""
+    with replacing(path) as partial:
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, metadata)
+
+
+@contextmanager
+def reading(path: str | Path, expected: str, fix: str) -> Iterator[Any]:
+    """Open a safetensors file; what is missing in it, or broken, is an error that names the file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (SafetensorError, KeyError, TypeError) as error:
+        got = f"{path}, which cannot be read ({error!r})"
+        raise ValueError(_checks.message(expected, got, fix)) from error
+
+
+def require_same(header: Mapping[str, object], found: Mapping[str, object], path: Path, what: str, place: str) -> None:
+    """Refuse a file or folder, called `place`, that holds another run or training, called `what`, than the header's."""
+    for key, value in header.items():
+        if found.get(key) != value:
+            expected = f"{path} to hold this {what}, with {key} = {value!r}"
+            fix = f"Use another {place}, or delete this one to begin again."
+            raise ValueError(_checks.message(expected, f"{key} = {found.get(key)!r}", fix))
 
 
 def fingerprint(x: Tensor) -> str:

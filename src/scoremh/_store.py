@@ -11,12 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from scoremh import _checks
-from scoremh._files import replacing
+from scoremh._files import reading, replacing, require_same, save_tensors
 from scoremh.types import Point
 
 
@@ -48,12 +46,8 @@ class Store:
             with replacing(path) as partial:
                 partial.write_text(json.dumps(header | {"probe": probe}, indent=2))
         found = json.loads(path.read_text())
-        differing = [key for key in header if found.get(key) != header[key] and not (key == "seeds" and any_seeds)]
-        if differing:
-            key = differing[0]
-            fix = "Use another folder, or delete this one to begin again."
-            expected = f"{path} to hold this run, with {key} = {header[key]!r}"
-            raise ValueError(_checks.message(expected, f"{key} = {found.get(key)!r}", fix))
+        same = {key: value for key, value in header.items() if key != "seeds" or not any_seeds}
+        require_same(same, found, path, "run", "folder")
         if not np.allclose(found["probe"], probe, rtol=1e-3, atol=1e-6, equal_nan=True):
             fix = "Use another folder, or delete this one to begin again."
             expected = f"{path} to hold a run of this target and these parameters"
@@ -67,33 +61,27 @@ class Store:
         self, block: int, state: State, generator: torch.Generator, first: int, records: dict[str, Tensor]
     ) -> None:
         """Add a part: the records of the draws from `first` on, and the state after them."""
-        tensors = {f"record.{name}": rows.contiguous() for name, rows in records.items()}
+        tensors = {f"record.{name}": rows for name, rows in records.items()}
         tensors |= {f"point.{name}": part for name, part in state.point._asdict().items() if part is not None}
         tensors["generator"] = generator.get_state()
         numbers = {name: str(getattr(state, name)) for name in ("done", "score_calls", "moves")} | {"first": str(first)}
         path = self.folder / f"block-{block:05}-part-{len(self._parts(block)):06}.safetensors"
-        with replacing(path) as partial:
-            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, numbers)
+        save_tensors(path, tensors, numbers)
 
     def load(self, block: int, generator: torch.Generator, records: dict[str, Tensor]) -> State | None:
         """Fill in the records and the generator from all parts of a block, and return the state after the last."""
         state = None
         for path in self._parts(block):
-            try:
-                with safe_open(path, framework="pt") as part:
-                    metadata, names = part.metadata(), set(part.keys())
-                    first = int(metadata["first"])
-                    for name, rows in records.items():
-                        values = part.get_tensor(f"record.{name}")
-                        rows[:, first : first + values.shape[1]] = values
-                    fields = {name: f"point.{name}" for name in Point._fields if f"point.{name}" in names}
-                    like = records["draws"]
-                    point = Point(**{name: part.get_tensor(key).to(like.device) for name, key in fields.items()})
-                    generator.set_state(part.get_tensor("generator"))
-                    state = State(point, *(int(metadata[name]) for name in ("done", "score_calls", "moves")))
-            except (SafetensorError, KeyError, TypeError) as error:
-                fix = "Delete this part and the later ones of its block: the run goes on from the part before."
-                raise ValueError(
-                    _checks.message("a part of a run", f"{path}, which cannot be read ({error})", fix)
-                ) from error
+            fix = "Delete this part and the later ones of its block: the run goes on from the part before."
+            with reading(path, "a part of a run", fix) as part:
+                metadata, names = part.metadata(), set(part.keys())
+                first = int(metadata["first"])
+                for name, rows in records.items():
+                    values = part.get_tensor(f"record.{name}")
+                    rows[:, first : first + values.shape[1]] = values
+                fields = {name: f"point.{name}" for name in Point._fields if f"point.{name}" in names}
+                like = records["draws"]
+                point = Point(**{name: part.get_tensor(key).to(like.device) for name, key in fields.items()})
+                generator.set_state(part.get_tensor("generator"))
+                state = State(point, *(int(metadata[name]) for name in ("done", "score_calls", "moves")))
         return state

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from scoremh import _checks, _fitness, _langevin, _random
 from scoremh._algebra import per_chain
-from scoremh._transition import check_needs, judge
+from scoremh._transition import judge, what_is_known
 from scoremh.acceptance import RatioRule
 from scoremh.types import (
     Acceptance,
@@ -20,7 +20,6 @@ from scoremh.types import (
     Point,
     Proposal,
     ScoreFn,
-    Target,
     TargetLike,
 )
 
@@ -37,22 +36,15 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         A kernel to give to `sample`, or to step by hand.
 
     Example:
-        >>> from scoremh import MALA, LineIntegral
+        >>> from scoremh import MALA, LineIntegral, Target
         >>> kernel = metropolis_hastings(Target(score=lambda x: -x), MALA(0.5), LineIntegral())
         >>> point = kernel.init(torch.zeros(3, 2))
         >>> point, move = kernel.step(point, generator=torch.Generator().manual_seed(0))
         >>> move.accepted.shape
         torch.Size([3])
     """
-    known = _known(target)
-    for part, kind, name, example in (
-        (proposal, Proposal, "a Proposal", "MALA(0.1)"),
-        (acceptance, Acceptance, "an Acceptance", "LineIntegral()"),
-    ):
-        if isinstance(part, type) or not isinstance(part, kind):
-            raise TypeError(_checks.message(name, _checks.describe(part), f"Pass {example}, for example."))
+    known = what_is_known(target, proposal, acceptance)
     needs = proposal.needs | acceptance.needs
-    check_needs(known, proposal, acceptance)
     _fitness.warn_if_degenerate(proposal, acceptance)
 
     @torch.inference_mode()
@@ -82,13 +74,6 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         target_rate=_target_rate(proposal, acceptance),
         description=f"{_checks.named(proposal)} with {_checks.named(acceptance)}",
     )
-
-
-def _known(target: TargetLike) -> Target:
-    if not isinstance(target, TargetLike):
-        fix = "Wrap a score as Target(score=...), a log density as targets.from_log_density(...)."
-        raise TypeError(_checks.message("a Target", _checks.describe(target), fix))
-    return Target(target.score, target.log_density, target.support)
 
 
 class _Counted:

@@ -1,8 +1,7 @@
 """The loop: many chains, many transitions.
 
-Chains run in blocks, each with a generator of its own, so that the draws depend neither on how many
-threads share the blocks nor on when a run was interrupted. A block runs in segments of steps whose noise is drawn at
-once.
+Chains run in blocks, each with a generator of its own, so that the draws depend neither on how many threads share the
+blocks nor on when a run was interrupted. A block runs in segments of steps whose noise is drawn at once.
 """
 
 import math
@@ -151,7 +150,7 @@ def _run_block(
     initial: Tensor,
     seed: int,
     records: dict[str, Tensor],
-    report: Callable[[int, Tensor | None], None],
+    report: Callable[[int, int | None], None],
     stop: threading.Event,
 ) -> State:
     """Run one block of chains to the end and return where it is then."""
@@ -167,9 +166,9 @@ def _run_block(
         steps = min(segment, plan.total - state.done)
         point, trace = run(state.point, steps, generator=generator)
         _record(records, trace, state.done - plan.warmup, plan.thin)
-        moves = state.moves + int(trace.accepted.sum())
-        state = State(point, state.done + steps, state.score_calls + trace.score_calls, moves)
-        report(trace.accepted.numel(), trace.accepted)
+        moves = int(trace.accepted.sum())
+        state = State(point, state.done + steps, state.score_calls + trace.score_calls, state.moves + moves)
+        report(trace.accepted.numel(), moves)
         if plan.folder is not None and (state.done == plan.total or time.monotonic() - written > SAVE_SECONDS):
             first, last = (max(0, done - plan.warmup) // plan.thin for done in (saved, state.done + plan.thin - 1))
             plan.folder.save(
@@ -218,16 +217,16 @@ class _Report:
     """Tell the progress bar how far all blocks are, and the acceptance rate so far."""
 
     def __init__(self, tick: _progress.Tick) -> None:
-        self.tick, self.lock, self.moves, self.accepted = tick, threading.Lock(), 0, 0
+        self.tick, self.lock, self.judged, self.accepted = tick, threading.Lock(), 0, 0
 
-    def __call__(self, advance: int, accepted: Tensor | None) -> None:
+    def __call__(self, advance: int, accepted: int | None) -> None:
         with self.lock:
             if accepted is not None:
-                self.moves, self.accepted = self.moves + accepted.numel(), self.accepted + int(accepted.sum())
-            self.tick(advance, f"acceptance {self.accepted / self.moves:.3f}" if self.moves else "")
+                self.judged, self.accepted = self.judged + advance, self.accepted + accepted
+            self.tick(advance, f"acceptance {self.accepted / self.judged:.3f}" if self.judged else "")
 
 
-def _silent(advance: int, accepted: Tensor | None) -> None:
+def _silent(advance: int, accepted: int | None) -> None:
     pass
 
 

@@ -21,13 +21,11 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from scoremh import _checks, _random, networks
 from scoremh._algebra import inner, per_chain
-from scoremh._files import replacing
+from scoremh._files import reading, save_tensors
 from scoremh._support import Box
 from scoremh.networks import AtLevel, NoiseConditionalMLP, ScoreMLP, Standardized
 from scoremh.networks.wrappers import WHITENED
@@ -163,9 +161,9 @@ def choose_level(net: nn.Module, levels: Sequence[float], x: Float[Tensor, "samp
     """
     exact = x[0].numel() <= EXACT_TRACE
     judge = ImplicitScoreMatching() if exact else SlicedScoreMatching()
-    # the same projections at all levels: their differences are what counts
-    seeds = [_random.seeded(0, x.device) for _ in levels]
-    each = [judge.each(AtLevel(net, level), x, generator=g).detach() for level, g in zip(levels, seeds, strict=True)]
+    each = [  # with the same projections at all levels: their differences are what counts
+        judge.each(AtLevel(net, level), x, generator=_random.seeded(0, x.device)).detach() for level in levels
+    ]
 
     def better(there: int) -> bool:
         gain = each[here] - each[there]
@@ -240,9 +238,7 @@ class ScoreFit(Fit):
         header |= {"recipe": asdict(self.recipe), "net": networks.describe(self.net), "versions": versions()}
         tensors = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
         tensors |= {"support.low": self.support.low, "support.high": self.support.high}
-        with replacing(Path(path)) as partial:
-            contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-            save_file(contiguous, partial, {"scoremh.ScoreFit": json.dumps(header)})
+        save_tensors(Path(path), tensors, {"scoremh.ScoreFit": json.dumps(header)})
 
     @classmethod
     def load(cls, path: str | Path, net: nn.Module | None = None) -> "ScoreFit":
@@ -252,13 +248,9 @@ class ScoreFit(Fit):
             path: The file.
             net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
         """
-        try:
-            with safe_open(path, framework="pt") as file:
-                header = json.loads(file.metadata()["scoremh.ScoreFit"])
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # a file, not a dict
-        except (SafetensorError, KeyError, TypeError) as error:
-            fix = "ScoreFit.save writes such files."
-            raise ValueError(_checks.message("a file with a learned score", f"{path} ({error!r})", fix)) from error
+        with reading(path, "a file with a learned score", "ScoreFit.save writes such files.") as file:
+            header = json.loads(file.metadata()["scoremh.ScoreFit"])
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # a file, not a dict
         network = networks.build(header.pop("net"), net)
         weights = {name.removeprefix("net."): t for name, t in tensors.items() if name.startswith("net.")}
         network.to(next(iter(weights.values())).dtype).load_state_dict(weights)
@@ -313,9 +305,8 @@ def fit_score(
     _checks.events(samples, "samples")
     samples = samples.detach()
     for part, kind, name in ((loss, Loss, "loss"), (net, nn.Module, "net"), (recipe, Recipe, "recipe")):
-        if part is not None and (isinstance(part, type) or not isinstance(part, kind)):
-            fix = f"Leave {name} out for a good choice."
-            raise TypeError(_checks.message(f"{name} to be a {kind.__name__}", _checks.describe(part), fix))
+        if part is not None:
+            _checks.kind(part, kind, f"{name} to be a {kind.__name__}", f"Leave {name} out for a good choice.")
     if preset is not None:
         loss, net, standardize, recipe = _preset(preset, samples, loss, net, recipe, generator)
     if net is None:

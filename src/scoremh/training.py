@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from scoremh import _checks, _progress, _random
-from scoremh._files import fingerprint, replacing
+from scoremh._files import fingerprint, reading, require_same, save_tensors
 
 SAVE_SECONDS = 10.0  # between two checkpoints
 TIE = 0.02  # held-out losses this near, as a share of what was gained since the first, are equal, and the later wins
@@ -285,30 +283,20 @@ class _State:
         flat = {f"{part}.{name}": t for part, tensors in self.tensors().items() for name, t in tensors.items()}
         numbers = {name: getattr(self, name) for name in NUMBERS}
         metadata = {"header": json.dumps(header), "numbers": json.dumps(numbers)}
-        with replacing(path) as partial:
-            save_file({name: tensor.cpu().clone().contiguous() for name, tensor in flat.items()}, partial, metadata)
+        save_tensors(path, flat, metadata)
 
     def load(self, path: Path, header: dict[str, Any], *, any_seed: bool) -> None:
         """Go on from a checkpoint of the same training."""
         parts: dict[str, dict[str, Tensor]] = {name: {} for name in self.tensors()}
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata()
-                found, numbers = json.loads(metadata["header"]), json.loads(metadata["numbers"])
-                for key in file.keys():  # noqa: SIM118  # a file, not a dict
-                    part, name = key.split(".", 1)
-                    parts[part][name] = file.get_tensor(key)
-        except (SafetensorError, KeyError, TypeError) as error:
-            fix = "Name another file, or delete this one."
-            raise ValueError(_checks.message("a checkpoint of a training", f"{path} ({error!r})", fix)) from error
-        same = {key: header[key] for key in header if key != "versions"}
-        if not any_seed:
-            same["seed"], found["seed"] = self.seed, numbers["seed"]
-        for key, value in same.items():
-            if found[key] != value:
-                fix = "Use another file, or delete this one to begin again."
-                expected = f"{path} to hold this training, with {key} = {value!r}"
-                raise ValueError(_checks.message(expected, f"{key} = {found[key]!r}", fix))
+        with reading(path, "a checkpoint of a training", "Name another file, or delete this one.") as file:
+            metadata = file.metadata()
+            found, numbers = json.loads(metadata["header"]), json.loads(metadata["numbers"])
+            for key in file.keys():  # noqa: SIM118  # a file, not a dict
+                part, name = key.split(".", 1)
+                parts[part][name] = file.get_tensor(key)
+        same = {key: value for key, value in header.items() if key != "versions"}
+        seed = {} if any_seed else {"seed": self.seed}
+        require_same(same | seed, found | {"seed": numbers["seed"]}, path, "training", "file")
         self.net.load_state_dict(parts["net"])
         self.average.load_state_dict(parts["average"])
         self.best = parts["best"]

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from scoremh import _checks, _random
-from scoremh._transition import check_needs, judge
-from scoremh.types import Acceptance, Point, Proposal, Target, TargetLike
+from scoremh._transition import judge, what_is_known
+from scoremh.types import Acceptance, Point, Proposal, TargetLike
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,10 @@ def disagreement(
         generator: Source of randomness.
 
     Returns:
-        The share of decisions that differ, and what lies behind it. Both rules decide as they do
-        in a kernel.
+        The share of decisions that differ, and what lies behind it. Both decide as in a kernel.
     """
     _checks.events(x)
-    known = Target(target.score, target.log_density, target.support)
-    for rule in (rule_a, rule_b):
-        check_needs(known, proposal, rule)
+    known = what_is_known(target, proposal, rule_a, rule_b)
     needs = proposal.needs | rule_a.needs | rule_b.needs
     generator = _random.resolve(generator, x.device)
     current = Point.at(x, known, needs)
