@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from scoremh import Recipe, plots, score_matching
-from scoremh.experiments import mixture, scores
+from scoremh.experiments import _cells, mixture, scores
 
 
 def test_mixture_measures_weights_and_jumps() -> None:
@@ -68,10 +68,10 @@ def test_scores_fill_in_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "reached on all but" in parts["known"]
     assert "no loss fell so low" in parts["trap"]
     page = (Path(__file__).parent.parent / "docs" / "scores.md").read_text()
-    filled = scores.fill(page, parts)
+    filled = _cells.fill(page, parts)
     assert all(part in filled for part in parts.values())
-    assert scores.fill(filled, parts) == filled
-    assert scores.fill(filled, {"trap": "nothing"}).count("<!-- end -->") == 3
+    assert _cells.fill(filled, parts) == filled
+    assert _cells.fill(filled, {"trap": "nothing"}).count("<!-- end -->") == 3
     scores.pictures(cells, tmp_path, tmp_path)
     for name in ("moons", "pinwheel", "trap"):
         assert (tmp_path / f"scores_{name}.png").read_bytes().startswith(b"\x89PNG")

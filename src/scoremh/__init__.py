@@ -6,7 +6,8 @@ a **kernel**.
 
 from scoremh import datasets, diagnostics, networks, targets
 from scoremh._fitness import DegenerateRuleWarning
-from scoremh.acceptance import Always, Exact, LineIntegral, Taylor
+from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor
+from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
 from scoremh.chains import Chains
 from scoremh.kernel import metropolis_hastings
 from scoremh.proposals import MALA, PCN, RandomWalk
@@ -29,7 +30,9 @@ __all__ = [
     "MALA",
     "PCN",
     "Acceptance",
+    "AcceptanceFit",
     "Always",
+    "BalanceMatching",
     "Chains",
     "DegenerateRuleWarning",
     "DenoisingScoreMatching",
@@ -38,6 +41,7 @@ __all__ = [
     "Fit",
     "ImplicitScoreMatching",
     "Kernel",
+    "Learned",
     "LineIntegral",
     "Move",
     "MultilevelDenoising",
@@ -53,6 +57,7 @@ __all__ = [
     "TuningError",
     "datasets",
     "diagnostics",
+    "fit_acceptance",
     "fit_score",
     "metropolis_hastings",
     "networks",

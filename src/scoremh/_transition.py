@@ -7,28 +7,31 @@ from torch import Tensor
 
 from scoremh import _checks
 from scoremh._algebra import rows_finite
-from scoremh.types import Acceptance, DecidingAcceptance, Need, Point, Proposal, Target, TargetLike
+from scoremh.types import Acceptance, DecidingAcceptance, InformedAcceptance, Need, Point, Proposal, Target, TargetLike
 
 
-def what_is_known(target: TargetLike, proposal: Proposal, *rules: Acceptance) -> Target:
-    """Return the target, having refused one that lacks what the proposal or a rule needs, and parts that are none."""
+def what_is_known(target: TargetLike, proposal: Proposal, rule: Acceptance | None = None) -> Target:
+    """Return what proposal and rule know of p, having refused parts that are none, or that lack what they need."""
     fix = "Wrap a score as Target(score=...), a log density as targets.from_log_density(...)."
     _checks.kind(target, TargetLike, "a Target", fix)
     _checks.kind(proposal, Proposal, "a Proposal", "Pass MALA(0.1), for example.")
-    for rule in rules:
+    if rule is not None:
         _checks.kind(rule, Acceptance, "an Acceptance", "Pass LineIntegral(), for example.")
     if target.score is None and target.log_density is None:
         fix = "Pass Target(score=...) or Target(log_density=...), or one of scoremh.targets."
         raise ValueError(_checks.message("a target with a score or a log density", "a target with neither", fix))
-    parts: tuple[Proposal | Acceptance, ...] = (proposal, *rules)
+    known = Target(target.score, target.log_density, target.support)
+    if isinstance(rule, InformedAcceptance):
+        known = rule.known(known, proposal)
+    parts: tuple[Proposal | Acceptance, ...] = (proposal,) if rule is None else (proposal, rule)
     for part in parts:
-        if target.log_density is None and "log_density" in part.needs:
+        if known.log_density is None and "log_density" in part.needs:
             fix = "Use LineIntegral(), which integrates the score, or give the target a log_density."
             raise ValueError(_checks.message(f"a target with a log_density, which {part} needs", "a score only", fix))
-        if target.score is None and part.needs & {"score", "inner_score"}:
+        if known.score is None and part.needs & {"score", "inner_score"}:
             fix = "Use RandomWalk(std) with Exact(), or targets.from_log_density(log_density) for a score by autograd."
             raise ValueError(_checks.message(f"a target with a score, which {part} needs", "a log density only", fix))
-    return Target(target.score, target.log_density, target.support)
+    return known
 
 
 def judge(

@@ -89,4 +89,7 @@ class _Counted:
 
 def _target_rate(proposal: Proposal, acceptance: Acceptance) -> float | None:
     rates = getattr(proposal, "optimal_rates", None)
-    return rates[acceptance.balance] if rates and isinstance(acceptance, RatioRule) else None
+    if not rates or not isinstance(acceptance, RatioRule):
+        return None
+    rate: float = rates["barker" if acceptance.balance == "direct" else acceptance.balance]
+    return rate

@@ -12,10 +12,9 @@ have no width in some direction. The others estimate the score of the samples bl
 """
 
 import inspect
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,13 +22,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scoremh import _checks, _random, networks
+from scoremh import _checks, _random
 from scoremh._algebra import inner, per_chain
-from scoremh._files import reading, save_tensors
 from scoremh._support import Box
 from scoremh.networks import AtLevel, NoiseConditionalMLP, ScoreMLP, Standardized
 from scoremh.networks.wrappers import WHITENED
-from scoremh.training import Fit, Loss, Recipe, split, train, versions
+from scoremh.training import Fit, Loss, Recipe, load_fit, save_fit, split, train
 
 EXACT_TRACE = 32  # coordinates up to which a held-out trace is summed exactly; beyond, it is estimated
 # An implicit loss below -d times this, at unit scale, is taken for unbounded: in a plane, 4 % wide samples have it.
@@ -234,11 +232,8 @@ class ScoreFit(Fit):
 
     def save(self, path: str | Path) -> None:
         """Write a safetensors file, whose header says in JSON what was fitted and how."""
-        header = {name: getattr(self, name) for name in ("history", "seed", "seconds", "best", "level", "loss")}
-        header |= {"recipe": asdict(self.recipe), "net": networks.describe(self.net), "versions": versions()}
-        tensors = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
-        tensors |= {"support.low": self.support.low, "support.high": self.support.high}
-        save_tensors(Path(path), tensors, {"scoremh.ScoreFit": json.dumps(header)})
+        box = {"support.low": self.support.low, "support.high": self.support.high}
+        save_fit(self, path, {"level": self.level, "loss": self.loss}, box)
 
     @classmethod
     def load(cls, path: str | Path, net: nn.Module | None = None) -> "ScoreFit":
@@ -248,16 +243,8 @@ class ScoreFit(Fit):
             path: The file.
             net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
         """
-        with reading(path, "a file with a learned score", "ScoreFit.save writes such files.") as file:
-            header = json.loads(file.metadata()["scoremh.ScoreFit"])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # a file, not a dict
-        network = networks.build(header.pop("net"), net)
-        weights = {name.removeprefix("net."): t for name, t in tensors.items() if name.startswith("net.")}
-        network.to(next(iter(weights.values())).dtype).load_state_dict(weights)
-        network.requires_grad_(False).eval()
-        support = Box(tensors["support.low"], tensors["support.high"])
-        del header["versions"]
-        return cls(network, support=support, recipe=Recipe(**header.pop("recipe")), **header)
+        fields, tensors = load_fit(path, cls.__name__, net)
+        return cls(**fields, support=Box(tensors["support.low"], tensors["support.high"]))
 
 
 def fit_score(

@@ -9,6 +9,7 @@ import json
 import math
 import platform
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from scoremh import _checks, _progress, _random
+from scoremh import _checks, _progress, _random, networks
 from scoremh._files import fingerprint, reading, require_same, save_tensors
 
 SAVE_SECONDS = 10.0  # between two checkpoints
@@ -35,6 +36,17 @@ class Loss(Protocol):
 
     def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the mean loss over a batch, differentiable in the weights."""
+        ...
+
+
+@runtime_checkable
+class DetailedLoss(Loss, Protocol):
+    """A loss of several parts, which may change as a training goes on."""
+
+    def terms(
+        self, net: nn.Module, x: Tensor, *, progress: float, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Return "loss" and what else to record of a batch, after this share of the training."""
         ...
 
 
@@ -96,7 +108,7 @@ class Fit:
 
     Args:
         net: Ready to use: no gradients, evaluation mode.
-        history: From "step", "loss", "held_out" and "rate" to a number per look.
+        history: From "step", "loss", "held_out" and "rate", and the parts of a `DetailedLoss`, to a number per look.
         recipe: How it was trained.
         seed: Of the training's own generator.
         seconds: Time it took.
@@ -125,6 +137,33 @@ class Fit:
 def versions() -> dict[str, str]:
     """Return the versions that a file records."""
     return {"python": platform.python_version(), "torch": torch.__version__, "scoremh": version("scoremh")}
+
+
+def save_fit(fit: Fit, path: str | Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file, whose header says in JSON what was fitted and how, with more of both."""
+    own = {name: getattr(fit, name) for name in ("history", "seed", "seconds", "best")}
+    own |= {"recipe": asdict(fit.recipe), "net": networks.describe(fit.net), "versions": versions()}
+    weights = {f"net.{name}": tensor for name, tensor in fit.net.state_dict().items()}
+    save_tensors(Path(path), weights | dict(tensors), {f"scoremh.{type(fit).__name__}": json.dumps(own | dict(header))})
+
+
+def load_fit(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read what `save_fit` wrote: the fields of the fit, and the tensors that are no weights; no code is run.
+
+    Args:
+        path: The file.
+        kind: The class that was saved.
+        net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
+    """
+    with reading(path, f"a file of a {kind}", f"{kind}.save writes such files.") as file:
+        fields = json.loads(file.metadata()[f"scoremh.{kind}"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # a file, not a dict
+    network = networks.build(fields["net"], net)
+    weights = {name.removeprefix("net."): tensors.pop(name) for name in list(tensors) if name.startswith("net.")}
+    network.to(next(iter(weights.values())).dtype).load_state_dict(weights)
+    network.requires_grad_(False).eval()
+    del fields["versions"]
+    return fields | {"net": network, "recipe": Recipe(**fields["recipe"])}, tensors
 
 
 def train(
@@ -233,23 +272,30 @@ class _State:
 
     def advance(self, loss: Loss, samples: Tensor, steps: int) -> None:
         """Make some optimiser steps."""
-        total = torch.zeros((), device=samples.device)
+        totals: dict[str, Tensor] = {}
         for _ in range(steps):
             for group in self.optimiser.param_groups:
                 group["lr"] = self.rate()
             rows = torch.randint(len(samples), (self.recipe.batch,), generator=self.generator, device=samples.device)
-            value = loss.loss(self.net, samples[rows], generator=self.generator)
+            terms = self.terms(loss, samples[rows])
             self.optimiser.zero_grad()
-            value.backward()
+            terms["loss"].backward()
             if self.recipe.clip is not None:
                 nn.utils.clip_grad_norm_(self.net.parameters(), self.recipe.clip)
             self.optimiser.step()
             self.average.update_parameters(self.net)
-            total += value.detach()
+            totals = {name: value.detach() + totals.get(name, 0.0) for name, value in terms.items()}
             self.step += 1
-        self.history["loss"].append(float(total) / steps)
+        for name, total in totals.items():
+            self.history.setdefault(name, []).append(float(total) / steps)
         self.history["step"].append(float(self.step))
         self.history["rate"].append(self.rate())
+
+    def terms(self, loss: Loss, x: Tensor) -> dict[str, Tensor]:
+        """Return the loss of a batch, and its parts where it has some."""
+        if isinstance(loss, DetailedLoss):
+            return loss.terms(self.net, x, progress=self.step / self.recipe.steps, generator=self.generator)
+        return {"loss": loss.loss(self.net, x, generator=self.generator)}
 
     def look(self, loss: Loss, held: Tensor, floor: float) -> None:
         """Judge the averaged weights on the held-out samples, and keep them if none were better."""

@@ -141,6 +141,15 @@ class DecidingAcceptance(Acceptance, Protocol):
 
 
 @runtime_checkable
+class InformedAcceptance(Acceptance, Protocol):
+    """A rule that was made for some proposals only, or that knows more of p than the target."""
+
+    def known(self, target: Target, proposal: Proposal) -> Target:
+        """Return the target with what the rule adds to it, or refuse the proposal."""
+        ...
+
+
+@runtime_checkable
 class Step(Protocol):
     """One transition."""
 

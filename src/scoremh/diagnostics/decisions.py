@@ -7,7 +7,7 @@ from torch import Tensor
 
 from scoremh import _checks, _random
 from scoremh._transition import judge, what_is_known
-from scoremh.types import Acceptance, Point, Proposal, TargetLike
+from scoremh.types import Acceptance, Point, Proposal, Target, TargetLike
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,17 @@ def disagreement(
         The share of decisions that differ, and what lies behind it. Both decide as in a kernel.
     """
     _checks.events(x)
-    known = what_is_known(target, proposal, rule_a, rule_b)
-    needs = proposal.needs | rule_a.needs | rule_b.needs
+    knowns = [what_is_known(target, proposal, rule) for rule in (rule_a, rule_b)]
     generator = _random.resolve(generator, x.device)
-    current = Point.at(x, known, needs)
-    candidates = proposal.sample(current, generator=generator)
+    candidates = proposal.sample(Point.at(x, knowns[0], proposal.needs), generator=generator)
     log_uniform = _random.log_uniform((len(x),), x, generator)
-    first, second = (
-        judge(known, needs, proposal, rule, current, candidates, log_uniform)[0].nan_to_num(-torch.inf)
-        for rule in (rule_a, rule_b)
-    )
+
+    def verdict(rule: Acceptance, known: Target) -> Tensor:
+        needs = proposal.needs | rule.needs
+        current = Point.at(x, known, needs)
+        return judge(known, needs, proposal, rule, current, candidates, log_uniform)[0].nan_to_num(-torch.inf)
+
+    first, second = verdict(rule_a, knowns[0]), verdict(rule_b, knowns[1])
     takes = [(log_uniform < log_accept).double() for log_accept in (first, second)]
     return Disagreement(
         rate=float((takes[0] != takes[1]).sum()) / len(x),

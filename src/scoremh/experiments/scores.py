@@ -5,17 +5,13 @@ that are there are not computed again, so that an interrupted run goes on.
 """
 
 import argparse
-import json
 import math
-import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from scoremh import (
@@ -31,7 +27,7 @@ from scoremh import (
     plots,
     targets,
 )
-from scoremh._files import replacing
+from scoremh.experiments._cells import Task, compute, fill, markdown
 from scoremh.networks import AtLevel
 from scoremh.training import Loss
 
@@ -128,26 +124,16 @@ def unknown(dataset: str, loss: str, folder: Path) -> dict[str, Any]:
     return {"loss": float(each.mean()), "error": error, "seconds": fit.seconds, "history": fit.history}
 
 
-def _cell(task: tuple[str, ...], folder: Path) -> dict[str, Any]:
-    torch.set_num_threads(1)
+def _cell(task: Task, folder: Path) -> dict[str, Any]:
     return known(task[1], int(task[2])) if task[0] == "known" else unknown(task[1], task[2], folder)
 
 
-def run(out: Path, *, workers: int) -> dict[str, Any]:
+def run(out: Path, *, workers: int | None = None) -> dict[str, Any]:
     """Compute all cells that are not in the folder yet."""
     out.mkdir(parents=True, exist_ok=True)
-    path, console = out / "scores.json", Console()
-    cells: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    tasks = [("known", law, str(seed)) for law in LAWS for seed in SEEDS]
+    tasks: list[Task] = [("known", law, str(seed)) for law in LAWS for seed in SEEDS]
     tasks += [("unknown", data, loss) for data in DATASETS for loss in LOSSES]
-    missing = [task for task in tasks if " / ".join(task) not in cells]
-    with ProcessPoolExecutor(workers) as pool:
-        for task, cell in zip(missing, pool.map(partial(_cell, folder=out), missing), strict=True):
-            cells[" / ".join(task)] = cell
-            with replacing(path) as partial_:
-                partial_.write_text(json.dumps(cells, indent=1))
-            console.print(" / ".join(task), {name: value for name, value in cell.items() if name != "history"})
-    return cells
+    return compute(tasks, partial(_cell, folder=out), out / "scores.json", workers=workers)
 
 
 def sections(cells: dict[str, Any]) -> dict[str, str]:
@@ -173,30 +159,16 @@ def sections(cells: dict[str, Any]) -> dict[str, str]:
     ]
     trap = "; ".join(stopped) or "no loss fell so low within its steps"
     return {
-        "known": f"{_markdown(rows)}\n\nIn the mean over seeds, {GOAL:.0%} is {reached}.",
-        "unknown": _markdown(table),
+        "known": f"{markdown(rows)}\n\nIn the mean over seeds, {GOAL:.0%} is {reached}.",
+        "unknown": markdown(table),
         "trap": f"On the paper's Pinwheel {trap}.",
     }
-
-
-def fill(page: str, parts: Mapping[str, str]) -> str:
-    """Put the parts into their places, `<!-- name -->` to `<!-- end -->`."""
-    for name, part in parts.items():
-        before, mark, rest = page.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition("<!-- end -->")
-        page = f"{before}{mark}{part}\n{end}{after}"
-    return page
 
 
 def _shown(cell: Mapping[str, Any]) -> str:
     if "diverged" in cell:
         return f"diverged at step {cell['diverged']:,}"
     return f"{cell['loss']:.2f} +- {cell['error']:.2f}"
-
-
-def _markdown(rows: list[list[str]]) -> str:
-    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def pictures(cells: dict[str, Any], out: Path, docs: Path) -> None:
@@ -235,7 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out/scores"), help="folder for fits and results")
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder for the page and its pictures")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="fits at the same time")
+    parser.add_argument("--workers", type=int, help="fits at the same time")
     options = parser.parse_args()
     torch.set_num_threads(1)
     cells = run(options.out, workers=options.workers)

@@ -1,7 +1,22 @@
-"""Networks for scores: the paper's, one that takes the noise level as an input, and their coordinates."""
+"""Networks for scores and acceptance functions: the paper's, their forms, and their coordinates."""
 
 from scoremh.networks.mlp import NoiseConditionalMLP, ScoreMLP
+from scoremh.networks.pairs import AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP
 from scoremh.networks.specs import build, describe
-from scoremh.networks.wrappers import AtLevel, Standardized
+from scoremh.networks.wrappers import AtLevel, StandardInputs, Standardized
 
-__all__ = ["AtLevel", "NoiseConditionalMLP", "ScoreMLP", "Standardized", "build", "describe"]
+__all__ = [
+    "AcceptanceMLP",
+    "Antisymmetric",
+    "AtLevel",
+    "Form",
+    "Free",
+    "NoiseConditionalMLP",
+    "Potential",
+    "PotentialMLP",
+    "ScoreMLP",
+    "StandardInputs",
+    "Standardized",
+    "build",
+    "describe",
+]

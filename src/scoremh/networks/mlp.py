@@ -27,7 +27,8 @@ from scoremh import _checks
 Event = int | tuple[int, ...]
 
 
-def _shape(event: Event) -> tuple[int, ...]:
+def shape_of(event: Event) -> tuple[int, ...]:
+    """Return the shape of one event, given it or its dimension."""
     shape = (event,) if isinstance(event, int) else tuple(event)
     for size in shape:
         _checks.count(size, "event size")
@@ -45,7 +46,7 @@ class ScoreMLP(nn.Module):
     def __init__(self, event: Event, hidden: int = 64) -> None:
         super().__init__()
         _checks.count(hidden, "hidden")
-        self.event, self.hidden = _shape(event), hidden
+        self.event, self.hidden = shape_of(event), hidden
         size = math.prod(self.event)
         self.first, self.second, self.last = nn.Linear(size, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, size)
 
@@ -84,7 +85,7 @@ class NoiseConditionalMLP(nn.Module):
         super().__init__()
         _checks.count(hidden, "hidden")
         _checks.count(layers, "layers")
-        self.event, self.hidden, self.layers = _shape(event), hidden, layers
+        self.event, self.hidden, self.layers = shape_of(event), hidden, layers
         size = math.prod(self.event)
         sizes = [size + 1, *[hidden] * layers]
         self.body = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))

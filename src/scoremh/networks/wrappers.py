@@ -67,6 +67,26 @@ class Standardized(nn.Module):
         return (score.flatten(1) @ self.scale).reshape(x.shape)
 
 
+class StandardInputs(Standardized):
+    """A network of one or more points whose answer is a number per chain: there is nothing to transform back.
+
+    Args:
+        net: The network inside.
+        mean: As for `Standardized`.
+        scale: As for `Standardized`.
+    """
+
+    def forward(self, *points: Float[Tensor, "chain *event"]) -> Float[Tensor, " chain"]:  # type: ignore[override]
+        """Return the answer of the network inside at the points in standard coordinates."""
+        answer: Tensor = self.net(*map(self.standardize, points))
+        return answer
+
+    def logit(self, *points: Float[Tensor, "chain *event"]) -> Float[Tensor, " chain"]:
+        """Return the network's logit, or its answer where it has none."""
+        logit: Tensor = getattr(self.net, "logit", self.net)(*map(self.standardize, points))
+        return logit
+
+
 class AtLevel(nn.Module):
     """A noise-conditional score read at one level: an ordinary score, for a `Target`.
 

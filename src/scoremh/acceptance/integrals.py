@@ -1,28 +1,6 @@
-r"""Acceptance rules a(x', x): exact, always, expanded from the score (Taylor), or integrated from it (line integral).
-
-With `v = x' - x`, every rule but `Always` estimates
-
-    log r(x', x) = D + log q(x | x') - log q(x' | x),    D = log p(x') - log p(x) = int_0^1 s(x + t v) . v dt
-
-and accepts with `min(1, r)` (Metropolis) or `r / (1 + r)` (Barker). Metropolis accepts more at the same law (Peskun).
-
-| rule | D | score calls beside s(x), s(x') | error in the step eps |
-|---|---|---|---|
-| `Exact()` | log p(x') - log p(x) | 0 | 0 |
-| `Taylor(1)` | s(x).v | 0 | eps^2, one-sided |
-| `Taylor(2)` | s(x).v + v.J(x)v / 2 | one JVP | eps^3, one-sided |
-| `Taylor(1, average=True)` | (s(x) + s(x')).v / 2 | 0 | eps^3 |
-| `Taylor(2, average=True)` | the same + v.(J(x) - J(x'))v / 4 | two JVPs | eps^3, twice the constant |
-| `LineIntegral("trapezoid")` | as `Taylor(1, average=True)` | 0 | eps^3 |
-| `LineIntegral("simpson")` | (s(x) + 4 s(x + v/2) + s(x')).v / 6 | 1 | eps^5 |
-| `LineIntegral("gauss", nodes=k)` | Gauss-Legendre | k, in one call | eps^(2k+1) |
-| `LineIntegral("adaptive")` | Romberg, refined where the decision could flip | 1 and a few | as far as it matters |
-
-The one-sided rules are not antisymmetric in (x, x'): they are a Metropolis rule for no density.
-"""
+"""Rules that expand log p around the points (Taylor), or integrate its score between them (line integral)."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +9,6 @@ from typing import ClassVar, Literal, get_args
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from scoremh import _checks
 from scoremh._algebra import (
@@ -42,6 +19,8 @@ from scoremh._algebra import (
     scores_along,
     weighted_sum,
 )
+from scoremh._balance import log_q_ratio
+from scoremh.acceptance.ratio import DensityRule
 from scoremh.types import Balance, Need, Point, Proposal, Target
 
 Rule = Literal["trapezoid", "simpson", "gauss", "adaptive"]
@@ -58,72 +37,8 @@ def _finite(change: Tensor) -> Tensor:
     return change.masked_fill(change.isinf(), math.nan)
 
 
-class RatioRule(ABC):
-    """A rule that estimates the ratio r. A subclass says what D is, in `log_density_change`."""
-
-    balance: Balance
-
-    def __repr__(self) -> str:
-        """Show what differs from the defaults."""
-        return _checks.brief(self)
-
-    @abstractmethod
-    def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
-        """Return D, an estimate of log p(proposed) - log p(current)."""
-
-    def log_ratio(
-        self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
-    ) -> Float[Tensor, " chain"]:
-        """Return log r(proposed, current)."""
-        change = self.log_density_change(current, proposed, target=target)
-        return change + proposal.log_prob(current, given=proposed) - proposal.log_prob(proposed, given=current)
-
-    def log_accept(
-        self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
-    ) -> Float[Tensor, " chain"]:
-        """Return log min(1, r), or log r / (1 + r) under Barker's balance."""
-        return self.log_balanced(self.log_ratio(current, proposed, target=target, proposal=proposal))
-
-    def log_balanced(self, log_ratio: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return log min(1, r), or log r / (1 + r), from log r."""
-        # r = inf would be accepted, but is never a fact about p: it is an overflow somewhere, so it says NaN
-        log_ratio = log_ratio.masked_fill(log_ratio == math.inf, math.nan)
-        return logsigmoid(log_ratio) if self.balance == "barker" else log_ratio.clamp(max=0)
-
-
 @dataclass(frozen=True, repr=False)
-class Exact(RatioRule):
-    """Use the target's log density: ordinary Metropolis-Hastings."""
-
-    needs: ClassVar[frozenset[Need]] = frozenset({"log_density"})
-    balance: Balance = "metropolis"
-
-    def __post_init__(self) -> None:
-        """Refuse bad parameters."""
-        _checks.one_of(self.balance, get_args(Balance), "balance")
-
-    def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
-        """Return log p(proposed) - log p(current)."""
-        assert current.log_density is not None
-        assert proposed.log_density is not None
-        return proposed.log_density - current.log_density
-
-
-@dataclass(frozen=True)
-class Always:
-    """Accept every candidate: with `MALA` this is the unadjusted Langevin algorithm, biased at any step size."""
-
-    needs: ClassVar[frozenset[Need]] = frozenset()
-
-    def log_accept(
-        self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
-    ) -> Float[Tensor, " chain"]:
-        """Return 0."""
-        return proposed.x.new_zeros(len(proposed.x))
-
-
-@dataclass(frozen=True, repr=False)
-class Taylor(RatioRule):
+class Taylor(DensityRule):
     """Expand log p around the current point, or (average) around both: the paper's four rules of Appendix A.
 
     Args:
@@ -159,7 +74,7 @@ class Taylor(RatioRule):
 
 
 @dataclass(frozen=True, repr=False)
-class LineIntegral(RatioRule):
+class LineIntegral(DensityRule):
     """Integrate the score along the straight line from x to x'.
 
     `rule="adaptive"` starts with Simpson's rule and its distance to the trapezoid as an error bound, and doubles the
@@ -232,7 +147,7 @@ class LineIntegral(RatioRule):
         """Return log a, as exactly as the comparison with these uniforms needs it."""
         if self.quadrature is not None:
             return self.log_accept(current, proposed, target=target, proposal=proposal)
-        log_q = proposal.log_prob(current, given=proposed) - proposal.log_prob(proposed, given=current)
+        log_q = log_q_ratio(proposal, current, proposed)
         # Barker accepts where u < r / (1 + r), that is where log r > logit u
         threshold = log_uniform - (-log_uniform.expm1()).log() if self.balance == "barker" else log_uniform
 

@@ -1,0 +1,78 @@
+r"""Detailed balance in terms of what a score knows, for what learns an acceptance and for what judges one.
+
+An acceptance a is balanced for p and q where
+
+    D_a(x', x) = log a(x', x) - log a(x, x')  =  log r(x', x) = log p(x') - log p(x) + log q(x | x') - log q(x' | x)
+
+A score knows no side of it, but the gradient of the right one with respect to (x, x'):
+
+    (-s(x), s(x')) + grad [log q(x | x') - log q(x' | x)]
+
+A network for a is called as `net(proposed, current)` and answers log a; one that has a `log_density` is a potential
+phi, and stands for log r = phi(x') - phi(x) + log q(x | x') - log q(x' | x).
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from scoremh.types import Point, Proposal, Target
+
+
+def log_q_ratio(proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
+    """Return log q(current | proposed) - log q(proposed | current)."""
+    return proposal.log_prob(current, given=proposed) - proposal.log_prob(proposed, given=current)
+
+
+def log_accepts(net: nn.Module, proposed: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log a(x', x) and log a(x, x'), in one forward."""
+    both = getattr(net, "both", None)
+    forth, back = (
+        net(torch.cat([proposed, current]), torch.cat([current, proposed])).chunk(2)
+        if both is None
+        else both(proposed, current)
+    )
+    return forth, back
+
+
+def log_ratio(net: nn.Module, proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
+    """Return the log r that a network stands for."""
+    log_density = getattr(net, "log_density", None)
+    if log_density is not None:
+        change: Tensor = log_density(proposed.x) - log_density(current.x)
+        return change + log_q_ratio(proposal, current, proposed)
+    forth, back = log_accepts(net, proposed.x, current.x)
+    return forth - back
+
+
+def leaf(x: Tensor, target: Target, proposal: Proposal) -> Point:
+    """Return a point with its score, where what the proposal needs of x can be differentiated."""
+    x = x.detach().requires_grad_()
+    with torch.set_grad_enabled(bool(proposal.needs)):
+        return Point.at(x, target, proposal.needs | {"score"})
+
+
+def wanted_gradient(proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, "chain gradient"]:
+    """Return the gradient of log r with respect to (x, x'), flattened; both points are leaves."""
+    assert current.score is not None
+    assert proposed.score is not None
+    gradients = [-current.score.detach(), proposed.score.detach()]
+    with torch.enable_grad():
+        change = log_q_ratio(proposal, current, proposed)
+    if change.requires_grad:
+        of_q = torch.autograd.grad(change.sum(), (current.x, proposed.x), materialize_grads=True)
+        gradients = [s + g for s, g in zip(gradients, of_q, strict=True)]
+    return torch.cat([g.flatten(1) for g in gradients], 1)
+
+
+def probe(proposal: Proposal, event: Sequence[int], like: Tensor) -> list[float]:
+    """Return log q between a few fixed points with fixed scores and densities: what tells two proposals apart."""
+    numbers = torch.arange(1, 1 + 4 * 3 * math.prod(event), dtype=torch.float64).sin().to(like)
+    to, given, score_to, score_given = numbers.reshape(4, 3, *event)
+    densities = numbers[:6].reshape(2, 3)
+    log_q = proposal.log_prob(Point(to, score_to, densities[0]), given=Point(given, score_given, densities[1]))
+    answers: list[float] = log_q.double().tolist()
+    return answers

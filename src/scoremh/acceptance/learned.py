@@ -1,0 +1,88 @@
+"""Rules learned by Score Balance Matching."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from scoremh import _balance, _checks
+from scoremh.acceptance.ratio import RatioRule
+from scoremh.networks import Form
+from scoremh.training import Fit
+from scoremh.types import LogDensityFn, Need, Point, Proposal, Target
+
+LearnedBalance = Literal["direct", "metropolis", "barker"]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Learned(RatioRule):
+    """Accept as a network says that `fit_acceptance` trained.
+
+    A network that was trained for one proposal and step is refused with another. A potential serves all of them: it
+    stands for a log density, is evaluated once per candidate, and its value at the current point is kept.
+
+    Args:
+        net: A fit, its network, or any `net(proposed, current)` that answers log a.
+        balance: "direct" accepts with a(x', x) as it was trained (the paper). "metropolis" and "barker" take
+            a(x', x) / a(x, x') for the ratio r: Metropolis accepts more, and the scale of a does not matter. For an
+            antisymmetric form and a potential "direct" is "barker".
+    """
+
+    net: nn.Module
+    balance: LearnedBalance = "direct"
+
+    def __init__(self, net: nn.Module | Fit, balance: LearnedBalance = "direct") -> None:
+        network = net.net if isinstance(net, Fit) else net
+        _checks.kind(network, nn.Module, "a network for an acceptance", "Pass what fit_acceptance returned.")
+        _checks.one_of(balance, get_args(LearnedBalance), "balance")
+        object.__setattr__(self, "net", network)
+        object.__setattr__(self, "balance", balance)
+
+    def __repr__(self) -> str:
+        """Show the form, a hash of the weights, and the balance."""
+        raw = b"".join(tensor.detach().cpu().numpy().tobytes() for tensor in self.net.state_dict().values())
+        name = f"<{type(self.net).__name__} {hashlib.sha256(raw).hexdigest()[:8]}>"
+        return f"Learned({name})" if self.balance == "direct" else f"Learned({name}, balance={self.balance!r})"
+
+    @property
+    def _log_density(self) -> LogDensityFn | None:
+        own: LogDensityFn | None = getattr(self.net, "log_density", None)
+        return own
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Nothing of the target; a potential is a log density of its own."""
+        return frozenset() if self._log_density is None else frozenset({"log_density"})
+
+    def known(self, target: Target, proposal: Proposal) -> Target:
+        """Return the target with a potential for its log density; refuse a proposal the network was not made for."""
+        made_for = self.net.made_for if isinstance(self.net, Form) else None
+        if made_for is not None:
+            probe = _balance.probe(proposal, made_for.event, next(self.net.parameters()))
+            if not np.allclose(probe, made_for.probe, rtol=1e-4, atol=1e-6):
+                fix = 'Call fit_acceptance again, or use form="potential", which serves every proposal and step.'
+                expected = f"{made_for.proposal}, for which this acceptance was learned"
+                raise ValueError(_checks.message(expected, _checks.named(proposal), fix))
+        own = self._log_density
+        return target if own is None else target._replace(log_density=own)
+
+    def log_ratio(
+        self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
+    ) -> Float[Tensor, " chain"]:
+        """Return log a(x', x) - log a(x, x')."""
+        if self._log_density is None or current.log_density is None or proposed.log_density is None:
+            return _balance.log_ratio(self.net, proposal, current, proposed)
+        change = proposed.log_density - current.log_density
+        return change + _balance.log_q_ratio(proposal, current, proposed)
+
+    def log_accept(
+        self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
+    ) -> Float[Tensor, " chain"]:
+        """Return log a, as trained or balanced."""
+        if self.balance == "direct" and self._log_density is None:
+            log_accept: Tensor = self.net(proposed.x, current.x)
+            return log_accept
+        return super().log_accept(current, proposed, target=target, proposal=proposal)

@@ -1,0 +1,413 @@
+r"""Score Balance Matching: learning an acceptance function from a score alone (the paper's sections 3.3 and 4).
+
+The loss is the mean over pairs (x, x') of
+
+    | grad D_a(x', x) - (-s(x), s(x')) - grad [log q(x | x') - log q(x' | x)] |^2  +  lambda H(a(x', x))
+
+with grad with respect to (x, x'), D_a = log a(x', x) - log a(x, x'), and H(a) = a log a + (1 - a) log(1 - a). The first
+term is 0 where a is balanced, and it does not see the scale of a (Proposition 3): a / M is as good. H, the *negative*
+entropy, is least at a = 1/2, and keeps a free form from sinking to 0. The other forms have no such freedom.
+
+A potential phi stands for D_a = phi(x') - phi(x) + log q(x | x') - log q(x' | x). The proposal's terms cancel, and what
+is left is | grad phi(x) - s(x) |^2 + | grad phi(x') - s(x') |^2: an ordinary regression, on points.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from scoremh import _balance, _checks, _random
+from scoremh._transition import what_is_known
+from scoremh.networks import AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP, StandardInputs
+from scoremh.networks.pairs import MadeFor
+from scoremh.training import Fit, Recipe, load_fit, save_fit, train
+from scoremh.types import Point, Proposal, Target, TargetLike
+
+Pairs = Literal["independent", "proposed", "mixed"]
+FormName = Literal["free", "antisymmetric", "potential"]
+FORMS: Mapping[str, type[Form]] = {"free": Free, "antisymmetric": Antisymmetric, "potential": Potential}
+RECIPE = Recipe(batch=256, rate=4e-3)  # more and larger steps than a score's: every pair has 2 d numbers to learn from
+SURE = 1e-6  # log a above -SURE is taken as this far from 0, where H is 0 and its parts are not finite
+
+
+@dataclass(frozen=True)
+class BalanceMatching:
+    """The loss, and how its pairs are drawn.
+
+    Args:
+        entropy: lambda, the weight of H. Only the free form needs one.
+        clip: C, the largest norm of a gradient, per pair: both sides of the regression are scaled down to it. None
+            takes them as they are.
+        pairs: How x' is drawn. "proposed": from q(. | x), where a chain will ask. "independent" (the paper's
+            Algorithm 2): `x' = alpha v' + (1 - alpha) y` with another sample y and v' from q(. | y). "mixed": half of
+            each.
+        alpha: Of independent pairs: a number, or values reached one after the other at equal times of a training,
+            with straight lines between.
+        all_pairs: Cross the first half of a batch with the x' drawn from the second (the paper's Algorithm 1), rather
+            than one x' for every x. For independent pairs.
+    """
+
+    entropy: float = 0.0
+    clip: float | None = None
+    pairs: Pairs = "proposed"
+    alpha: float | tuple[float, ...] = (0.0, 1.0)
+    all_pairs: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        if isinstance(self.entropy, bool) or not 0 <= self.entropy < math.inf:
+            raise ValueError(_checks.message("entropy of 0 or more", self.entropy, "The paper's lambda is 1 or 2."))
+        if self.clip is not None:
+            _checks.positive(self.clip, "clip")
+        _checks.one_of(self.pairs, get_args(Pairs), "pairs")
+        values = self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
+        if not values or not all(0 <= value <= 1 for value in values):
+            fix = "(0.0, 1.0) goes from samples to proposals, as the paper does."
+            raise ValueError(_checks.message("alpha in [0, 1]", self.alpha, fix))
+        if self.all_pairs and self.pairs != "independent":
+            fix = 'Use pairs="independent": crossed pairs are independent.'
+            raise ValueError(_checks.message("all_pairs with independent pairs", f"pairs={self.pairs!r}", fix))
+
+    def alpha_at(self, progress: float) -> float:
+        """Return alpha after this share of a training."""
+        values = self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
+        return float(np.interp(progress, np.linspace(0, 1, len(values)), values))
+
+    def draw(
+        self,
+        target: Target,
+        proposal: Proposal,
+        x: Float[Tensor, "sample *event"],
+        *,
+        progress: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Point, Tensor]:
+        """Return pairs: where a chain would be, as leaves to differentiate at, and x'."""
+        if self.all_pairs:
+            x, others = x.chunk(2)
+            origin = Point.at(others, target, proposal.needs)
+        else:
+            current = _balance.leaf(x, target, proposal)
+            origin = current.map(torch.Tensor.detach)
+            if self.pairs != "proposed":
+                own = len(x) // 2 if self.pairs == "mixed" else 0
+                origin = origin.map(lambda part: torch.cat([part[:own], part[own:].roll(1, 0)]))
+        moved = proposal.sample(origin, generator=generator)
+        if self.pairs != "proposed":
+            alpha = self.alpha_at(progress)
+            blend = alpha * moved + (1 - alpha) * origin.x
+            moved = torch.cat([moved[:own], blend[own:]]) if self.pairs == "mixed" else blend
+        if self.all_pairs:
+            current = _balance.leaf(x.repeat_interleave(len(moved), 0), target, proposal)
+            moved = moved.repeat(len(x), *(1,) * (x.ndim - 1))
+        return current, moved
+
+    def between(
+        self, net: nn.Module, target: Target, proposal: Proposal, current: Point, proposed: Tensor
+    ) -> dict[str, Float[Tensor, ""]]:
+        """Return the terms of the loss, as `terms` does, over pairs that were drawn; `current` are leaves."""
+        if target.support is not None:  # no chain will ask for a there, and the score may be worth nothing
+            inside = target.support(proposed)
+            proposed = torch.where(inside.reshape(-1, *(1,) * (proposed.ndim - 1)), proposed, current.x.detach())
+        learning = torch.is_grad_enabled()
+        there = _balance.leaf(proposed, target, proposal)
+        with torch.enable_grad():
+            if isinstance(net, Potential):
+                given, log_accept = _potential(net, proposal, current, there, learning=learning)
+                wanted = torch.cat([-_score(current).flatten(1), _score(there).flatten(1)], 1)
+            else:
+                given, log_accept = _learned(net, current, there, learning=learning)
+                wanted = _balance.wanted_gradient(proposal, current, there)
+        weight = torch.ones_like(log_accept) if target.support is None else inside.to(log_accept)
+        total = weight.sum().clamp_min(1)
+        clipped = torch.zeros_like(weight)
+        if self.clip is not None:
+            factors = [(self.clip / side.detach().norm(dim=1)).clamp(max=1) for side in (given, wanted)]
+            given, wanted = (side * factor[:, None] for side, factor in zip((given, wanted), factors, strict=True))
+            clipped = (torch.minimum(*factors) < 1).to(weight)
+        sure = log_accept.clamp(max=-SURE)
+        rest = -sure.expm1()
+        each = {
+            "balance": (given - wanted).square().sum(1),
+            "entropy": sure * sure.exp() + rest * rest.log(),
+            "acceptance": log_accept.detach().exp(),
+            "clipped": clipped,
+        }
+        terms = {name: (weight * value).sum() / total for name, value in each.items()}
+        loss = terms["balance"] + self.entropy * terms["entropy"] if self.entropy else terms["balance"]
+        return {"loss": loss, **terms}
+
+    def terms(
+        self,
+        net: nn.Module,
+        target: Target,
+        proposal: Proposal,
+        x: Float[Tensor, "sample *event"],
+        *,
+        progress: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Float[Tensor, ""]]:
+        """Draw pairs and return the terms of their loss.
+
+        Args:
+            net: Answers log a as `net(proposed, current)`, or is a `Potential`. A potential learns from points, and a
+                pair has two: it takes half as many pairs.
+            target: Its score is what is matched.
+            proposal: q, whose `log_prob` is differentiated.
+            x: Samples.
+            progress: Share of the training that is done, for alpha.
+            generator: Source of randomness.
+
+        Returns:
+            "loss", which is "balance" + lambda "entropy"; "acceptance", the mean of a(x', x); "clipped", the share of
+            pairs with a gradient beyond C. Pairs with x' outside the support do not count.
+        """
+        if isinstance(net, Potential) and not self.all_pairs:
+            x = x[: -(-len(x) // 2)]
+        current, proposed = self.draw(target, proposal, x, progress=progress, generator=generator)
+        return self.between(net, target, proposal, current, proposed)
+
+
+def _score(point: Point) -> Tensor:
+    assert point.score is not None
+    return point.score.detach()
+
+
+def _learned(net: nn.Module, current: Point, proposed: Point, *, learning: bool) -> tuple[Tensor, Tensor]:
+    """Return grad D_a, and log a(x', x)."""
+    forth, back = _balance.log_accepts(net, proposed.x, current.x)
+    gradients = torch.autograd.grad((forth - back).sum(), (current.x, proposed.x), create_graph=learning)
+    return torch.cat([gradient.flatten(1) for gradient in gradients], 1), forth
+
+
+def _potential(
+    net: Potential, proposal: Proposal, current: Point, proposed: Point, *, learning: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of phi(x') - phi(x), and log a(x', x) by Barker's rule."""
+    points = torch.cat([current.x, proposed.x]).detach().requires_grad_()
+    phi = net.log_density(points)
+    (gradient,) = torch.autograd.grad(phi.sum(), points, create_graph=learning)
+    before, after = phi.chunk(2)
+    with torch.no_grad():
+        change = _balance.log_q_ratio(proposal, current, proposed)
+    at_current, at_proposed = gradient.flatten(1).chunk(2)
+    return torch.cat([-at_current, at_proposed], 1), nn.functional.logsigmoid(after - before + change)
+
+
+class Preset(NamedTuple):
+    """A row of the paper's Table 3: the free form, all pairs, Adam at a constant rate, nothing standardised.
+
+    The paper gives neither the size of a batch nor C. An epoch of its Algorithm 2 is one step, here on 16 x 16 pairs,
+    and nothing is clipped.
+    """
+
+    hidden: int
+    blocks: int
+    steps: int
+    entropy: float
+    rate: float = 5e-4
+
+    def network(self, event: tuple[int, ...], generator: torch.Generator | None = None) -> AcceptanceMLP:
+        """Make the row's network."""
+        with _random.weights(generator):
+            return AcceptanceMLP(event, self.hidden, self.blocks)
+
+    @property
+    def matching(self) -> BalanceMatching:
+        """The row's loss."""
+        return BalanceMatching(self.entropy, pairs="independent", all_pairs=True)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The row as a recipe: no averaging, no clipping, no early stop."""
+        options = {"batch": 32, "schedule": "constant", "average": 0.0, "clip": None, "patience": None}
+        return Recipe(self.steps, rate=self.rate, check_every=min(200, self.steps), **options)  # type: ignore[arg-type]
+
+
+PRESETS = {
+    "moons": Preset(256, 3, 1000, 2.0),
+    "pinwheel": Preset(256, 4, 200, 2.0),
+    "s_curve": Preset(512, 4, 200, 2.0),
+    "swiss_roll": Preset(512, 4, 200, 1.0),
+}
+
+
+@dataclass(eq=False, repr=False)
+class AcceptanceFit(Fit):
+    """A learned acceptance function. `Learned(fit)` is the rule it makes.
+
+    Args:
+        net: A `Free`, `Antisymmetric` or `Potential` form, in the coordinates of the samples.
+        history: From "step", "loss", "held_out", "rate", "balance", "entropy", "acceptance" and "clipped" to a number
+            per look.
+        recipe: How it was trained.
+        seed: Of the training's own generator.
+        seconds: Time it took.
+        best: Step whose weights these are.
+        loss: What was minimised, as text.
+        proposal: What it was trained with, as text.
+    """
+
+    net: Form
+    loss: str
+    proposal: str
+
+    def __repr__(self) -> str:
+        """Say what was learned, for which proposal, how long it took, and how well it went."""
+        serves = "any proposal, trained with" if self.net.made_for is None else "no other proposal than"
+        clipped = f", {self.history['clipped'][-1]:.1%} of gradients clipped" if self.history["clipped"][-1] else ""
+        return (
+            f"{type(self.net).__name__.lower()} acceptance by {self.loss}, for {serves} {self.proposal}\n"
+            f"{super().__repr__()}\nmean acceptance {self.history['acceptance'][-1]:.3f}{clipped}"
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file, whose header says in JSON what was fitted and how."""
+        save_fit(self, path, {"loss": self.loss, "proposal": self.proposal}, {})
+
+    @classmethod
+    def load(cls, path: str | Path, net: nn.Module | None = None) -> "AcceptanceFit":
+        """Read what `save` wrote; no code in the file is run.
+
+        Args:
+            path: The file.
+            net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
+        """
+        fields, _ = load_fit(path, cls.__name__, net)
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """The loss for one target and one proposal, as `train` takes it."""
+
+    matching: BalanceMatching
+    target: Target
+    proposal: Proposal
+    probe: list[float]  # of the score: a checkpoint belongs to one
+
+    def __repr__(self) -> str:
+        return f"{self.matching} for {_checks.named(self.proposal)} and a score like {self.probe}"
+
+    def terms(
+        self, net: nn.Module, x: Tensor, *, progress: float, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        return self.matching.terms(net, self.target, self.proposal, x, progress=progress, generator=generator)
+
+    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        with torch.no_grad():  # to judge: no graph of the gradients
+            return self.terms(net, x, progress=1.0, generator=generator)["loss"]
+
+
+def fit_acceptance(
+    target: TargetLike,
+    proposal: Proposal,
+    samples: Tensor,
+    *,
+    form: FormName = "potential",
+    matching: BalanceMatching | None = None,
+    net: nn.Module | None = None,
+    preset: str | None = None,
+    standardize: bool = True,
+    recipe: Recipe | None = None,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+    checkpoint: str | Path | None = None,
+) -> AcceptanceFit:
+    """Learn when to accept: an acceptance function under which a proposal is in detailed balance with a score.
+
+    Args:
+        target: Has the score, and the support outside of which no pair counts.
+        proposal: q; any with a `log_prob` that autograd can differentiate.
+        samples: `(sample, *event)`, of the law the score belongs to.
+        form: "free" (the paper's), "antisymmetric" or "potential".
+        matching: The loss and its pairs; for the free form with an entropy of 2, the paper's most frequent.
+        net: `net(proposed, current)` for log a (free) or for half of the log ratio (antisymmetric), `net(x)` for a
+            potential, trained in place; one for the form if None.
+        preset: A row of the paper's Table 3 by name, instead of form, matching, net, standardize and recipe.
+        standardize: Let the network see coordinates in which the samples have mean 0 and unit covariance.
+        recipe: How to train; `balance_matching.RECIPE` if None.
+        generator: Source of randomness; also of the first weights of a network made here.
+        progress: Show a progress bar.
+        checkpoint: A file from which the same call goes on if it was interrupted.
+
+    Returns:
+        The acceptance function, for `Learned`.
+
+    Example:
+        >>> import torch
+        >>> from scoremh import Learned, RandomWalk, Recipe, fit_acceptance, metropolis_hastings, targets
+        >>> g, law = torch.Generator().manual_seed(0), targets.Gaussian([0.0, 0.0])
+        >>> x, short = law.sample(1000, generator=g), Recipe(steps=20, check_every=10)
+        >>> fit = fit_acceptance(law, RandomWalk(1.0), x, form="antisymmetric", recipe=short, generator=g)
+        >>> kernel = metropolis_hastings(law, RandomWalk(1.0), Learned(fit, balance="metropolis"))
+    """
+    _checks.events(samples, "samples")
+    samples = samples.detach()
+    known = what_is_known(target, proposal)
+    if known.score is None:
+        fix = "Use targets.from_log_density(log_density), or Exact() where there is a density."
+        raise ValueError(_checks.message("a target with a score", "a log density only", fix))
+    _checks.one_of(form, get_args(FormName), "form")
+    for part, kind, name in (
+        (matching, BalanceMatching, "matching"),
+        (net, nn.Module, "net"),
+        (recipe, Recipe, "recipe"),
+    ):
+        if part is not None:
+            _checks.kind(part, kind, f"{name} to be a {kind.__name__}", f"Leave {name} out for a good choice.")
+    event = tuple(samples.shape[1:])
+    if preset is not None:
+        row = _row(preset, matching, net, recipe)
+        form, matching, net, standardize, recipe = (
+            "free",
+            row.matching,
+            row.network(event, generator),
+            False,
+            row.recipe,
+        )
+    if net is None:
+        with _random.weights(generator):
+            net = PotentialMLP(event) if form == "potential" else AcceptanceMLP(event, hidden=128, blocks=2)
+    net.to(samples)
+    if matching is None:
+        matching = BalanceMatching(entropy=2.0 if form == "free" else 0.0)
+    made_for = None
+    if form != "potential":
+        made_for = MadeFor(_checks.named(proposal), list(event), _balance.probe(proposal, event, samples))
+    whole = FORMS[form](StandardInputs.of(net, samples) if standardize else net, made_for)
+    _answers(whole, samples[:2])
+    few = known.score(samples[:4]).detach().double().flatten()[:8].tolist()
+    bound = _Bound(matching, known, proposal, [float(f"{number:.4g}") for number in few])
+    recipe = RECIPE if recipe is None else recipe
+    fit = train(whole, bound, samples, recipe=recipe, generator=generator, progress=progress, checkpoint=checkpoint)
+    return AcceptanceFit(**vars(fit), loss=_checks.named(matching), proposal=_checks.named(proposal))
+
+
+def _row(preset: str, matching: BalanceMatching | None, net: nn.Module | None, recipe: Recipe | None) -> Preset:
+    _checks.one_of(preset, tuple(PRESETS), "preset")
+    if matching is not None or net is not None or recipe is not None:
+        fix = f"Leave the preset out, and start from scoremh.balance_matching.PRESETS[{preset!r}]."
+        raise ValueError(_checks.message("a preset alone", "a preset with a matching, a net or a recipe", fix))
+    return PRESETS[preset]
+
+
+@torch.no_grad()
+def _answers(net: Form, x: Tensor) -> None:
+    """Refuse a network that does not answer with a number per pair, or per point."""
+    points = (x,) if isinstance(net, Potential) else (x, x)
+    called = f"net({', '.join(['x', 'x'][: len(points)])})"
+    try:
+        answer = net(*points)
+    except (RuntimeError, ValueError, TypeError) as error:
+        fix = "net(proposed, current) answers for pairs, net(x) for a potential; check its input size and its dtype."
+        expected = f"{called} to take {_checks.describe(x)}"
+        raise ValueError(_checks.message(expected, f"an error: {error}", fix)) from error
+    _checks.answer(answer, x, x.shape[:1], "net")

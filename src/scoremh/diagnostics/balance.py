@@ -1,0 +1,171 @@
+"""Is a learned acceptance in balance? Its log ratio beside the one the score, or the density, gives.
+
+With D_a = log a(x', x) - log a(x, x'), balance is D_a = log r. A score gives log r by its line integral; where the
+target has a log density as well, that is compared too.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from scoremh import _balance, _checks, _random
+from scoremh._algebra import gauss_legendre, inner, scores_along, weighted_sum
+from scoremh._transition import what_is_known
+from scoremh.types import Need, Point, Proposal, TargetLike
+
+WORST = 5  # pairs shown
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Residuals D_a - log r over pairs, in log units.
+
+    Args:
+        rms: Root of their mean square.
+        bias: Their mean.
+        correlation: Of D_a with log r.
+        worst: The largest, with their signs.
+        worst_pairs: Where they are: `(pair, 2, *event)`, x and x'.
+    """
+
+    rms: float
+    bias: float
+    correlation: float
+    worst: tuple[float, ...]
+    worst_pairs: Tensor
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        return (
+            f"rms {self.rms:.3g}, bias {self.bias:.3g}, correlation {self.correlation:.4f}, worst {self.worst[0]:.3g}"
+        )
+
+
+@dataclass(frozen=True)
+class Distance:
+    """Residuals of the pairs whose distance |x' - x| is between two numbers.
+
+    Args:
+        low: The one.
+        high: The other.
+        pairs: How many there are.
+        rms: Root of the mean square of their residuals.
+        bias: Mean of their residuals.
+    """
+
+    low: float
+    high: float
+    pairs: int
+    rms: float
+    bias: float
+
+
+@dataclass(frozen=True, eq=False)
+class BalanceResidual:
+    """How far detailed balance is from holding. Printing it shows a table by distance.
+
+    Args:
+        integral: Against the line integral of the score.
+        density: Against the target's log density; None where it has none.
+        distances: The residuals against the line integral, by |x' - x|, in groups of equal size.
+        pairs: How many were judged: candidates outside the support are left out.
+    """
+
+    integral: Comparison
+    density: Comparison | None
+    distances: tuple[Distance, ...]
+    pairs: int
+
+    def __str__(self) -> str:
+        """Say it in a few lines."""
+        lines = [f"balance of {self.pairs} pairs, in log units", f"  against the line integral: {self.integral}"]
+        if self.density is not None:
+            lines.append(f"  against the log density:   {self.density}")
+        lines += [
+            f"  |x' - x| in [{d.low:.3g}, {d.high:.3g}]: rms {d.rms:.3g}, bias {d.bias:.3g}" for d in self.distances
+        ]
+        return "\n".join(lines)
+
+
+@torch.inference_mode()
+def balance_residual(
+    net: Any,
+    target: TargetLike,
+    proposal: Proposal,
+    samples: Float[Tensor, "sample *event"],
+    *,
+    nodes: int = 16,
+    groups: int = 5,
+    generator: torch.Generator | None = None,
+) -> BalanceResidual:
+    """Measure how far a learned acceptance is from detailed balance, on pairs it has not seen.
+
+    Args:
+        net: A network that answers log a as `net(proposed, current)`, a potential, or what `fit_acceptance` returned.
+        target: Its score, and its log density where it has one, give the ratio to compare with.
+        proposal: Draws a candidate for every sample.
+        samples: Of the target, and not of the training.
+        nodes: Of the Gauss-Legendre rule that integrates the score.
+        groups: Into how many the pairs are divided by distance.
+        generator: Source of randomness.
+
+    Returns:
+        Residuals in log units: 0.1 is a ratio wrong by a tenth.
+    """
+    _checks.events(samples, "samples")
+    _checks.count(nodes, "nodes")
+    _checks.count(groups, "groups")
+    network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", None)
+    _checks.kind(network, nn.Module, "a network for an acceptance", "Pass what fit_acceptance returned, or its net.")
+    known = what_is_known(target, proposal)
+    if known.score is None:
+        fix = "Use targets.from_log_density(log_density), which has both."
+        raise ValueError(_checks.message("a target with a score", "a log density only", fix))
+    needs: frozenset[Need] = proposal.needs | {"score", "log_density"}  # what the target does not have stays None
+    current = Point.at(samples, known, needs)
+    candidates = proposal.sample(current, generator=_random.resolve(generator, samples.device))
+    if known.support is not None:
+        inside = known.support(candidates)
+        current, candidates = current.map(lambda part: part[inside]), candidates[inside]
+    if len(candidates) < groups:
+        got = f"{len(candidates)} pairs for {groups} groups"
+        raise ValueError(_checks.message("a pair for every group", got, "Bring more samples, or a smaller step."))
+    proposed = Point.at(candidates, known, needs)
+    v = proposed.x - current.x
+    _, places, weights = gauss_legendre(nodes)
+    change = inner(weighted_sum(weights, scores_along(known.score, current.x, v, places)), v)
+    log_q = _balance.log_q_ratio(proposal, current, proposed)
+    learned = _balance.log_ratio(network, proposal, current, proposed)
+    density = None
+    if current.log_density is not None and proposed.log_density is not None:
+        density = _compare(learned, proposed.log_density - current.log_density + log_q, current.x, proposed.x)
+    distance, order = v.flatten(1).norm(dim=1).sort()
+    residual = (learned - change - log_q)[order]
+    parts = zip(distance.tensor_split(groups), residual.tensor_split(groups), strict=True)
+    return BalanceResidual(
+        integral=_compare(learned, change + log_q, current.x, proposed.x),
+        density=density,
+        distances=tuple(Distance(float(d[0]), float(d[-1]), len(d), _rms(r), float(r.mean())) for d, r in parts),
+        pairs=len(v),
+    )
+
+
+def _rms(residual: Tensor) -> float:
+    return math.sqrt(float(residual.double().square().mean()))
+
+
+def _compare(learned: Tensor, true: Tensor, current: Tensor, proposed: Tensor) -> Comparison:
+    residual = learned - true
+    rows = residual.abs().argsort(descending=True)[:WORST]
+    both = torch.stack([learned.double(), true.double()])
+    return Comparison(
+        rms=_rms(residual),
+        bias=float(residual.mean()),
+        correlation=float(torch.corrcoef(both)[0, 1]),
+        worst=tuple(residual[rows].tolist()),
+        worst_pairs=torch.stack([current[rows], proposed[rows]], 1),
+    )

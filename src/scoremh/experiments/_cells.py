@@ -1,0 +1,58 @@
+"""What the experiments share: cells that are computed once, and pages that are filled in from them."""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from scoremh._files import replacing
+
+Task = tuple[str, ...]
+SEPARATOR = " / "
+
+
+def compute(
+    tasks: Sequence[Task], cell: Callable[[Task], dict[str, Any]], path: Path, *, workers: int | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return the cells of all tasks, by their names: those in the file, and the others, in order, computed now.
+
+    Args:
+        tasks: What to compute; a task is named by its words.
+        cell: Computes one, in a process of its own with one thread.
+        path: A JSON file that every cell is added to when it is done, so that an interrupted run goes on.
+        workers: Cells at the same time; as many as there are cores if None.
+    """
+    cells: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    missing = [task for task in tasks if SEPARATOR.join(task) not in cells]
+    console = Console()
+    with ProcessPoolExecutor(workers or os.cpu_count(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        running = {pool.submit(cell, task): task for task in missing}
+        for done in as_completed(running):
+            name = SEPARATOR.join(running[done])
+            cells[name] = done.result()
+            with replacing(path) as partial:
+                partial.write_text(json.dumps(cells, indent=1))
+            console.print(
+                name, {key: value for key, value in cells[name].items() if not isinstance(value, list | dict)}
+            )
+    return cells
+
+
+def fill(page: str, parts: Mapping[str, str]) -> str:
+    """Put the parts into their places, `<!-- name -->` to `<!-- end -->`."""
+    for name, part in parts.items():
+        before, mark, rest = page.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        page = f"{before}{mark}{part}\n{end}{after}"
+    return page
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table, its first row the head."""
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,174 @@
+r"""Networks for acceptance functions: the paper's, and the three forms in which one can be learned.
+
+A form answers `log a(x', x)` as `form(proposed, current)`:
+
+| form | log a(x', x) | D_a = log a(x', x) - log a(x, x') |
+|---|---|---|
+| `Free` (the paper's) | logsigmoid f(x', x) | any; its scale is free |
+| `Antisymmetric` | logsigmoid g, with g = f(x', x) - f(x, x') | g |
+| `Potential` | logsigmoid g, with g = phi(x') - phi(x) + log q(x \| x') - log q(x' \| x) | g |
+
+The first two belong to one proposal and its step. A potential is a log density up to a constant: it serves all.
+"""
+
+import math
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import gelu, logsigmoid, silu
+
+from scoremh import _checks
+from scoremh.networks.mlp import Event, shape_of
+
+Points = Float[Tensor, "chain *event"]
+PerChain = Float[Tensor, " chain"]
+
+
+class _Residual(nn.Module):
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)
+
+    def forward(self, y: Tensor) -> Tensor:
+        change: Tensor = self.second(gelu(self.first(y)))
+        return y + change
+
+
+class AcceptanceMLP(nn.Module):
+    """The paper's acceptance network: the pair in one vector, residual blocks, GELU, and a sigmoid.
+
+    The paper puts a GELU between the last layer and the sigmoid, which would keep every acceptance above .458; here it
+    comes before the last layer. The sigmoid is never taken: `forward` is the logsigmoid of `logit`.
+
+    Args:
+        event: Shape of one event, or its dimension.
+        hidden: Width of all layers.
+        blocks: Residual blocks, of two layers each.
+    """
+
+    def __init__(self, event: Event, hidden: int = 256, blocks: int = 3) -> None:
+        super().__init__()
+        _checks.count(hidden, "hidden")
+        _checks.count(blocks, "blocks")
+        self.event, self.hidden, self.blocks = shape_of(event), hidden, blocks
+        self.first = nn.Linear(2 * math.prod(self.event), hidden)
+        self.body = nn.Sequential(*(_Residual(hidden) for _ in range(blocks)))
+        self.last = nn.Linear(hidden, 1)
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The arguments that make such a network again."""
+        return {"event": list(self.event), "hidden": self.hidden, "blocks": self.blocks}
+
+    def logit(self, proposed: Points, current: Points) -> PerChain:
+        """Return log a - log (1 - a)."""
+        y = self.first(torch.cat([proposed.flatten(1), current.flatten(1)], 1))
+        logit: Tensor = self.last(gelu(self.body(y)))
+        return logit.squeeze(1)
+
+    def forward(self, proposed: Points, current: Points) -> PerChain:
+        """Return log a(proposed, current)."""
+        return logsigmoid(self.logit(proposed, current))
+
+
+class PotentialMLP(nn.Module):
+    """A log density up to a constant, `phi(x) = net(x) - |x|^2 / 2`: a standard normal before it is trained.
+
+    Args:
+        event: Shape of one event, or its dimension.
+        hidden: Width of the hidden layers.
+        layers: Number of hidden layers.
+    """
+
+    def __init__(self, event: Event, hidden: int = 128, layers: int = 3) -> None:
+        super().__init__()
+        _checks.count(hidden, "hidden")
+        _checks.count(layers, "layers")
+        self.event, self.hidden, self.layers = shape_of(event), hidden, layers
+        sizes = [math.prod(self.event), *[hidden] * layers]
+        self.body = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.last = nn.Linear(hidden, 1, bias=False)  # a constant changes nothing
+        nn.init.zeros_(self.last.weight)
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The arguments that make such a network again."""
+        return {"event": list(self.event), "hidden": self.hidden, "layers": self.layers}
+
+    def forward(self, x: Points) -> PerChain:
+        """Return phi(x)."""
+        flat = y = x.flatten(1)
+        for layer in self.body:
+            y = silu(layer(y))
+        phi: Tensor = self.last(y).squeeze(1)
+        return phi - flat.square().sum(1) / 2
+
+
+class MadeFor(NamedTuple):
+    """The proposal that an acceptance was learned for: what it is called, and what it answers at a few points.
+
+    Args:
+        proposal: Its name and parameters.
+        event: Shape of one event.
+        probe: Its answers: two proposals with the same answers are the same.
+    """
+
+    proposal: str
+    event: list[int]
+    probe: list[float]
+
+
+class Form(nn.Module):
+    """An acceptance function in one of three forms.
+
+    Args:
+        net: What is learned.
+        made_for: The proposal, where the acceptance belongs to one.
+    """
+
+    def __init__(self, net: nn.Module, made_for: MadeFor | None = None) -> None:
+        super().__init__()
+        self.net, self.made_for = net, made_for
+
+
+class Free(Form):
+    """The paper's form: a network for log a itself, `net(proposed, current)`."""
+
+    def forward(self, proposed: Points, current: Points) -> PerChain:
+        """Return log a(proposed, current)."""
+        log_accept: Tensor = self.net(proposed, current)
+        return log_accept
+
+
+class Antisymmetric(Form):
+    """A network for half of the log ratio: the other half is itself, with the points exchanged."""
+
+    def log_ratio(self, proposed: Points, current: Points) -> PerChain:
+        """Return g(proposed, current) = -g(current, proposed)."""
+        half = getattr(self.net, "logit", self.net)
+        forth, back = half(torch.cat([proposed, current]), torch.cat([current, proposed])).chunk(2)
+        ratio: Tensor = forth - back
+        return ratio
+
+    def both(self, proposed: Points, current: Points) -> tuple[PerChain, PerChain]:
+        """Return log a in both orders."""
+        ratio = self.log_ratio(proposed, current)
+        return logsigmoid(ratio), logsigmoid(-ratio)
+
+    def forward(self, proposed: Points, current: Points) -> PerChain:
+        """Return log a(proposed, current)."""
+        return logsigmoid(self.log_ratio(proposed, current))
+
+
+class Potential(Form):
+    """A network for log p up to a constant."""
+
+    def log_density(self, x: Points) -> PerChain:
+        """Return phi(x)."""
+        phi: Tensor = self.net(x)
+        return phi
+
+    forward = log_density
