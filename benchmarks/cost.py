@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 import scoremh
-from benchmarks import losses, timing
+from benchmarks import losses, matching, timing
 from benchmarks.timing import BARE, CASES, STEP_SIZE, Case, Effort, Measured, Ratio
 from scoremh.sampling import blocks
 
@@ -185,7 +185,8 @@ def main() -> None:
             )
     theirs, note = peers(options.peers, quick=options.quick) if options.peers else ({}, "The peers were not asked for.")
     page = report(rows | theirs, note, quick=options.quick)
-    page += losses.section(timing.QUICK if options.quick else timing.FULL)
+    effort = timing.QUICK if options.quick else timing.FULL
+    page += losses.section(effort) + matching.section(effort)
     print(page)
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)

@@ -75,16 +75,6 @@ def measure(size: Size, effort: Effort) -> dict[str, Ratio]:
 
 def section(effort: Effort) -> str:
     """Measure all sizes and return the section of the page."""
-    measured = {size: measure(size, effort) for size in SIZES}
-    rows = [["CPU time in steps of denoising", *(size.label for size in SIZES), "at most"]]
-    rows.append(["---"] * len(rows[0]))
-    for name in measured[SIZES[0]]:
-        limit = AT_MOST.get(name)
-        cells = []
-        for size in SIZES:
-            low, median, high = measured[size][name]
-            above = limit is not None and round(median, 2) > limit
-            cells.append(f"{f'**{median:.2f}**' if above else f'{median:.2f}'} ({low:.2f} to {high:.2f})")
-        rows.append([name, *cells, "" if limit is None else f"{limit:g}"])
-    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    measured = {size.label: measure(size, effort) for size in SIZES}
+    table = timing.table("CPU time in steps of denoising", measured, AT_MOST)
     return SECTION.format(batch=BATCH, rounds=effort.rounds, table=table)

@@ -142,3 +142,17 @@ def ratio(seconds: list[float], base: list[float], *, less: float = 0.0) -> Rati
 def microseconds(seconds: list[float], steps: int) -> float:
     """Return the median over rounds of what one of the steps took."""
     return 1e6 * statistics.median(seconds) / steps
+
+
+def table(head: str, measured: Mapping[str, Mapping[str, Ratio]], at_most: Mapping[str, float]) -> str:
+    """Return the ratios of all alternatives (rows) in all cases (columns) as a table; bold is above the limit."""
+    rows = [[head, *measured, "at most"]]
+    rows.append(["---"] * len(rows[0]))
+    for name in next(iter(measured.values())):
+        limit, cells = at_most.get(name), []
+        for case in measured.values():
+            low, median, high = case[name]
+            above = limit is not None and round(median, 2) > limit
+            cells.append(f"{f'**{median:.2f}**' if above else f'{median:.2f}'} ({low:.2f} to {high:.2f})")
+        rows.append([name, *cells, "" if limit is None else f"{limit:g}"])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)

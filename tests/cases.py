@@ -3,9 +3,9 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from scoremh import MALA, PCN, Always, Exact, LineIntegral, RandomWalk, Taylor, targets
+from scoremh import MALA, PCN, Always, Exact, Learned, LineIntegral, RandomWalk, Taylor, networks, targets
 from scoremh.types import Acceptance, Point, Proposal, Target, TargetLike
 
 
@@ -51,8 +51,33 @@ EXACT_ON_GAUSSIAN: dict[str, Acceptance] = {
     "taylor-2": Taylor(2),
     "taylor-2-averaged": Taylor(2, average=True),
 }
+
+
+class TowardsZero(nn.Module):
+    """Half of the log ratio of a standard normal under a symmetric proposal, for events of any shape and dtype."""
+
+    def logit(self, proposed: Tensor, current: Tensor) -> Tensor:
+        return (current.flatten(1).square().sum(1) - proposed.flatten(1).square().sum(1)) / 4
+
+    def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
+        return nn.functional.logsigmoid(2 * self.logit(proposed, current))
+
+
+class Normal(nn.Module):
+    """The log density of a standard normal."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -x.flatten(1).square().sum(1) / 2
+
+
+LEARNED: dict[str, Acceptance] = {
+    "learned-free": Learned(networks.Free(TowardsZero())),
+    "learned-free-metropolis": Learned(networks.Free(TowardsZero()), "metropolis"),
+    "learned-antisymmetric": Learned(networks.Antisymmetric(TowardsZero())),
+    "learned-potential": Learned(networks.Potential(Normal()), "metropolis"),
+}
 ONE_SIDED: dict[str, Acceptance] = {"taylor-1": Taylor(1)}
-RULES: dict[str, Acceptance] = EXACT_ON_GAUSSIAN | ONE_SIDED | {"always": Always()}
+RULES: dict[str, Acceptance] = EXACT_ON_GAUSSIAN | ONE_SIDED | LEARNED | {"always": Always()}
 SYMMETRIC = [name for name in EXACT_ON_GAUSSIAN if name != "taylor-2"]
 
 GAUSSIAN = targets.Gaussian(f64(0.5, -0.3), f64([1.0, 0.5], [0.5, 1.5]))

@@ -37,7 +37,7 @@ def public_classes(module: Any) -> set[type]:
     return {
         c
         for name, c in found
-        if c.__module__ == module.__name__ and not name.startswith("_") and not inspect.isabstract(c)
+        if c.__module__.startswith(module.__name__) and not name.startswith("_") and not inspect.isabstract(c)
     }
 
 
@@ -157,7 +157,7 @@ class Spoiled:
 @pytest.mark.parametrize("rule", [rule for rule in RULES if not rule.startswith("exact")])
 @pytest.mark.parametrize("proposal", PLAIN)
 def test_a_broken_score_leaves_chains_where_they_were(proposal: str, rule: str, value: float) -> None:
-    if rule == "always" and proposal != "mala":
+    if (rule == "always" or rule.startswith("learned")) and proposal != "mala":
         pytest.skip("asks no score at all")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DegenerateRuleWarning)

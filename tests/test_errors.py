@@ -234,6 +234,31 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
     ),
     "a dict as recipe": ("fit_score(torch.randn(50, 2), recipe={'steps': 3})", "recipe to be a Recipe, got dict"),
     "an array as samples": ("fit_score(torch.randn(50, 2).numpy())", "torch.Tensor, got ndarray of shape (50, 2)"),
+    "a network that answers for coordinates": (
+        "fit_acceptance(Target(lambda x: -x), MALA(0.1), torch.randn(50, 2), net=networks.ScoreMLP(2))",
+        "net(x) to be a float32 tensor of shape (2,)",
+    ),
+    "an unknown form": (
+        "fit_acceptance(Target(lambda x: -x), MALA(0.1), torch.randn(50, 2), form='symmetric')",
+        "form to be one of 'free', 'antisymmetric', 'potential', got 'symmetric'",
+    ),
+    "unknown pairs": (
+        "BalanceMatching(pairs='all')",
+        "pairs to be one of 'independent', 'proposed', 'mixed', got 'all'",
+    ),
+    "a word as matching": (
+        "fit_acceptance(Target(lambda x: -x), MALA(0.1), torch.randn(50, 2), matching='proposed')",
+        "matching to be a BalanceMatching, got str",
+    ),
+    "a function as acceptance": ("Learned(lambda x, y: 0)", "a network for an acceptance, got function"),
+    "an unknown learned balance": (
+        "Learned(networks.AcceptanceMLP(2), 'exact')",
+        "balance to be one of 'direct', 'metropolis', 'barker', got 'exact'",
+    ),
+    "a word for a residual": (
+        "diagnostics.balance_residual('net', Target(lambda x: -x), MALA(0.1), torch.randn(50, 2))",
+        "a network for an acceptance, got",
+    ),
     "a list as covariance": ("MALA(0.1, covariance=[1.0, 2.0])", "got list [1.0, 2.0]. Pass variances of shape (d,)"),
 }
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from scoremh import MALA, PCN, Always, Exact, LineIntegral, RandomWalk, Taylor, _random, metropolis_hastings, targets
 from scoremh._algebra import gauss_legendre, newton_cotes
-from scoremh.acceptance import DensityRule
+from scoremh.acceptance import RatioRule
 from scoremh.types import Point, Target
 from tests.cases import COVARIANCE, EXACT_ON_GAUSSIAN, GAUSSIAN, PROPOSALS, SYMMETRIC, TARGETS, f64, pair
 
@@ -23,7 +23,7 @@ def draws(target: Any, n: int = 200) -> Tensor:
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_rules_agree_with_the_density_on_a_gaussian(name: str, rule: str) -> None:
     proposal, judged = PROPOSALS[name], EXACT_ON_GAUSSIAN[rule]
-    assert isinstance(judged, DensityRule)
+    assert isinstance(judged, RatioRule)
     assert judged.balance != "direct"
     exact = Exact(balance=judged.balance)
     current, proposed, target = pair(proposal, GAUSSIAN, LineIntegral(), draws(GAUSSIAN))
@@ -38,7 +38,7 @@ def test_rules_agree_with_the_density_on_a_gaussian(name: str, rule: str) -> Non
 @pytest.mark.parametrize("target", ["mixture", "banana", "student", "funnel"])
 def test_log_ratio_is_antisymmetric(target: str, rule: str) -> None:
     law, judged, proposal = TARGETS[target], EXACT_ON_GAUSSIAN[rule], PROPOSALS["mala-full"]
-    assert isinstance(judged, DensityRule)
+    assert isinstance(judged, RatioRule)
     current, proposed, known = pair(proposal, law, judged, draws(law))
     there = judged.log_ratio(current, proposed, target=known, proposal=proposal)
     back = judged.log_ratio(proposed, current, target=known, proposal=proposal)
@@ -67,7 +67,7 @@ ORDERS = {  # error of D in the length eps of the step, by Taylor's theorem and 
 }
 
 
-def change_error(rule: DensityRule, eps: float) -> Tensor:
+def change_error(rule: RatioRule, eps: float) -> Tensor:
     """Return the error of D along fixed directions of length eps on a target whose derivatives of all orders matter."""
     law = targets.GaussianMixture(f64(0.6, 0.4), f64([0.8, 0.4], [-0.7, -0.9]))
     x = draws(law, 400)

@@ -15,17 +15,20 @@ from typing import Any
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor
+from torch import Tensor, nn
 
 from scoremh import (
     MALA,
     Always,
     DegenerateRuleWarning,
     Exact,
+    Learned,
     LineIntegral,
     RandomWalk,
+    Target,
     Taylor,
     metropolis_hastings,
+    networks,
     targets,
 )
 from scoremh.diagnostics import stationarity
@@ -70,7 +73,10 @@ CASES = [
         for rule in INTEGRATED
     ),
 ]
-LEVEL = FALSE_ALARM / len(CASES)
+LEARNED = list(
+    product(["mixture", "banana"], ["rw", "mala-full", "pcn"], ["free", "scaled", "antisymmetric", "potential"])
+)
+LEVEL = FALSE_ALARM / (len(CASES) + len(LEARNED))
 
 
 @pytest.mark.slow
@@ -81,6 +87,64 @@ def test_stationary(target: str, proposal: str, rule: str) -> None:
     verdict = stationarity(kernel, law, chains=CHAINS, steps=STEPS, generator=seeded(target, proposal, rule))
     assert verdict.p_value > LEVEL, verdict
     assert verdict.acceptance_rate > 0.05  # a kernel that never moves would pass anything
+
+
+class Ratio(nn.Module):
+    """The exact log ratio of a law and a proposal, or a share of it; as a log acceptance, Barker's divided by M."""
+
+    def __init__(self, law: Any, proposal: Proposal, share: float = 1.0, m: float = 1.0) -> None:
+        super().__init__()
+        self.law, self.proposal, self.share, self.m = law, proposal, share, m
+
+    def logit(self, proposed: Tensor, current: Tensor) -> Tensor:
+        x, y = (Point(z, self.law.score(z)) for z in (current, proposed))
+        back, forth = self.proposal.log_prob(x, given=y), self.proposal.log_prob(y, given=x)
+        ratio: Tensor = self.law.log_density(y.x) - self.law.log_density(x.x) + back - forth
+        return self.share * ratio
+
+    def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
+        return nn.functional.logsigmoid(self.logit(proposed, current)) - math.log(self.m)
+
+
+class LogDensity(nn.Module):
+    def __init__(self, law: Any) -> None:
+        super().__init__()
+        self.law = law
+
+    def forward(self, x: Tensor) -> Tensor:
+        height: Tensor = self.law.log_density(x)
+        return height
+
+
+def learned(form: str, law: Any, proposal: Proposal) -> Learned:
+    """Return a learned rule that has learned all there is."""
+    if form == "potential":
+        return Learned(networks.Potential(LogDensity(law)), "metropolis")
+    if form == "antisymmetric":
+        return Learned(networks.Antisymmetric(Ratio(law, proposal, share=0.5)), "metropolis")
+    return Learned(networks.Free(Ratio(law, proposal, m=1.0 if form == "free" else 2.0)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "proposal", "form"), LEARNED, ids=["-".join(case) for case in LEARNED])
+def test_a_balanced_network_is_stationary(target: str, proposal: str, form: str) -> None:
+    """By the network alone: the target has a score and no density."""
+    law = TARGETS[target]
+    rule = learned(form, law, PROPOSALS[proposal])
+    kernel = build(Target(law.score), PROPOSALS[proposal], rule)
+    verdict = stationarity(kernel, law, chains=CHAINS, steps=STEPS, generator=seeded(target, proposal, form))
+    assert verdict.p_value > LEVEL, verdict
+    assert verdict.acceptance_rate > 0.05
+
+
+@pytest.mark.parametrize("proposal", ["rw", "pcn"])  # MALA's ratio at this step is near 1, and half of it is too
+def test_power_against_a_network_out_of_balance(proposal: str) -> None:
+    """Half of the log ratio: the antisymmetric form of a network that learned too little."""
+    law = TARGETS["mixture"]
+    rule = Learned(networks.Antisymmetric(Ratio(law, PROPOSALS[proposal], share=0.25)))
+    kernel = build(Target(law.score), PROPOSALS[proposal], rule)
+    verdict = stationarity(kernel, law, chains=CHAINS, steps=STEPS, generator=seeded("power", proposal))
+    assert verdict.p_value < 1e-6, verdict
 
 
 class WrongVariance(MALA):

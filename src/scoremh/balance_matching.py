@@ -142,7 +142,7 @@ class BalanceMatching:
         }
         terms = {name: (weight * value).sum() / total for name, value in each.items()}
         loss = terms["balance"] + self.entropy * terms["entropy"] if self.entropy else terms["balance"]
-        return {"loss": loss, **terms}
+        return {"loss": loss} | {name: value.detach() for name, value in terms.items()}
 
     def terms(
         self,
@@ -166,8 +166,8 @@ class BalanceMatching:
             generator: Source of randomness.
 
         Returns:
-            "loss", which is "balance" + lambda "entropy"; "acceptance", the mean of a(x', x); "clipped", the share of
-            pairs with a gradient beyond C. Pairs with x' outside the support do not count.
+            "loss", which is "balance" + lambda "entropy" and can be differentiated; "acceptance", the mean of a(x', x);
+            "clipped", the share of pairs with a gradient beyond C. Pairs with x' outside the support do not count.
         """
         if isinstance(net, Potential) and not self.all_pairs:
             x = x[: -(-len(x) // 2)]

@@ -12,7 +12,7 @@ from torch import Tensor
 from scoremh import _checks, _fitness, _langevin, _random
 from scoremh._algebra import per_chain
 from scoremh._transition import judge, what_is_known
-from scoremh.acceptance import RatioRule
+from scoremh.acceptance import BalancedRule
 from scoremh.types import (
     Acceptance,
     Kernel,
@@ -89,7 +89,7 @@ class _Counted:
 
 def _target_rate(proposal: Proposal, acceptance: Acceptance) -> float | None:
     rates = getattr(proposal, "optimal_rates", None)
-    if not rates or not isinstance(acceptance, RatioRule):
+    if not rates or not isinstance(acceptance, BalancedRule):
         return None
     rate: float = rates["barker" if acceptance.balance == "direct" else acceptance.balance]
     return rate

@@ -24,6 +24,6 @@ The one-sided rules are not antisymmetric in (x, x'): they are a Metropolis rule
 
 from scoremh.acceptance.integrals import LineIntegral, Taylor
 from scoremh.acceptance.learned import Learned
-from scoremh.acceptance.ratio import Always, DensityRule, Exact, RatioRule
+from scoremh.acceptance.ratio import Always, BalancedRule, Exact, RatioRule
 
-__all__ = ["Always", "DensityRule", "Exact", "Learned", "LineIntegral", "RatioRule", "Taylor"]
+__all__ = ["Always", "BalancedRule", "Exact", "Learned", "LineIntegral", "RatioRule", "Taylor"]

@@ -20,7 +20,7 @@ from scoremh._algebra import (
     weighted_sum,
 )
 from scoremh._balance import log_q_ratio
-from scoremh.acceptance.ratio import DensityRule
+from scoremh.acceptance.ratio import RatioRule
 from scoremh.types import Balance, Need, Point, Proposal, Target
 
 Rule = Literal["trapezoid", "simpson", "gauss", "adaptive"]
@@ -38,7 +38,7 @@ def _finite(change: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, repr=False)
-class Taylor(DensityRule):
+class Taylor(RatioRule):
     """Expand log p around the current point, or (average) around both: the paper's four rules of Appendix A.
 
     Args:
@@ -74,7 +74,7 @@ class Taylor(DensityRule):
 
 
 @dataclass(frozen=True, repr=False)
-class LineIntegral(DensityRule):
+class LineIntegral(RatioRule):
     """Integrate the score along the straight line from x to x'.
 
     `rule="adaptive"` starts with Simpson's rule and its distance to the trapezoid as an error bound, and doubles the

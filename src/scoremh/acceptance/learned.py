@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from scoremh import _balance, _checks
-from scoremh.acceptance.ratio import RatioRule
+from scoremh.acceptance.ratio import BalancedRule
 from scoremh.networks import Form
 from scoremh.training import Fit
 from scoremh.types import LogDensityFn, Need, Point, Proposal, Target
@@ -18,7 +19,7 @@ LearnedBalance = Literal["direct", "metropolis", "barker"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Learned(RatioRule):
+class Learned(BalancedRule):
     """Accept as a network says that `fit_acceptance` trained.
 
     A network that was trained for one proposal and step is refused with another. A potential serves all of them: it
@@ -61,7 +62,7 @@ class Learned(RatioRule):
         """Return the target with a potential for its log density; refuse a proposal the network was not made for."""
         made_for = self.net.made_for if isinstance(self.net, Form) else None
         if made_for is not None:
-            probe = _balance.probe(proposal, made_for.event, next(self.net.parameters()))
+            probe = _balance.probe(proposal, made_for.event, next(self.net.parameters(), torch.zeros(())))
             if not np.allclose(probe, made_for.probe, rtol=1e-4, atol=1e-6):
                 fix = 'Call fit_acceptance again, or use form="potential", which serves every proposal and step.'
                 expected = f"{made_for.proposal}, for which this acceptance was learned"

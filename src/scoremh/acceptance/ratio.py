@@ -14,7 +14,7 @@ from scoremh._balance import log_q_ratio
 from scoremh.types import Balance, Need, Point, Proposal, Target
 
 
-class RatioRule(ABC):
+class BalancedRule(ABC):
     """A rule that estimates the ratio r, in `log_ratio`."""
 
     balance: Balance | Literal["direct"]
@@ -42,7 +42,7 @@ class RatioRule(ABC):
         return log_ratio.clamp(max=0) if self.balance == "metropolis" else logsigmoid(log_ratio)
 
 
-class DensityRule(RatioRule):
+class RatioRule(BalancedRule):
     """A rule that estimates D alone: a subclass says how, in `log_density_change`."""
 
     @abstractmethod
@@ -57,7 +57,7 @@ class DensityRule(RatioRule):
 
 
 @dataclass(frozen=True, repr=False)
-class Exact(DensityRule):
+class Exact(RatioRule):
     """Use the target's log density: ordinary Metropolis-Hastings."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"log_density"})

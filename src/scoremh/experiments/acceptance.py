@@ -38,7 +38,7 @@ from scoremh import (
     sample,
     targets,
 )
-from scoremh.acceptance import RatioRule
+from scoremh.acceptance import BalancedRule
 from scoremh.acceptance.learned import LearnedBalance
 from scoremh.balance_matching import PRESETS, RECIPE, FormName, Pairs
 from scoremh.experiments._cells import Task, compute
@@ -56,7 +56,7 @@ PROPOSALS: dict[str, dict[str, Proposal]] = {
     "mixture": {"random walk": RandomWalk(1.7), "MALA": MALA(0.5)},
 }
 REFERENCE = LineIntegral("gauss", nodes=16)
-UNTRAINED: dict[str, RatioRule] = {"Simpson": LineIntegral(), "trapezoid": LineIntegral("trapezoid")}
+UNTRAINED: dict[str, BalancedRule] = {"Simpson": LineIntegral(), "trapezoid": LineIntegral("trapezoid")}
 NORMAL = targets.Gaussian([3.0], [[2.0]])
 WALK = RandomWalk(3.0)
 
@@ -85,7 +85,7 @@ def pairs_of(target: TargetLike, proposal: Proposal, x: Tensor) -> tuple[Point, 
 
 
 @torch.inference_mode()
-def error(rule: RatioRule, target: TargetLike, proposal: Proposal, x: Tensor) -> float:
+def error(rule: BalancedRule, target: TargetLike, proposal: Proposal, x: Tensor) -> float:
     """Return the mean of |a - a_16|, the Metropolis acceptance by a rule and by the line integral with 16 nodes."""
     current, proposed, known = pairs_of(target, proposal, x)
     accept, reference = (

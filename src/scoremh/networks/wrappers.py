@@ -3,6 +3,8 @@
 With `u = W (x - m)` the score of x is `s_x(x) = W^T s_u(u)`. W is one number for all coordinates, or a matrix.
 """
 
+from typing import Self
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -37,7 +39,7 @@ class Standardized(nn.Module):
         self.register_buffer("scale", scale.detach().clone(memory_format=torch.contiguous_format))
 
     @classmethod
-    def of(cls, net: nn.Module, samples: Float[Tensor, "sample *event"]) -> "Standardized":
+    def of(cls, net: nn.Module, samples: Float[Tensor, "sample *event"]) -> Self:
         """Wrap a network in the coordinates of these samples: whitened, or scaled by one number where d is large."""
         exact = samples.detach().double()
         mean = exact.mean(0)

@@ -1,0 +1,666 @@
+"""Score Balance Matching: identities in float64 first, then what training and sampling do with it."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from scoremh import (
+    MALA,
+    PCN,
+    AcceptanceFit,
+    BalanceMatching,
+    Exact,
+    Learned,
+    LineIntegral,
+    Point,
+    RandomWalk,
+    Recipe,
+    Target,
+    _balance,
+    balance_matching,
+    diagnostics,
+    fit_acceptance,
+    metropolis_hastings,
+    networks,
+    sample,
+    targets,
+)
+from scoremh.balance_matching import PRESETS
+from scoremh.networks import AcceptanceMLP, Antisymmetric, Free, Potential, PotentialMLP, StandardInputs
+from scoremh.types import Proposal
+from tests.cases import COVARIANCE, GAUSSIAN, PROPOSALS, TARGETS
+
+MIXTURE = TARGETS["mixture"]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def known(law: Any) -> Target:
+    return Target(law.score, law.log_density, law.support)
+
+
+class Rule(nn.Module):
+    """The exact Metropolis or Barker acceptance of a law and a proposal, divided by M."""
+
+    def __init__(self, law: Any, proposal: Proposal, balance: str, scale: float = 1.0) -> None:
+        super().__init__()
+        self.law, self.proposal, self.balance, self.scale = known(law), proposal, balance, scale
+
+    def ratio(self, proposed: Tensor, current: Tensor) -> Tensor:
+        x, y = (Point.at(z, self.law, frozenset({"score", "log_density"})) for z in (current, proposed))
+        assert x.log_density is not None
+        assert y.log_density is not None
+        return y.log_density - x.log_density + _balance.log_q_ratio(self.proposal, x, y)
+
+    def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
+        ratio = self.ratio(proposed, current)
+        return (logsigmoid(ratio) if self.balance == "barker" else ratio.clamp(max=0)) - math.log(self.scale)
+
+
+class Laplace:
+    """A user's own proposal; nobody wrote its gradient."""
+
+    needs: frozenset[Any] = frozenset()
+
+    def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Tensor:
+        e = torch.empty(2, *at.x.shape, dtype=at.x.dtype).exponential_(generator=generator)
+        return 0.9 * at.x + e[0] - e[1]
+
+    def log_prob(self, to: Point, *, given: Point) -> Tensor:
+        return -(to.x - 0.9 * given.x).abs().sum(1)
+
+
+ALL: dict[str, Proposal] = PROPOSALS | {"laplace": Laplace()}
+
+
+@pytest.mark.parametrize("balance", ["metropolis", "barker"])
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("law", [GAUSSIAN, MIXTURE], ids=["gaussian", "mixture"])
+@pytest.mark.parametrize("pairs", ["independent", "proposed", "mixed"])
+def test_an_exact_acceptance_has_no_loss(pairs: Any, law: Any, name: str, balance: str) -> None:
+    """For Metropolis the kink at r = 1 has measure 0, and no pair falls on it."""
+    x = law.sample(300, generator=seeded())
+    matching = BalanceMatching(pairs=pairs)
+    terms = matching.terms(Rule(law, ALL[name], balance), known(law), ALL[name], x, generator=seeded(1))
+    assert float(terms["balance"]) < 1e-12
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_wrong_acceptance_has_a_loss(name: str) -> None:
+    """The rule of another law, and the one that always accepts."""
+    x = MIXTURE.sample(300, generator=seeded())
+
+    class Always(nn.Module):
+        def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
+            return -(proposed - current).square().sum(1) * 0
+
+    for net in (Rule(GAUSSIAN, ALL[name], "barker"), Always()):
+        terms = BalanceMatching().terms(net, known(MIXTURE), ALL[name], x, generator=seeded(1))
+        assert float(terms["balance"]) > 0.01
+
+
+@pytest.mark.parametrize("name", ["rw", "mala", "pcn"])
+def test_dividing_an_acceptance_by_m_leaves_its_balance(name: str) -> None:
+    """Proposition 3; for any acceptance, not only a balanced one."""
+    x, proposal, wrong = MIXTURE.sample(300, generator=seeded()), PROPOSALS[name], RandomWalk(0.4)
+    losses, entropies = [], []
+    for scale in (1.0, 3.0, 1e6):
+        net = Rule(MIXTURE, wrong if name == "mala" else MALA(0.3), "barker", scale)
+        terms = BalanceMatching(entropy=1.0).terms(net, known(MIXTURE), proposal, x, generator=seeded(1))
+        losses.append(float(terms["balance"]))
+        entropies.append(float(terms["entropy"]))
+    assert losses[0] > 1e-3
+    assert losses[1:] == pytest.approx([losses[0]] * 2, rel=1e-9)
+    assert entropies[1] != pytest.approx(entropies[0], abs=0.01)  # this is what entropy is for
+    assert entropies[2] == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", PROPOSALS)
+@pytest.mark.parametrize("law", ["mixture", "banana"])
+def test_the_wanted_gradient_is_that_of_the_log_ratio(law: str, name: str) -> None:
+    """By central differences of the density and the proposal, through the score where the proposal has one."""
+    target, proposal = known(TARGETS[law]), PROPOSALS[name]
+    x = TARGETS[law].sample(40, generator=seeded())
+    y = proposal.sample(Point.at(x, target, proposal.needs), generator=seeded(1))
+    wanted = _balance.wanted_gradient(proposal, _balance.leaf(x, target, proposal), _balance.leaf(y, target, proposal))
+    ratio, step = Rule(TARGETS[law], proposal, "barker").ratio, 1e-5
+    columns = []
+    for pair in range(2):
+        for coordinate in range(2):
+            shift = torch.zeros(2, 1, 2, dtype=torch.float64)
+            shift[pair, 0, coordinate] = step
+            columns.append((ratio(y + shift[1], x + shift[0]) - ratio(y - shift[1], x - shift[0])) / (2 * step))
+    torch.testing.assert_close(wanted, torch.stack(columns, 1), atol=1e-6, rtol=1e-6)
+
+
+def test_the_gradient_goes_through_a_score_by_autograd() -> None:
+    """MALA's term needs second derivatives of a density given as a function."""
+    target, proposal = targets.from_log_density(MIXTURE.log_density), MALA(0.2)
+    x, y = (MIXTURE.sample(20, generator=seeded(i)) for i in range(2))
+    ours, direct = (
+        _balance.wanted_gradient(proposal, _balance.leaf(x, t, proposal), _balance.leaf(y, t, proposal))
+        for t in (target, known(MIXTURE))
+    )
+    torch.testing.assert_close(ours, direct, atol=1e-10, rtol=1e-10)
+
+
+NETS: dict[str, Any] = {
+    "free": lambda: Free(AcceptanceMLP(2, hidden=8, blocks=2)),
+    "antisymmetric": lambda: Antisymmetric(AcceptanceMLP(2, hidden=8, blocks=2)),
+    "potential": lambda: Potential(shaken(PotentialMLP(2, hidden=8, layers=2))),
+}
+
+
+def shaken(net: nn.Module) -> nn.Module:
+    """Return a network none of whose weights is 0."""
+    for i, weight in enumerate(net.parameters()):
+        nn.init.normal_(weight, std=0.5, generator=seeded(i))
+    return net
+
+
+def made(form: str) -> Any:
+    torch.manual_seed(0)
+    return NETS[form]().double()
+
+
+@pytest.mark.parametrize("form", NETS)
+@pytest.mark.parametrize("options", [{}, {"entropy": 1.5}, {"clip": 2.0}], ids=str)
+def test_the_loss_is_differentiable_in_the_weights(form: str, options: dict[str, float]) -> None:
+    net, proposal = made(form), MALA(0.2)
+    x = MIXTURE.sample(30, generator=seeded())
+    matching = BalanceMatching(**options)  # type: ignore[arg-type]
+
+    def loss() -> Tensor:
+        return matching.terms(net, known(MIXTURE), proposal, x, generator=seeded(1))["loss"]
+
+    weight = next(iter(net.parameters()))
+    (gradient,) = torch.autograd.grad(loss(), weight)
+    step = 1e-6 * torch.randn(weight.shape, generator=seeded(2), dtype=torch.float64)
+    values = []
+    for sign in (1, -1):
+        with torch.no_grad():
+            weight += sign * step
+        values.append(float(loss().detach()))
+        with torch.no_grad():
+            weight -= sign * step
+    if "clip" not in options:  # the factor that clips is not differentiated
+        assert float((gradient * step).sum()) == pytest.approx((values[0] - values[1]) / 2, rel=1e-4)
+    with torch.no_grad():
+        assert float(loss()) == pytest.approx(sum(values) / 2, rel=1e-6)  # judging gives the same number
+
+
+@pytest.mark.parametrize("name", ["rw", "mala-full", "pcn-scaled"])
+def test_the_terms_of_the_proposal_cancel_for_a_potential(name: str) -> None:
+    """Its loss is that of the acceptance it stands for, computed the long way."""
+    net, proposal = made("potential"), PROPOSALS[name]
+
+    class Long(nn.Module):
+        def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
+            x, y = (Point.at(z, known(MIXTURE), proposal.needs) for z in (current, proposed))
+            return logsigmoid(_balance.log_ratio(net, proposal, x, y))
+
+    x, y = (MIXTURE.sample(50, generator=seeded(i)) for i in range(2))
+    short, long = (
+        BalanceMatching(entropy=1.0).between(n, known(MIXTURE), proposal, _balance.leaf(x, known(MIXTURE), proposal), y)
+        for n in (net, Long())
+    )
+    for term in short:
+        torch.testing.assert_close(short[term], long[term], atol=1e-9, rtol=1e-9)
+
+
+def test_forms_are_what_they_say() -> None:
+    x, y = (MIXTURE.sample(50, generator=seeded(i)) for i in range(2))
+    net = made("antisymmetric")
+    ratio = net.log_ratio(y, x)
+    torch.testing.assert_close(ratio, -net.log_ratio(x, y))
+    torch.testing.assert_close(net(y, x), logsigmoid(ratio))
+    forth, back = _balance.log_accepts(net, y, x)
+    torch.testing.assert_close(forth - back, ratio)
+    torch.testing.assert_close(forth.exp() + back.exp(), torch.ones(50, dtype=torch.float64))
+    free = made("free")
+    torch.testing.assert_close(_balance.log_accepts(free, y, x), (free(y, x), free(x, y)))
+
+
+def test_nothing_underflows() -> None:
+    """Acceptances of e^-200 and of 1 - e^-200 in float32 have a finite loss and finite gradients."""
+    inside = AcceptanceMLP(2, hidden=8, blocks=1)
+    net, x = Free(inside), MIXTURE.sample(20, generator=seeded()).float()
+    for logit in (200.0, -200.0):
+        nn.init.constant_(inside.last.bias, logit)
+        assert bool(net(x, x).isfinite().all())
+        terms = BalanceMatching(entropy=1.0).terms(net, known(MIXTURE), RandomWalk(1.0), x, generator=seeded())
+        terms["loss"].backward()
+        assert all(bool(value.isfinite()) for value in terms.values())
+        assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in net.parameters())
+
+
+def test_entropy_is_least_at_a_half() -> None:
+    x = MIXTURE.sample(20, generator=seeded())
+
+    class Constant(nn.Module):
+        def __init__(self, a: float) -> None:
+            super().__init__()
+            self.a = a
+
+        def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
+            return math.log(self.a) + 0 * (proposed - current).sum(1)
+
+    for a in (0.01, 0.5, 0.9):
+        terms = BalanceMatching().terms(Constant(a), known(MIXTURE), RandomWalk(1.0), x, generator=seeded())
+        assert float(terms["entropy"]) == pytest.approx(a * math.log(a) + (1 - a) * math.log(1 - a))
+        assert float(terms["acceptance"]) == pytest.approx(a)
+
+
+class Counting:
+    """A function that counts its calls and the rows it was called with."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.calls, self.rows = function, 0, 0
+
+    def __call__(self, x: Tensor, *more: Tensor) -> Tensor:
+        self.calls, self.rows = self.calls + 1, self.rows + len(x)
+        value: Tensor = self.function(x, *more)
+        return value
+
+
+@pytest.mark.parametrize("pairs", ["independent", "proposed", "mixed"])
+@pytest.mark.parametrize("proposal", [RandomWalk(1.0), MALA(0.2)], ids=repr)
+def test_both_orders_take_one_forward_and_every_point_one_score(pairs: Any, proposal: Proposal) -> None:
+    score, net = Counting(MIXTURE.score), made("antisymmetric")
+    counted = Counting(net.net.logit)
+    net.net.logit = counted
+    x = MIXTURE.sample(64, generator=seeded())
+    BalanceMatching(pairs=pairs).terms(net, Target(score), proposal, x, generator=seeded())
+    assert (counted.calls, counted.rows) == (1, 128)
+    assert score.rows == 128
+
+
+def test_pairs_are_drawn_as_they_are_called() -> None:
+    target, x = known(MIXTURE), MIXTURE.sample(1000, generator=seeded())
+    walk = RandomWalk(0.01)
+
+    def drawn(**options: Any) -> tuple[Tensor, Tensor]:
+        progress = options.pop("progress", 1.0)
+        current, proposed = BalanceMatching(**options).draw(target, walk, x, progress=progress, generator=seeded())
+        return current.x.detach(), proposed
+
+    current, proposed = drawn(pairs="proposed")
+    assert torch.equal(current, x)
+    assert float((proposed - x).abs().max()) < 0.06
+    current, proposed = drawn(pairs="independent", alpha=0.0)
+    assert torch.equal(current, x)
+    assert torch.equal(proposed, x.roll(1, 0))
+    _, early = drawn(pairs="independent", progress=0.0)
+    assert torch.equal(early, x.roll(1, 0))
+    _, late = drawn(pairs="independent", progress=1.0)
+    assert 0 < float((late - x.roll(1, 0)).abs().max()) < 0.06
+    _, mixed = drawn(pairs="mixed", alpha=0.0)
+    near = (mixed - x).norm(dim=1) < 0.06
+    assert bool(near[:500].all())
+    assert float(near[500:].double().mean()) < 0.05
+    current, crossed = drawn(pairs="independent", alpha=0.0, all_pairs=True)
+    assert torch.equal(current.reshape(500, 500, 2)[:, 0], x[:500])
+    assert torch.equal(crossed.reshape(500, 500, 2)[3], x[500:])
+
+
+def test_all_pairs_is_the_mean_over_pairs() -> None:
+    net, proposal, x = made("free"), MALA(0.2), MIXTURE.sample(12, generator=seeded())
+    matching = BalanceMatching(entropy=1.0, pairs="independent", all_pairs=True, alpha=0.0)
+    whole = matching.terms(net, known(MIXTURE), proposal, x, generator=seeded())
+    one = [
+        matching.between(net, known(MIXTURE), proposal, _balance.leaf(a[None], known(MIXTURE), proposal), b[None])
+        for a in x[:6]
+        for b in x[6:]
+    ]
+    for term, value in whole.items():
+        assert float(value.detach()) == pytest.approx(sum(float(terms[term].detach()) for terms in one) / 36)
+
+
+def test_alpha_rises_as_told() -> None:
+    assert [BalanceMatching(alpha=(0.0, 1.0, 1.0)).alpha_at(t) for t in (0.0, 0.25, 0.5, 1.0)] == [0.0, 0.5, 1.0, 1.0]
+    assert BalanceMatching(alpha=0.3).alpha_at(0.9) == 0.3
+
+
+def test_clipping_bounds_both_sides_and_is_counted() -> None:
+    net, x = made("free"), MIXTURE.sample(400, generator=seeded())
+    current = _balance.leaf(x, known(MIXTURE), RandomWalk(1.0))
+    proposed = x.roll(1, 0)
+    wanted = _balance.wanted_gradient(
+        RandomWalk(1.0), current, _balance.leaf(proposed, known(MIXTURE), RandomWalk(1.0))
+    )
+    beyond = float((wanted.norm(dim=1) > 2).double().mean())
+    assert 0.05 < beyond < 0.95
+    nn.init.zeros_(net.net.last.weight)  # its own gradients are 0
+    terms = BalanceMatching(clip=2.0).between(net, known(MIXTURE), RandomWalk(1.0), current, proposed)
+    assert float(terms["clipped"]) == pytest.approx(beyond)
+    assert float(terms["balance"]) == pytest.approx(float(wanted.norm(dim=1).clamp(max=2).square().mean()))
+    assert float(BalanceMatching().between(net, known(MIXTURE), RandomWalk(1.0), current, proposed)["clipped"]) == 0
+
+
+def test_pairs_outside_the_support_do_not_count_and_the_score_is_not_asked_there() -> None:
+    box = targets.box(-1.0, 1.0)
+
+    def score(x: Tensor) -> Tensor:
+        assert bool(box(x).all())
+        return -x
+
+    x = torch.rand(500, 2, generator=seeded(), dtype=torch.float64) * 2 - 1
+    walk, net = RandomWalk(1.0), made("antisymmetric")
+    current, proposed = BalanceMatching().draw(Target(score, support=box), walk, x, generator=seeded())
+    inside = box(proposed)
+    assert 0.1 < float(inside.double().mean()) < 0.9
+    terms = BalanceMatching().between(net, Target(score, support=box), walk, current, proposed)
+    few = _balance.leaf(x[inside], Target(lambda x: -x), walk)
+    expected = BalanceMatching().between(net, Target(lambda x: -x), walk, few, proposed[inside])
+    for term, value in expected.items():
+        torch.testing.assert_close(terms[term], value)
+
+
+SHORT = Recipe(steps=60, batch=64, rate=4e-3, check_every=20)
+X = GAUSSIAN.sample(500, generator=seeded())
+
+
+def fitted(form: Any = "antisymmetric", proposal: Proposal | None = None, **options: Any) -> AcceptanceFit:
+    all_options: Any = {"recipe": SHORT, "generator": seeded(3)} | options
+    return fit_acceptance(GAUSSIAN, proposal or RandomWalk(1.0), X, form=form, **all_options)
+
+
+@pytest.mark.parametrize("form", NETS)
+def test_training_lowers_the_loss_and_records_its_parts(form: Any) -> None:
+    fit = fitted(form, MALA(0.3))
+    assert fit.history["held_out"][-1] < fit.history["held_out"][0]
+    for name in ("balance", "entropy", "acceptance", "clipped"):
+        assert len(fit.history[name]) == len(fit.history["step"]) == 3
+    weight = 2.0 if form == "free" else 0.0
+    for loss, balance, entropy in zip(*(fit.history[n] for n in ("loss", "balance", "entropy")), strict=True):
+        assert loss == pytest.approx(balance + weight * entropy, abs=1e-5)
+    shown = repr(fit)
+    assert form in shown
+    assert "MALA(step_size=0.3)" in shown
+    assert "mean acceptance 0." in shown
+    assert not any(p.requires_grad for p in fit.net.parameters())
+
+
+@pytest.mark.parametrize("form", NETS)
+def test_a_fit_is_saved_with_its_header(form: Any, tmp_path: Path) -> None:
+    fit = fitted(form)
+    fit.save(tmp_path / "fit.safetensors")
+    again = AcceptanceFit.load(tmp_path / "fit.safetensors")
+    points = (X,) if form == "potential" else (X, X.roll(1, 0))
+    assert torch.equal(fit.net(*points), again.net(*points))
+    assert (again.history, again.recipe, again.net.made_for) == (fit.history, fit.recipe, fit.net.made_for)
+    assert repr(again) == repr(fit)
+    assert repr(Learned(again)) == repr(Learned(fit))
+
+
+def test_an_interrupted_training_goes_on_and_ends_with_the_same_bits(tmp_path: Path) -> None:
+    path = tmp_path / "training.safetensors"
+    whole = fitted("free", MALA(0.2), matching=BalanceMatching(1.0, pairs="independent"))
+
+    class StopError(Exception):
+        pass
+
+    calls = 0
+
+    class Stopping(AcceptanceMLP):
+        def logit(self, proposed: Tensor, current: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            if calls == 60:
+                raise StopError
+            return super().logit(proposed, current)
+
+    def attempt(net: nn.Module) -> AcceptanceFit:
+        return fitted("free", MALA(0.2), matching=BalanceMatching(1.0, pairs="independent"), net=net, checkpoint=path)
+
+    def network(kind: type[AcceptanceMLP]) -> AcceptanceMLP:
+        torch.manual_seed(5)
+        return kind(2, 128, 2)
+
+    saved = pytest.MonkeyPatch()
+    saved.setattr("scoremh.training.SAVE_SECONDS", 0.0)
+    Stopping.__name__ = Stopping.__qualname__ = "AcceptanceMLP"
+    with pytest.raises(StopError):
+        attempt(network(Stopping))
+    saved.undo()
+    assert path.exists()
+    resumed = attempt(network(AcceptanceMLP))
+    straight = fitted("free", MALA(0.2), matching=BalanceMatching(1.0, pairs="independent"), net=network(AcceptanceMLP))
+    for a, b in zip(resumed.net.parameters(), straight.net.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert resumed.history == straight.history
+    assert len(whole.history["step"]) == 3
+    with pytest.raises(ValueError, match="to hold this training"):  # another step size is another training
+        fit_acceptance(
+            GAUSSIAN,
+            MALA(0.25),
+            X,
+            form="free",
+            matching=BalanceMatching(1.0, pairs="independent"),
+            net=network(AcceptanceMLP),
+            recipe=SHORT,
+            checkpoint=path,
+        )
+
+
+@pytest.mark.parametrize("form", ["free", "antisymmetric"])
+@pytest.mark.parametrize(
+    ("trained", "other"),
+    [
+        (RandomWalk(1.0), RandomWalk(1.1)),
+        (RandomWalk(1.0), MALA(0.5)),
+        (MALA(0.2), MALA(0.25)),
+        (PCN(0.5), PCN(0.5, mean=0.1)),
+        (RandomWalk(0.7, covariance=COVARIANCE), RandomWalk(0.7, covariance=COVARIANCE + torch.eye(2).double())),
+    ],
+    ids=str,
+)
+def test_an_acceptance_serves_its_own_proposal_only(form: Any, trained: Proposal, other: Proposal) -> None:
+    rule = Learned(fitted(form, trained, recipe=Recipe(steps=1, batch=8, check_every=1)))
+    metropolis_hastings(GAUSSIAN, trained, rule)
+    text = r"for which this acceptance was learned, got .*use form=\"potential\", which serves every"
+    with pytest.raises(ValueError, match=text):
+        metropolis_hastings(GAUSSIAN, other, rule)
+    with pytest.raises(ValueError, match=text):
+        diagnostics.disagreement(Exact(), rule, target=GAUSSIAN, proposal=other, x=X)
+
+
+def test_a_potential_serves_all_and_is_asked_once_per_candidate() -> None:
+    fit = fitted("potential")
+    counted = Counting(fit.net.net.forward)
+    fit.net.net.forward = counted
+    for proposal in PROPOSALS.values():
+        counted.rows = 0
+        kernel = metropolis_hastings(Target(GAUSSIAN.score), proposal, Learned(fit, "metropolis"))
+        sample(kernel, X[:10], draws=7, generator=seeded())
+        assert counted.rows == 10 + 7 * 10
+
+
+def test_learned_says_what_its_network_says() -> None:
+    free, x, y = made("free"), X, X.roll(1, 0)
+    points, target, walk = (Point(x), Point(y)), Target(GAUSSIAN.score), RandomWalk(1.0)
+
+    def log_accept(net: nn.Module, balance: Any) -> Tensor:
+        return Learned(net, balance).log_accept(*points, target=target, proposal=walk)
+
+    torch.testing.assert_close(log_accept(free, "direct"), free(y, x))
+    ratio = free(y, x) - free(x, y)
+    torch.testing.assert_close(log_accept(free, "metropolis"), ratio.clamp(max=0))
+    torch.testing.assert_close(log_accept(free, "barker"), logsigmoid(ratio))
+    for form in ("antisymmetric", "potential"):
+        torch.testing.assert_close(log_accept(made(form), "direct"), log_accept(made(form), "barker"))
+    potential = made("potential")
+    torch.testing.assert_close(log_accept(potential, "metropolis"), (potential(y) - potential(x)).clamp(max=0))
+    assert metropolis_hastings(target, walk, Learned(free)).target_rate == 0.159
+    assert metropolis_hastings(target, walk, Learned(free, "metropolis")).target_rate == 0.234
+
+
+def test_two_networks_have_two_names() -> None:
+    torch.manual_seed(0)
+    first, second = (Learned(Free(AcceptanceMLP(2, 8, 1)), "metropolis") for _ in range(2))
+    assert repr(first) != repr(second)
+    assert repr(first).startswith("Learned(<Free ")
+    assert "balance='metropolis'" in repr(first)
+
+
+@pytest.mark.parametrize("event", [(2,), (1, 4, 4)], ids=str)
+@pytest.mark.parametrize("form", NETS)
+def test_events_of_any_shape(form: Any, event: tuple[int, ...]) -> None:
+    x = torch.randn(100, *event, generator=seeded())
+    fit = fit_acceptance(Target(lambda x: -x), MALA(0.2), x, form=form, recipe=Recipe(steps=2, batch=10, check_every=1))
+    kernel = metropolis_hastings(Target(lambda x: -x), MALA(0.2), Learned(fit))
+    assert sample(kernel, x[:5], draws=3).draws.shape == (5, 3, *event)
+
+
+def test_the_presets_are_table_3() -> None:
+    rows = {name: (row.rate, row.hidden, row.blocks, row.steps, row.entropy) for name, row in PRESETS.items()}
+    assert rows == {
+        "moons": (5e-4, 256, 3, 1000, 2.0),
+        "pinwheel": (5e-4, 256, 4, 200, 2.0),
+        "s_curve": (5e-4, 512, 4, 200, 2.0),
+        "swiss_roll": (5e-4, 512, 4, 200, 1.0),
+    }
+
+
+def test_a_preset_is_trained_as_the_paper_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(balance_matching.PRESETS, "moons", PRESETS["moons"]._replace(steps=2))
+    fit = fit_acceptance(GAUSSIAN, RandomWalk(1.0), X, preset="moons", generator=seeded())
+    assert isinstance(fit.net, Free)
+    assert isinstance(fit.net.net, AcceptanceMLP)
+    assert (fit.net.net.hidden, fit.net.net.blocks) == (256, 3)
+    assert "entropy=2.0" in fit.loss
+    assert "all_pairs=True" in fit.loss
+    recipe = fit.recipe
+    assert (recipe.schedule, recipe.average, recipe.clip, recipe.patience) == ("constant", 0.0, None, None)
+
+
+def test_standard_inputs_change_coordinates_only() -> None:
+    inside = AcceptanceMLP(2, 8, 1).double()
+    net = StandardInputs.of(inside, 3 + 5 * X)
+    u = net.standardize(3 + 5 * X)
+    torch.testing.assert_close(u.mean(0), torch.zeros(2, dtype=torch.float64), atol=1e-12, rtol=0)
+    torch.testing.assert_close(net(3 + 5 * X, 3 + 5 * X), inside(u, u))
+    torch.testing.assert_close(net.logit(3 + 5 * X, 3 + 5 * X), inside.logit(u, u))
+    spec = networks.describe(Antisymmetric(net))
+    assert networks.describe(networks.build(spec)) == spec
+
+
+def test_the_residual_of_an_exact_acceptance_is_zero() -> None:
+    for name in ("rw", "mala-full", "pcn"):
+        found = diagnostics.balance_residual(
+            Rule(MIXTURE, PROPOSALS[name], "metropolis"),
+            MIXTURE,
+            PROPOSALS[name],
+            MIXTURE.sample(500, generator=seeded()),
+            nodes=64,
+            generator=seeded(),
+        )
+        assert found.integral.rms < 1e-8
+        assert found.density is not None
+        assert found.density.rms < 1e-12
+        assert found.density.correlation == pytest.approx(1)
+        assert [d.pairs for d in found.distances] == [100] * 5
+        edges = [edge for d in found.distances for edge in (d.low, d.high)]
+        assert edges == sorted(edges)
+
+
+def test_the_residual_finds_what_is_wrong() -> None:
+    """An acceptance off by a known amount: 0.3 times the square of the distance, on one side of the pair."""
+
+    class Off(Rule):
+        def ratio(self, proposed: Tensor, current: Tensor) -> Tensor:
+            sign = (proposed[:, 0] > current[:, 0]).double() * 2 - 1
+            return super().ratio(proposed, current) + 0.3 * sign * (proposed - current).square().sum(1)
+
+    x = MIXTURE.sample(2000, generator=seeded())
+    found = diagnostics.balance_residual(
+        Off(MIXTURE, RandomWalk(1.0), "barker"), Target(MIXTURE.score), RandomWalk(1.0), x, generator=seeded()
+    )
+    assert found.density is None
+    distances = [(pair[1] - pair[0]).square().sum() for pair in found.integral.worst_pairs]
+    assert [abs(w) for w in found.integral.worst] == pytest.approx([0.3 * float(d) for d in distances], abs=1e-6)
+    assert [d.rms for d in found.distances] == sorted(d.rms for d in found.distances)
+    assert found.integral.rms == pytest.approx(0.3 * math.sqrt(8), rel=0.1)  # |v|^2 is chi-squared, of mean square 8
+    assert "against the line integral: rms" in str(found)
+
+
+def test_the_residual_of_a_fit_is_that_of_its_net() -> None:
+    fit = fitted()
+    x = GAUSSIAN.sample(200, generator=seeded(1))
+    first, second = (
+        diagnostics.balance_residual(net, GAUSSIAN, RandomWalk(1.0), x, generator=seeded()) for net in (fit, fit.net)
+    )
+    assert first.integral.rms == second.integral.rms > 0.001
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("proposal", [RandomWalk(1.2), MALA(0.3), PCN(0.5)], ids=repr)
+@pytest.mark.parametrize("form", NETS)
+def test_a_learned_acceptance_decides_as_the_density_does(form: Any, proposal: Proposal) -> None:
+    law = targets.GaussianMixture([0.6, 0.4], [[1.2, 1.0], [-1.0, -1.4]])
+    fit = fit_acceptance(
+        law,
+        proposal,
+        law.sample(5000, generator=seeded()),
+        form=form,
+        recipe=Recipe(steps=600, batch=256, rate=4e-3),
+        generator=seeded(1),
+    )
+    x = law.sample(5000, generator=seeded(2))
+    rules: Any = {"target": law, "proposal": proposal, "x": x, "generator": seeded(3)}
+    for rule in (Exact(), LineIntegral("gauss", nodes=8)):
+        assert diagnostics.disagreement(Learned(fit, "metropolis"), rule, **rules).rate < 0.05
+    residual = diagnostics.balance_residual(fit, law, proposal, x, generator=seeded())
+    assert residual.density is not None
+    assert residual.density.correlation > 0.98
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "negative entropy": (lambda: BalanceMatching(entropy=-1.0), "entropy of 0 or more, got -1.0"),
+    "clip of 0": (lambda: BalanceMatching(clip=0.0), "clip to be finite and above 0"),
+    "alpha beyond 1": (lambda: BalanceMatching(alpha=(0.0, 1.5)), r"alpha in \[0, 1\], got \(0.0, 1.5\)"),
+    "no alpha": (lambda: BalanceMatching(alpha=()), r"alpha in \[0, 1\]"),
+    "crossed proposals": (lambda: BalanceMatching(all_pairs=True), "all_pairs with independent pairs, got pairs='pro"),
+    "a preset and a net": (lambda: fitted(preset="moons"), "a preset alone, got a preset with"),
+    "an unknown preset": (
+        lambda: fit_acceptance(GAUSSIAN, MALA(0.1), X, preset="circles"),
+        "preset to be one of 'moons'",
+    ),
+    "no score": (
+        lambda: fit_acceptance(Target(log_density=GAUSSIAN.log_density), RandomWalk(1.0), X),
+        "a target with a score, got a log density only.*from_log_density",
+    ),
+    "a network of points for pairs": (
+        lambda: fitted("free", net=PotentialMLP(2).double(), standardize=False),
+        r"net\(x, x\) to take a float64 tensor of shape \(2, 2\), got an error",
+    ),
+    "a network of another size": (lambda: fitted("free", net=AcceptanceMLP(3)), "check its input size"),
+    "a file of another kind": (
+        lambda: AcceptanceFit.load(__file__),
+        "a file of a AcceptanceFit, got .*which cannot be read",
+    ),
+    "too few pairs": (
+        lambda: diagnostics.balance_residual(made("free"), GAUSSIAN, RandomWalk(1.0), X[:3]),
+        "a pair for every group, got 3 pairs for 5 groups",
+    ),
+    "a residual without a score": (
+        lambda: diagnostics.balance_residual(
+            made("free"), Target(log_density=GAUSSIAN.log_density), RandomWalk(1.0), X
+        ),
+        "a target with a score",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    attempt, text = REFUSED[case]
+    with pytest.raises(ValueError, match=text):
+        attempt()
