@@ -6,7 +6,7 @@ BIN := .venv/bin
 # torch's threads and pytest's workers would fight for the same cores
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test quick lint format bench scores constraints clean
+.PHONY: demo test quick lint format bench scores acceptance constraints clean
 
 demo: .venv/ready
 	$(BIN)/python -m scoremh.experiments.mixture --out out
@@ -34,6 +34,10 @@ bench: .venv/ready .venv-bench/ready
 # How good learned scores are, into docs/scores.md: half an hour on two cores, and it goes on where it was interrupted.
 scores: .venv/ready
 	$(BIN)/python -m scoremh.experiments.scores
+
+# How good learned acceptances are, into docs/acceptance.md: hours on two cores; it goes on where it was interrupted.
+acceptance: .venv/ready
+	$(BIN)/python -m scoremh.experiments.acceptance
 
 .venv/ready: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv .venv

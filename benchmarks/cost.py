@@ -9,12 +9,11 @@ Simpson's rule. Alternatives take turns within a round.
 import argparse
 import json
 import os
-import platform
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from datetime import date
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -37,11 +36,10 @@ TARGETS = {"ULA": {100: 1.25, 1_000: 1.1, 10_000: 1.1}, "MALA, Simpson": {100: 2
 CONTROL = "bare forward again, in the blocks of `sample`"
 THREADS = "MALA, Simpson: threads=2 to threads=1, wall clock"
 Rows = dict[str, dict[str, Measured]]
-PAGE = """# Benchmarks
-
+SECTION = """
 ## What a step of a sampler costs
 
-Written by `{command}` on {date}: {machine}, one thread, {versions}. Every number is the CPU time of one step
+{stamp} Every number is the CPU time of one step
 of `sample` over that of one bare forward of the same network (Softplus) on all chains, under `torch.inference_mode`: the
 median of {rounds} rounds in which all alternatives took turns, its quartiles in brackets. Bold is above what was to be reached.
 
@@ -116,17 +114,14 @@ def peers(python: Path, *, quick: bool) -> tuple[Rows, str]:
 
 
 def report(rows: Rows, note: str, *, quick: bool) -> str:
-    """Return the page."""
+    """Return the section of the page."""
     head = ["CPU time in bare forwards", *(case.label for case in CASES), "at most, at 100 / 1,000 / 10,000 chains"]
     body = [[row, *(_cell(row, case, cells) for case in CASES), _verdict(row, cells)] for row, cells in rows.items()]
     body += [_units("PyTorch", rows["ULA"])] + [_units("JAX", cells) for row, cells in rows.items() if "JAX" in row]
     table = [head, ["---"] * len(head), *body]
     rates = [cell.acceptance_rate for row, cells in rows.items() if "MALA" in row for cell in cells.values()]
-    page = PAGE.format(
-        command="python -m benchmarks.cost --quick" if quick else "make bench",
-        date=date.today().isoformat(),
-        machine=f"{os.cpu_count()} cores ({_processor()})",
-        versions=f"Python {platform.python_version()}, torch {torch.__version__}, scoremh {scoremh.__version__}",
+    page = SECTION.format(
+        stamp=timing.stamp(),
         rounds=(timing.QUICK if quick else timing.FULL).rounds,
         table="\n".join("| " + " | ".join(cells) + " |" for cells in table),
         step_size=STEP_SIZE,
@@ -160,13 +155,25 @@ def _units(framework: str, cells: dict[str, Measured]) -> list[str]:
     return [f"one bare forward in {framework}, microseconds", *(f"{cells[case.label].unit:.0f}" for case in CASES), ""]
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+def section(effort: Effort, python: Path | None) -> str:
+    """Measure all cases, and the peers, and return the section of the page."""
+    rows: Rows = {}
+    for case in CASES:
+        for row, cell in ours(case, effort).items():
+            rows.setdefault(row, {})[case.label] = cell
+            print(
+                f"{case.label}: {row} {cell.ratio.median:.2f}, acceptance {cell.acceptance_rate:.3f}", file=sys.stderr
+            )
+    quick = effort == timing.QUICK
+    theirs, note = peers(python, quick=quick) if python else ({}, "The peers were not asked for.")
+    return report(rows | theirs, note, quick=quick)
+
+
+def replaced(page: str, parts: Iterable[str]) -> str:
+    """Return the page with these sections in the place of those with the same headings."""
+    found = {text.partition("\n")[0]: text.strip() for text in re.split(r"\n(?=## )", page)}
+    found |= {text.strip().partition("\n")[0]: text.strip() for text in parts}
+    return "\n\n".join(found.values()) + "\n"
 
 
 def main() -> None:
@@ -174,19 +181,17 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, help="Python of the environment that has blackjax and torchebm")
     parser.add_argument("--write", type=Path, help="write the page there as well")
     parser.add_argument("--quick", action="store_true", help="a short and noisy trial")
+    parser.add_argument("--only", choices=["sampler", "losses", "matching"], help="measure this section again")
     options = parser.parse_args()
     timing.steady()
-    rows: Rows = {}
-    for case in CASES:
-        for row, cell in ours(case, timing.QUICK if options.quick else timing.FULL).items():
-            rows.setdefault(row, {})[case.label] = cell
-            print(
-                f"{case.label}: {row} {cell.ratio.median:.2f}, acceptance {cell.acceptance_rate:.3f}", file=sys.stderr
-            )
-    theirs, note = peers(options.peers, quick=options.quick) if options.peers else ({}, "The peers were not asked for.")
-    page = report(rows | theirs, note, quick=options.quick)
     effort = timing.QUICK if options.quick else timing.FULL
-    page += losses.section(effort) + matching.section(effort)
+    sections: dict[str, Callable[[], str]] = {
+        "sampler": lambda: section(effort, options.peers),
+        "losses": lambda: losses.section(effort),
+        "matching": lambda: matching.section(effort),
+    }
+    old = options.write.read_text() if options.write and options.write.exists() else "# Benchmarks"
+    page = replaced(old, (sections[name]() for name in ([options.only] if options.only else sections)))
     print(page)
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)

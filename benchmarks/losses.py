@@ -33,6 +33,7 @@ SIZES = [Size(2, 64), Size(3, 512), Size(10, 128), Size(64, 256)]
 SECTION = """
 ## What a training step costs
 
+{stamp}
 CPU time of one training step (loss, gradient, Adam; {batch} samples) over that of a step of denoising on the same
 `ScoreMLP`, in the same run: the median of {rounds} rounds in which all losses took turns, its quartiles in brackets.
 Bold is above what was to be reached.
@@ -77,4 +78,4 @@ def section(effort: Effort) -> str:
     """Measure all sizes and return the section of the page."""
     measured = {size.label: measure(size, effort) for size in SIZES}
     table = timing.table("CPU time in steps of denoising", measured, AT_MOST)
-    return SECTION.format(batch=BATCH, rounds=effort.rounds, table=table)
+    return SECTION.format(stamp=timing.stamp(), batch=BATCH, rounds=effort.rounds, table=table)

@@ -7,10 +7,20 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import timing
-from benchmarks.timing import Effort, Ratio
-from scoremh import MALA, BalanceMatching, RandomWalk, Target, _balance
+from benchmarks.timing import Case, Effort, Ratio
+from scoremh import (
+    MALA,
+    BalanceMatching,
+    Learned,
+    LineIntegral,
+    RandomWalk,
+    Target,
+    _balance,
+    metropolis_hastings,
+    sample,
+)
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP, ScoreMLP
-from scoremh.types import Point, Proposal
+from scoremh.types import Acceptance, Point, Proposal
 
 BATCH = 512
 NAIVE = "two forwards, two `autograd.grad(create_graph=True)`"
@@ -33,9 +43,11 @@ class Size(NamedTuple):
 
 SIZES = [Size(2, 128, 2, RandomWalk(0.3)), Size(2, 256, 3, RandomWalk(0.3)), Size(2, 256, 3, MALA(0.02))]
 SIZES += [Size(3, 512, 4, RandomWalk(0.3))]
+CASES = [case for case in timing.CASES if case.chains == 1_000]
 SECTION = """
-## What a step of balance matching costs
+## What balance matching costs
 
+{stamp}
 CPU time of one training step (pairs, scores, loss, gradient, Adam; {batch} samples) over that of the paper's loss
 written down as it stands, on the same network and pairs: two forwards for the two orders, and a gradient of each that
 is differentiated again. The median of {rounds} rounds in which all took turns, its quartiles in brackets. Bold is above
@@ -46,6 +58,11 @@ what was to be reached.
 - A potential has a network of the same width, and as many layers as the blocks have in all. It learns from points and
   not from pairs: from {batch} samples it takes {half} pairs, which are {batch} points. Pairs for pairs it would cost twice as much.
 - For MALA all of them differentiate through the score network (two layers of 128), but for the potential, whose proposal cancels.
+
+What a learned rule costs in a chain: CPU time of one step of MALA over one bare forward of the score network, as in the
+first section. `direct` asks the network for one order of the pair, `metropolis` for both; a potential is asked once per candidate, at one point.
+
+{steps}
 """  # noqa: E501
 
 
@@ -96,9 +113,40 @@ def measure(size: Size, effort: Effort) -> dict[str, Ratio]:
     return {name: timing.ratio(taken, seconds[NAIVE]) for name, taken in seconds.items()}
 
 
+def rules(case: Case, effort: Effort) -> dict[str, Ratio]:
+    """Return what a step of MALA costs by every rule, in bare forwards of the score network."""
+    d, network = case.dimension, timing.score_network(case)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(case.chains, d, generator=generator)
+    paper, ours = AcceptanceMLP(d), AcceptanceMLP(d, hidden=128, blocks=2)
+    judged: dict[str, Acceptance] = {
+        "`LineIntegral()`, Simpson": LineIntegral(),
+        "`Learned`, free, 256 x 3 blocks (the paper's), direct": Learned(Free(paper)),
+        "`Learned`, free, 256 x 3 blocks (the paper's), metropolis": Learned(Free(paper), "metropolis"),
+        "`Learned`, antisymmetric, 128 x 2 blocks, metropolis": Learned(Antisymmetric(ours), "metropolis"),
+        "`Learned`, potential, 128 x 3 layers, metropolis": Learned(Potential(PotentialMLP(d)), "metropolis"),
+    }
+    target, proposal = Target(network), MALA(timing.STEP_SIZE)
+
+    def bare(n: int) -> None:
+        with torch.inference_mode():
+            for _ in range(n):
+                network(x)
+
+    n = timing.steps_for(bare, effort)
+    alternatives: dict[str, Callable[[], object]] = {timing.BARE: lambda: bare(n)}
+    for name, rule in judged.items():
+        kernel = metropolis_hastings(target, proposal, rule)
+        alternatives[name] = lambda kernel=kernel: sample(kernel, x, draws=n, generator=generator)  # type: ignore[misc]
+    seconds = timing.interleaved(alternatives, effort)
+    return {name: timing.ratio(seconds[name], seconds[timing.BARE], less=1 / n) for name in judged}
+
+
 def section(effort: Effort) -> str:
     """Measure all sizes and return the section of the page."""
     torch.manual_seed(0)
     measured = {size.label: measure(size, effort) for size in SIZES}
     table = timing.table("CPU time in steps written down as they stand", measured, AT_MOST)
-    return SECTION.format(batch=BATCH, half=BATCH // 2, rounds=effort.rounds, table=table)
+    steps = timing.table("CPU time in bare forwards", {case.label: rules(case, effort) for case in CASES}, {})
+    sizes = {"batch": BATCH, "half": BATCH // 2, "rounds": effort.rounds}
+    return SECTION.format(stamp=timing.stamp(), table=table, steps=steps, **sizes)

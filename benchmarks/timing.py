@@ -5,10 +5,14 @@ over rounds is reported, and the quartiles beside it.
 """
 
 import ctypes
+import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -144,9 +148,26 @@ def microseconds(seconds: list[float], steps: int) -> float:
     return 1e6 * statistics.median(seconds) / steps
 
 
+def stamp() -> str:
+    """Return when, where and with what was measured."""
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, scoremh {version('scoremh')}"
+    machine = f"{os.cpu_count()} cores ({_processor()}), one thread"
+    return f"Measured by `make bench` on {date.today().isoformat()}: {machine}, {versions}."
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
 def table(head: str, measured: Mapping[str, Mapping[str, Ratio]], at_most: Mapping[str, float]) -> str:
     """Return the ratios of all alternatives (rows) in all cases (columns) as a table; bold is above the limit."""
-    rows = [[head, *measured, "at most"]]
+    limits = ["at most"] if at_most else []
+    rows = [[head, *measured, *limits]]
     rows.append(["---"] * len(rows[0]))
     for name in next(iter(measured.values())):
         limit, cells = at_most.get(name), []
@@ -154,5 +175,5 @@ def table(head: str, measured: Mapping[str, Mapping[str, Ratio]], at_most: Mappi
             low, median, high = case[name]
             above = limit is not None and round(median, 2) > limit
             cells.append(f"{f'**{median:.2f}**' if above else f'{median:.2f}'} ({low:.2f} to {high:.2f})")
-        rows.append([name, *cells, "" if limit is None else f"{limit:g}"])
+        rows.append([name, *cells, *("" if limit is None else f"{limit:g}" for _ in limits)])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

@@ -544,6 +544,7 @@ def test_a_preset_is_trained_as_the_paper_says(monkeypatch: pytest.MonkeyPatch) 
 def test_standard_inputs_change_coordinates_only() -> None:
     inside = AcceptanceMLP(2, 8, 1).double()
     net = StandardInputs.of(inside, 3 + 5 * X)
+    assert isinstance(net, StandardInputs)
     u = net.standardize(3 + 5 * X)
     torch.testing.assert_close(u.mean(0), torch.zeros(2, dtype=torch.float64), atol=1e-12, rtol=0)
     torch.testing.assert_close(net(3 + 5 * X, 3 + 5 * X), inside(u, u))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from scoremh import Recipe, plots, score_matching
-from scoremh.experiments import _cells, mixture, scores
+from scoremh import Recipe, balance_matching, plots, score_matching
+from scoremh.experiments import _acceptance_cells, _cells, acceptance, mixture, scores
 
 
 def test_mixture_measures_weights_and_jumps() -> None:
@@ -44,6 +44,8 @@ def test_a_picture_without_panels_is_refused(tmp_path: Path) -> None:
         plots.field_panels({}, torch.randn(10, 2), tmp_path / "empty.png")
     with pytest.raises(ValueError, match="expected at least one curve, got none"):
         plots.curves({}, tmp_path / "empty.png", labels=("x", "y"))
+    with pytest.raises(ValueError, match="expected at least one panel, got none"):
+        plots.map_panels({}, tmp_path / "empty.png", extent=(0.0, 1.0, 0.0, 1.0))
 
 
 def test_scores_fill_in_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,3 +86,49 @@ def test_scores_go_on_where_they_were(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "scores.json").write_text(json.dumps(done))
     monkeypatch.setattr(scores, "_cell", partial(pytest.fail, "computed again"))
     assert scores.run(tmp_path, workers=1) == done
+
+
+@pytest.mark.slow
+def test_acceptances_fill_in_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With trainings of a few steps and one seed: the numbers are bad, and the page has them all."""
+    cells, brief = _acceptance_cells, Recipe(steps=4, batch=16, check_every=2)
+    small = {"SAMPLES": 200, "FRESH": 200, "CHAINS": 50, "SEEDS": (1,), "BUDGETS": (0, 1), "STEPS": 3}
+    small |= {"LAMBDAS": (0.0, 0.1, 1.0), "RULES": dict(list(cells.RULES.items())[:2]), "PAIRS": ("proposed",)}
+    for name, value in small.items():
+        monkeypatch.setattr(cells, name, value)
+    monkeypatch.setattr(cells, "fit_score", partial(score_matching.fit_score, recipe=brief))
+    monkeypatch.setattr(balance_matching, "RECIPE", brief)
+    monkeypatch.setitem(balance_matching.PRESETS, "moons", balance_matching.PRESETS["moons"]._replace(steps=2))
+
+    def briefly(*parts: Any, recipe: Recipe | None = None, **options: Any) -> Any:
+        return balance_matching.fit_acceptance(*parts, recipe=brief, **options)
+
+    monkeypatch.setattr(cells, "fit_acceptance", briefly)
+    out = tmp_path / "out"
+    found = cells.run(out, workers=1)
+    assert {name.split(" / ")[0] for name in found} == {"score", "quality", "decisions", "gaussian", "entropy", "bias"}
+    free = cells.untrained(out)
+    assert free["MALA"]["Simpson"] < free["MALA"]["trapezoid"]
+    acceptance.pictures(found, free, tmp_path)
+    for name in ("quality", "maps", "lambda"):
+        assert (tmp_path / f"acceptance_{name}.png").read_bytes().startswith(b"\x89PNG")
+    page = "".join(
+        f"<!-- {name} -->\n<!-- end -->\n" for name in ("quality", "decisions", "gaussian", "entropy", "rules")
+    )
+    filled = _cells.fill(page, acceptance.sections(found, free))
+    for text in (
+        "| antisymmetric, proposed | 0.",
+        "| Simpson | 0.",
+        "The best learned form at its longest training, random walk: ",
+        "| moons, MALA(step_size=0.02) | potential |",
+        "density and true score 0.",
+        "| free, 0.1 | 0.",
+        "| `Learned`, free, direct (the paper) | 0.",
+        "Exact draws, as many as there are chains, have a distance of 0.",
+    ):
+        assert text in filled, text
+    again = json.loads((out / cells.CELLS_FILE).read_text())
+    assert again == found
+    assert cells.run(out, workers=1) == found  # nothing is computed twice
+    few = {name: cell for name, cell in found.items() if not name.startswith("quality / free")}
+    assert "| free, proposed |  |" in acceptance.sections(few, free)["quality"]  # what is not there yet is left open

@@ -15,6 +15,8 @@ import torch
 import scoremh
 from scoremh import (
     Exact,
+    acceptance,
+    balance_matching,
     datasets,
     diagnostics,
     experiments,
@@ -25,6 +27,7 @@ from scoremh import (
     targets,
     training,
 )
+from scoremh.experiments import acceptance as learned_acceptances
 from scoremh.experiments import mixture, scores
 
 ROOT = Path(__file__).parent.parent
@@ -124,9 +127,12 @@ def test_the_map_of_the_code_names_every_module() -> None:
 def documented() -> Iterator[tuple[str, Any]]:
     for module in (
         scoremh,
+        acceptance,
+        balance_matching,
         datasets,
         diagnostics,
         experiments,
+        learned_acceptances,
         mixture,
         networks,
         plots,

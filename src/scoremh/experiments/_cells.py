@@ -16,6 +16,12 @@ Task = tuple[str, ...]
 SEPARATOR = " / "
 
 
+def known(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the cells that are in a file."""
+    cells: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    return cells
+
+
 def compute(
     tasks: Sequence[Task], cell: Callable[[Task], dict[str, Any]], path: Path, *, workers: int | None = None
 ) -> dict[str, dict[str, Any]]:
@@ -27,7 +33,7 @@ def compute(
         path: A JSON file that every cell is added to when it is done, so that an interrupted run goes on.
         workers: Cells at the same time; as many as there are cores if None.
     """
-    cells: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    cells = known(path)
     missing = [task for task in tasks if SEPARATOR.join(task) not in cells]
     console = Console()
     with ProcessPoolExecutor(workers or os.cpu_count(), initializer=torch.set_num_threads, initargs=(1,)) as pool:

@@ -1,311 +1,183 @@
 """How good are learned acceptances, for the time they take to train, beside rules that take none?
 
-Fills in the tables of `docs/acceptance.md` and draws its pictures. Every training is a cell of its own in
-`acceptance.json`; cells that are there are not computed again, so that an interrupted run goes on.
+Fills in the tables of `docs/acceptance.md` and draws its pictures.
 """
 
 import argparse
-import time
-import warnings
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import torch
 from scipy import stats
-from torch import Tensor
 
-from scoremh import (
-    MALA,
-    AcceptanceFit,
-    Always,
-    BalanceMatching,
-    DegenerateRuleWarning,
-    Exact,
-    Learned,
-    LineIntegral,
-    RandomWalk,
-    ScoreFit,
-    Target,
-    Taylor,
-    datasets,
-    diagnostics,
-    fit_acceptance,
-    fit_score,
-    metropolis_hastings,
-    sample,
-    targets,
-)
-from scoremh.acceptance import BalancedRule
-from scoremh.acceptance.learned import LearnedBalance
-from scoremh.balance_matching import PRESETS, RECIPE, FormName, Pairs
-from scoremh.experiments._cells import Task, compute
-from scoremh.types import Acceptance, Point, Proposal, TargetLike
+from scoremh import _checks, datasets, plots
+from scoremh.experiments import _acceptance_cells as measured
+from scoremh.experiments._cells import SEPARATOR, fill, known, markdown
 
-SAMPLES, FRESH, CHAINS = 10_000, 10_000, 20_000
-SEEDS = (1, 2, 3)
-BUDGETS = (25, 100, 400)  # CPU seconds of training
-LAMBDAS = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0, 7.0, 10.0)
-PAIRS = ("independent", "proposed", "mixed")
-FIGURE_1 = targets.GaussianMixture([0.8, 0.2], [[5.0, 5.0], [-5.0, -5.0]])
-LAWS: dict[str, Callable[..., Tensor]] = {"mixture": FIGURE_1.sample, "moons": datasets.moons}
-PROPOSALS: dict[str, dict[str, Proposal]] = {
-    "moons": {"random walk": RandomWalk(0.3), "MALA": MALA(0.02)},  # eps = .2
-    "mixture": {"random walk": RandomWalk(1.7), "MALA": MALA(0.5)},
-}
-REFERENCE = LineIntegral("gauss", nodes=16)
-UNTRAINED: dict[str, BalancedRule] = {"Simpson": LineIntegral(), "trapezoid": LineIntegral("trapezoid")}
-NORMAL = targets.Gaussian([3.0], [[2.0]])
-WALK = RandomWalk(3.0)
+GOAL = 0.05  # decisions that may differ
+COLUMNS = {"distance": 3, "acceptance": 2}  # with so many digits
 
 
-def seeded(offset: int, seed: int = 1) -> torch.Generator:
-    """Return a generator: 0 for samples, 1 for the score, 2 for what is judged on, 3 for acceptances, 4 for chains."""
-    return torch.Generator().manual_seed(100 * seed + offset)
+def _over_seeds(values: Sequence[float]) -> str:
+    """Return mean and standard deviation, or nothing where not all seeds are there."""
+    if len(values) < len(measured.SEEDS):
+        return ""
+    mean, spread = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{mean:.4f} +- {spread:.4f}"
 
 
-def learned_score(law: str, out: Path) -> tuple[ScoreFit, Tensor]:
-    """Return the score of a law, fitted by the defaults or from the file it is kept in, and the samples it is of."""
-    x = LAWS[law](SAMPLES, generator=seeded(0))
-    path = out / f"{law}.safetensors"
-    if not path.exists():
-        fit_score(x, generator=seeded(1)).save(path)
-    return ScoreFit.load(path), x
+def errors(cells: Mapping[str, Any], form: str, pairs: str, walk: str, budget: int) -> list[float]:
+    """Return the error of a form after a budget, for the seeds that are there."""
+    trained = "both" if form == "potential" else walk
+    names = [SEPARATOR.join(["quality", form, pairs, trained, str(budget), str(seed)]) for seed in measured.SEEDS]
+    return [cells[name]["errors"][walk] for name in names if name in cells]
 
 
-def pairs_of(target: TargetLike, proposal: Proposal, x: Tensor) -> tuple[Point, Point, Target]:
-    """Return points, a candidate for each inside the support, and the target they are of."""
-    known = Target(target.score, target.log_density, target.support)
-    current = Point.at(x, known, frozenset({"score"}))
-    candidates = proposal.sample(current, generator=seeded(4))
-    inside = torch.ones(len(x), dtype=torch.bool) if known.support is None else known.support(candidates)
-    return current.map(lambda part: part[inside]), Point.at(candidates[inside], known, frozenset({"score"})), known
+KINDS = [("potential", "proposed"), *((form, pairs) for form in ("antisymmetric", "free") for pairs in measured.PAIRS)]
 
 
-@torch.inference_mode()
-def error(rule: BalancedRule, target: TargetLike, proposal: Proposal, x: Tensor) -> float:
-    """Return the mean of |a - a_16|, the Metropolis acceptance by a rule and by the line integral with 16 nodes."""
-    current, proposed, known = pairs_of(target, proposal, x)
-    accept, reference = (
-        one.log_ratio(current, proposed, target=known, proposal=proposal).clamp(max=0).exp()
-        for one in (rule, REFERENCE)
+def _kind(form: str, pairs: str) -> str:
+    return form if form == "potential" else f"{form}, {pairs}"
+
+
+def sections(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
+    """Return what the page says of the cells, by the name of the place where it goes."""
+    walks = list(measured.PROPOSALS["moons"])
+    table = [["", *(f"{walk}, {budget} s" for walk in walks for budget in measured.BUDGETS)]]
+    means: dict[str, dict[str, float]] = {}
+    for kind in KINDS:
+        row = [errors(cells, *kind, walk, budget) for walk in walks for budget in measured.BUDGETS]
+        table.append([_kind(*kind), *map(_over_seeds, row)])
+        for walk in walks:
+            last = [
+                statistics.mean(e)
+                for b in measured.BUDGETS
+                if len(e := errors(cells, *kind, walk, b)) == len(measured.SEEDS)
+            ]
+            if last:
+                means.setdefault(walk, {})[_kind(*kind)] = last[-1]
+    for name in measured.UNTRAINED:
+        table.append([name, *(f"{free_of_training[walk][name]:.4f}" for walk in walks for _ in measured.BUDGETS)])
+    best = [
+        f"{walk}: {(name := min(means[walk], key=means[walk].__getitem__))} with {means[walk][name]:.4f}"
+        for walk in walks
+        if walk in means
+    ]
+    return {
+        "quality": f"{markdown(table)}\n\nThe best learned form at its longest training, {'; '.join(best)}.",
+        "decisions": _decisions(cells),
+        "gaussian": _gaussian(cells),
+        "entropy": _entropy(cells),
+        "rules": _rules(cells),
+    }
+
+
+def _decisions(cells: Mapping[str, Any]) -> str:
+    rows = [["law, proposal", "form", "decisions that differ", "acceptance: learned, integral", "direct", "rms of D_a"]]
+    for law in measured.LAWS:
+        for walk, proposal in measured.PROPOSALS[law].items():
+            for form in ("potential", "antisymmetric", "free"):
+                name = SEPARATOR.join(["decisions", law, "both" if form == "potential" else walk, form])
+                if name in cells:
+                    cell = cells[name][walk]
+                    first, second = cell["accepted"]
+                    rate = f"{cell['rate']:.2%}" if cell["rate"] < GOAL else f"**{cell['rate']:.2%}**"
+                    where = f"{law}, {_checks.named(proposal)}"
+                    numbers = [f"{first:.3f}, {second:.3f}", f"{cell['direct']:.3f}", f"{cell['residual']:.2f}"]
+                    rows.append([where, form, rate, *numbers])
+    return markdown(rows)
+
+
+def _gaussian(cells: Mapping[str, Any]) -> str:
+    rows = [["way", "mean", "variance", "distance to the law", "acceptance"]]
+    found = {way: cells[f"gaussian / {way}"] for way in measured.WAYS if f"gaussian / {way}" in cells}
+    for way, cell in found.items():
+        numbers = [f"{cell[name]:.3f}" for name in ("mean", "variance")]
+        rows.append([way, *numbers, f"{cell['distance']:.4f}", f"{cell['acceptance']:.3f}"])
+    between = [
+        f"{a} and {b} {stats.ks_2samp(found[a]['draws'], found[b]['draws']).statistic:.4f}"
+        for a, b in combinations(found, 2)
+    ]
+    return f"{markdown(rows)}\n\nKolmogorov-Smirnov distances between them: {', '.join(between)}."
+
+
+def _entropy(cells: Mapping[str, Any]) -> str:
+    rows = [["form, lambda", "mean over the grid", "acceptance of proposals", "error of the ratio form"]]
+    for form, weights in (("free", measured.LAMBDAS), ("antisymmetric", (0.0,))):
+        for weight in weights:
+            runs = [cells.get(f"entropy / {weight} / {form} / {seed}") for seed in measured.SEEDS]
+            there = [run for run in runs if run is not None]
+            columns = [[run[name] for run in there] for name in ("mean", "on_proposals", "error")]
+            rows.append([f"{form}, {weight:g}", *map(_over_seeds, columns)])
+    return markdown(rows)
+
+
+def _rules(cells: Mapping[str, Any]) -> str:
+    rows = [
+        ["rule", *(f"{move}: {what}" for move in measured.MOVES for what in ("distance", "acceptance")), "score calls"]
+    ]
+    for name in (*measured.RULES, *measured.LEARNED):
+        there = [cells.get(f"bias / {name} / {move}") for move in measured.MOVES]
+        numbers = [f"{cell[key]:.{d}f}" if cell else "" for cell in there for key, d in COLUMNS.items()]
+        calls = ", ".join(f"{cell['calls']:.2g}" for cell in there if cell)
+        rows.append([name, *numbers, calls])
+    floor = next(cell["floor"] for name, cell in cells.items() if name.startswith("bias"))
+    return f"{markdown(rows)}\n\nExact draws, as many as there are chains, have a distance of {floor:.3f}."
+
+
+def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[str, float]], docs: Path) -> None:
+    """Draw quality for time, the maps of Figure 2, and acceptance against lambda."""
+    panels: dict[str, dict[str, plots.Curve]] = {}
+    for walk, proposal in measured.PROPOSALS["moons"].items():
+        lines: dict[str, plots.Curve] = {}
+        for kind in KINDS:
+            there = {b: e for b in measured.BUDGETS if len(e := errors(cells, *kind, walk, b)) == len(measured.SEEDS)}
+            means = [statistics.mean(e) for e in there.values()]
+            spreads = [statistics.stdev(e) if len(e) > 1 else 0.0 for e in there.values()]
+            lines[_kind(*kind)] = ([float(budget) for budget in there], means, spreads)
+        panels[_checks.named(proposal)] = lines
+    levels = {_checks.named(proposal): free_of_training[walk] for walk, proposal in measured.PROPOSALS["moons"].items()}
+    plots.curve_panels(
+        panels,
+        docs / "acceptance_quality.png",
+        labels=("CPU seconds of training", "mean error of the acceptance"),
+        levels=levels,
+        log=True,
+        title="Learned acceptances on Moons, against a line integral with 16 nodes",
     )
-    return float((accept - reference).abs().mean())
-
-
-def quality(form: FormName, pairs: Pairs, name: str, seconds: str, seed: str, *, out: Path) -> dict[str, Any]:
-    """Train for so many CPU seconds on Moons, and measure the error; a potential serves both proposals."""
-    score, x = learned_score("moons", out)
-    proposals = PROPOSALS["moons"]
-    proposal = next(iter(proposals.values())) if form == "potential" else proposals[name]
-    matching = BalanceMatching(entropy=2.0 if form == "free" else 0.0, pairs=pairs)
-
-    def trained(steps: int) -> tuple[AcceptanceFit, float]:
-        started = time.process_time()
-        recipe = replace(RECIPE, steps=steps, check_every=max(1, steps // 5), patience=None)
-        fit = fit_acceptance(
-            score,
-            proposal,
-            x,
-            form=form,
-            matching=matching,
-            recipe=recipe,
-            generator=seeded(3, int(seed)),
-        )
-        return fit, time.process_time() - started
-
-    trained(5)
-    (_, few), (_, more) = trained(20), trained(120)
-    steps = max(20, int(100 * (float(seconds) - few) / (more - few)))
-    fit, taken = trained(steps)
-    fresh = datasets.moons(FRESH, generator=seeded(2))
-    judged = proposals if form == "potential" else {name: proposal}
-    errors = {key: error(Learned(fit, "metropolis"), score, one, fresh) for key, one in judged.items()}
-    accepted = {key: acceptance_rate(Learned(fit), score, one, fresh) for key, one in judged.items()}
-    return {"errors": errors, "direct": accepted, "steps": steps, "seconds": taken, "held_out": fit.history["held_out"]}
-
-
-def acceptance_rate(rule: Acceptance, target: TargetLike, proposal: Proposal, x: Tensor) -> float:
-    """Return the share of candidates that a rule accepts."""
-    one = diagnostics.disagreement(rule, rule, target=target, proposal=proposal, x=x, generator=seeded(4))
-    return one.acceptance_rates[0]
-
-
-def decisions(law: str, name: str, form: FormName, *, out: Path) -> dict[str, Any]:
-    """Train by the defaults, and compare with the adaptive line integral of the same score on fresh samples."""
-    score, x = learned_score(law, out)
-    proposals = PROPOSALS[law]
-    proposal = next(iter(proposals.values())) if form == "potential" else proposals[name]
-    fit = fit_acceptance(score, proposal, x, form=form, generator=seeded(3))
-    fresh = LAWS[law](FRESH, generator=seeded(2))
-    fresh = fresh[score.support(fresh)]
-    judged = proposals if form == "potential" else {name: proposal}
-    result: dict[str, Any] = {"seconds": fit.seconds}
-    for key, one in judged.items():
-        found = diagnostics.disagreement(
-            Learned(fit, "metropolis"),
-            LineIntegral("adaptive"),
-            target=score,
-            proposal=one,
-            x=fresh,
-            generator=seeded(4),
-        )
-        residual = diagnostics.balance_residual(fit, score, one, fresh, generator=seeded(4))
-        direct = acceptance_rate(Learned(fit), score, one, fresh)
-        result[key] = {
-            "rate": found.rate,
-            "accepted": found.acceptance_rates,
-            "direct": direct,
-            "residual": residual.integral.rms,
-        }
-    return result
-
-
-def sanity(way: str, *, out: Path) -> dict[str, Any]:
-    """Sample N(3, 2) with a random walk: by its density, or by a free acceptance with the true or a learned score."""
-    x = NORMAL.sample(SAMPLES, generator=seeded(0))
-    start = 3 + 6 * torch.randn(CHAINS, 1, generator=seeded(4))
-    target: TargetLike = NORMAL
-    rule: Acceptance = Exact()
-    if way != "density":
-        target = fit_score(x, generator=seeded(1)) if way == "learned score" else NORMAL
-        fit = fit_acceptance(target, WALK, x, form="free", generator=seeded(3))
-        target = Target(target.score)  # without the support: all chains may start anywhere
-        rule = Learned(fit)
-    chains = sample(metropolis_hastings(target, WALK, rule), start, draws=1, warmup=300, generator=seeded(4, 2))
-    last = chains.draws[:, -1, 0].double()
-    distance = float(stats.kstest(last.numpy(), stats.norm(3, 2**0.5).cdf).statistic)
-    return {
-        "mean": float(last.mean()),
-        "variance": float(last.var()),
-        "distance": distance,
-        "acceptance": chains.acceptance_rate,
-        "draws": last.tolist(),
+    first = str(measured.SEEDS[0])
+    shown = {
+        f"{form}, lambda = {weight:g}": cells[f"entropy / {weight} / {form} / {first}"]
+        for form, weight in (("free", 0.0), ("free", 0.1), ("free", 1.0), ("antisymmetric", 0.0))
     }
-
-
-GRID = torch.cartesian_prod(torch.linspace(-1.5, 2.25, 76), torch.linspace(-1.0, 1.5, 51))  # the paper's, x = (0, 0)
-
-
-def entropy(weight: str, form: FormName, seed: str, *, out: Path) -> dict[str, Any]:
-    """Train on Moons as the paper does with this lambda, and evaluate a(x', (0, 0)) on its grid."""
-    score, x = learned_score("moons", out)
-    proposal = PROPOSALS["moons"]["random walk"]
-    row = PRESETS["moons"]._replace(entropy=float(weight))
-    fit = fit_acceptance(
-        score,
-        proposal,
-        x,
-        form=form,
-        matching=row.matching,
-        net=row.network((2,), seeded(3, int(seed))),
-        standardize=False,
-        recipe=row.recipe,
-        generator=seeded(3, int(seed)),
+    plots.map_panels(
+        {name: torch.tensor(cell["map"]).reshape(76, 51).T for name, cell in shown.items()},
+        docs / "acceptance_maps.png",
+        extent=(-1.5, 2.25, -1.0, 1.5),
+        samples=datasets.moons(600, generator=measured.seeded(2)),
+        mark=(0.0, 0.0),
+        captions=[f"mean {cell['mean']:.3f}" for cell in shown.values()],
+        label="a(x', x = (0, 0))",
+        title="What entropy does to the acceptance of a random walk on Moons",
     )
-    with torch.inference_mode():
-        accept = fit.net(GRID, torch.zeros_like(GRID)).exp()
-    fresh = datasets.moons(FRESH, generator=seeded(2))
-    return {
-        "mean": float(accept.mean()),
-        "on_proposals": acceptance_rate(Learned(fit), score, proposal, fresh),
-        "error": error(Learned(fit, "metropolis"), score, proposal, fresh),
-        "balance": fit.history["balance"][-1],
-        "map": [round(value, 5) for value in accept.tolist()] if int(seed) == SEEDS[0] else [],
+    runs = {
+        w: [cells[f"entropy / {w} / free / {s}"] for s in measured.SEEDS if f"entropy / {w} / free / {s}" in cells]
+        for w in measured.LAMBDAS
     }
-
-
-OVERLAPPING = targets.GaussianMixture([0.7, 0.3], [[1.5, 0.0], [-1.5, 0.0]], 0.6 * torch.eye(2).expand(2, 2, 2))
-STEPS = 200
-MOVES: dict[str, Proposal] = {"random walk": RandomWalk(1.2), "MALA": MALA(0.35)}
-RULES: dict[str, Acceptance] = {
-    "`Exact()`": Exact(),
-    "`Always()`": Always(),
-    "`Taylor(1)`": Taylor(1),
-    "`Taylor(2)`": Taylor(2),
-    '`LineIntegral("trapezoid")`, `Taylor(1, average=True)`': LineIntegral("trapezoid"),
-    "`LineIntegral()`, Simpson": LineIntegral(),
-    '`LineIntegral("gauss")`': LineIntegral("gauss"),
-    '`LineIntegral("adaptive")`': LineIntegral("adaptive"),
-}
-LEARNED: dict[str, tuple[FormName, LearnedBalance]] = {
-    "`Learned`, free, direct (the paper)": ("free", "direct"),
-    "`Learned`, free, metropolis": ("free", "metropolis"),
-    "`Learned`, antisymmetric, metropolis": ("antisymmetric", "metropolis"),
-    "`Learned`, potential, metropolis": ("potential", "metropolis"),
-}
-
-
-def bias(name: str, move: str, *, out: Path) -> dict[str, Any]:
-    """Run chains from exact draws of two overlapping modes with the true score, and see how far they drift off."""
-    proposal, rule = MOVES[move], RULES.get(name)
-    if rule is None:
-        form, balance = LEARNED[name]
-        x = OVERLAPPING.sample(SAMPLES, generator=seeded(0))
-        fit = fit_acceptance(OVERLAPPING, proposal, x, form=form, generator=seeded(3))
-        rule = Learned(fit, balance)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DegenerateRuleWarning)
-        kernel = metropolis_hastings(OVERLAPPING, proposal, rule)
-    start = OVERLAPPING.sample(CHAINS, generator=seeded(2))
-    chains = sample(kernel, start, draws=1, warmup=STEPS, generator=seeded(4))
-    last, exact = chains.draws[:, -1].double(), OVERLAPPING.sample(1_000_000, generator=seeded(2, 2)).double()
-    distances = [float(stats.ks_2samp(a.numpy(), b.numpy()).statistic) for a, b in zip(last.T, exact.T, strict=True)]
-    floor = [float(stats.ks_2samp(a.numpy(), b.numpy()).statistic) for a, b in zip(start.T, exact.T, strict=True)]
-    return {
-        "distance": max(distances),
-        "floor": max(floor),
-        "acceptance": chains.acceptance_rate,
-        "calls": chains.score_calls / (CHAINS * (STEPS + 1)),
-    }
-
-
-def tasks() -> list[Task]:
-    """Return all cells, the most telling first."""
-    kinds = [("free", pairs) for pairs in PAIRS] + [("antisymmetric", pairs) for pairs in PAIRS]
-    walks = list(PROPOSALS["moons"])
-
-    def trainings(budget: int) -> list[Task]:
-        pairs = [("potential", "proposed", "both")] + [(*kind, walk) for kind in kinds for walk in walks]
-        main = {("potential", "proposed"), ("antisymmetric", "proposed"), ("free", "independent")}
-        pairs.sort(key=lambda task: task[:2] not in main)
-        return [("quality", *task, str(budget), str(seed)) for task in pairs for seed in SEEDS]
-
-    first, second, third = map(trainings, BUDGETS)
-    judged: list[Task] = [("decisions", law, "both", "potential") for law in LAWS]
-    judged += [("decisions", law, walk, form) for law in LAWS for walk in walks for form in ("antisymmetric", "free")]
-    ways: list[Task] = [("gaussian", way) for way in ("density", "true score", "learned score")]
-    weights: list[Task] = [("entropy", str(w), "free", str(seed)) for seed in SEEDS for w in LAMBDAS]
-    weights += [("entropy", "0.0", "antisymmetric", str(seed)) for seed in SEEDS]
-    rules: list[Task] = [("bias", name, move) for move in MOVES for name in (*RULES, *LEARNED)]
-    return judged + first + ways + rules + weights + second + third
-
-
-CELLS: dict[str, Callable[..., dict[str, Any]]] = {
-    "quality": quality,
-    "decisions": decisions,
-    "gaussian": sanity,
-    "entropy": entropy,
-    "bias": bias,
-}
-
-
-def _cell(task: Task, out: Path) -> dict[str, Any]:
-    return CELLS[task[0]](*task[1:], out=out)
-
-
-def _score(task: Task, out: Path) -> dict[str, Any]:
-    return {"seconds": learned_score(task[1], out)[0].seconds}
-
-
-def run(out: Path, *, workers: int | None = None) -> dict[str, Any]:
-    """Compute all cells that are not in the folder yet."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "acceptance.json"
-    compute([("score", law) for law in LAWS], partial(_score, out=out), path, workers=workers)
-    return compute(tasks(), partial(_cell, out=out), path, workers=workers)
+    curve = {}
+    for name, key in (("mean over the grid, as in the paper", "mean"), ("acceptance of proposals", "on_proposals")):
+        values = [[run[key] for run in there] for there in runs.values()]
+        spread = [statistics.stdev(v) if len(v) > 1 else 0.0 for v in values]
+        curve[name] = (list(runs), [statistics.mean(v) for v in values], spread)
+    plots.curves(
+        curve,
+        docs / "acceptance_lambda.png",
+        labels=("lambda", "acceptance"),
+        title="Acceptance against the weight of the entropy, free form, Moons",
+    )
 
 
 def main() -> None:
@@ -314,9 +186,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/acceptance"), help="folder for fits and results")
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder for the page and its pictures")
     parser.add_argument("--workers", type=int, help="trainings at the same time")
+    parser.add_argument("--as-is", action="store_true", help="write the page from the cells that are there")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    run(options.out, workers=options.workers)
+    cells = (
+        known(options.out / measured.CELLS_FILE)
+        if options.as_is
+        else measured.run(options.out, workers=options.workers)
+    )
+    free_of_training = measured.untrained(options.out)
+    pictures(cells, free_of_training, options.docs)
+    path = options.docs / "acceptance.md"
+    path.write_text(fill(path.read_text(), sections(cells, free_of_training)))
 
 
 if __name__ == "__main__":

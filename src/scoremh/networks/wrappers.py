@@ -3,8 +3,6 @@
 With `u = W (x - m)` the score of x is `s_x(x) = W^T s_u(u)`. W is one number for all coordinates, or a matrix.
 """
 
-from typing import Self
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -39,7 +37,7 @@ class Standardized(nn.Module):
         self.register_buffer("scale", scale.detach().clone(memory_format=torch.contiguous_format))
 
     @classmethod
-    def of(cls, net: nn.Module, samples: Float[Tensor, "sample *event"]) -> Self:
+    def of(cls, net: nn.Module, samples: Float[Tensor, "sample *event"]) -> "Standardized":
         """Wrap a network in the coordinates of these samples: whitened, or scaled by one number where d is large."""
         exact = samples.detach().double()
         mean = exact.mean(0)

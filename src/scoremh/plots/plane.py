@@ -1,4 +1,4 @@
-"""Pictures. The only module that imports a plotting library; it draws on figures of its own and keeps no state."""
+"""Samples, scores and functions in the plane, in panels side by side."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,10 +12,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from scoremh import _checks
+from scoremh.plots.style import COLOURS, INK, PAPER, frame, limits
 from scoremh.types import LogDensityFn, ScoreFn, SupportFn
-
-INK, PAPER = "#1b1f24", "#ffffff"
-COLOURS = ("#2a6f97", "#e07a1f", "#5b8e3e", "#8c4a7d", "#9a8c2b")  # told apart by the colour-blind too
 
 
 def scatter_panels(
@@ -41,7 +39,7 @@ def scatter_panels(
         raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n, 2)."))
     figure = Figure(figsize=(3.1 * len(panels), 3.9), dpi=150, layout="constrained", facecolor=PAPER)
     axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
-    low, high = _limits(list(panels.values()))
+    low, high = limits(list(panels.values()))
     for i, (name, points) in enumerate(panels.items()):
         if log_density is not None:
             _contours(axes[i], log_density, low, high)
@@ -49,7 +47,7 @@ def scatter_panels(
         colours = np.array(COLOURS)[of_point % len(COLOURS)]
         x, y = points.detach().cpu().double().numpy().T
         axes[i].scatter(x, y, s=3, c=colours, alpha=0.45, linewidths=0)
-        _frame(axes[i], name, captions[i] if i < len(captions) else "")
+        frame(axes[i], name, captions[i] if i < len(captions) else "")
         axes[i].set_xlim(low, high)
         axes[i].set_ylim(low, high)
     if title:
@@ -80,7 +78,7 @@ def field_panels(
     """
     if not scores:
         raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to scores."))
-    (left, right), (below, above) = (_limits([column]) for column in samples.T)
+    (left, right), (below, above) = (limits([column]) for column in samples.T)
     height = 1.4 + 3.4 * (above - below) / (right - left)
     figure = Figure(figsize=(3.6 * len(scores) + 0.7, height), dpi=150, layout="constrained", facecolor=PAPER)
     axes = figure.subplots(1, len(scores), sharex=True, sharey=True, squeeze=False)[0]
@@ -101,7 +99,7 @@ def field_panels(
         arrows = axes[i].quiver(
             *grid.T.numpy(), u, v, lengths[name].log1p().numpy(), cmap="Blues", norm=shades, scale=30, width=0.004
         )
-        _frame(axes[i], name, captions[i] if i < len(captions) else "")
+        frame(axes[i], name, captions[i] if i < len(captions) else "")
         axes[i].set_xlim(left, right)
         axes[i].set_ylim(below, above)
     bar = figure.colorbar(arrows, ax=list(axes), shrink=0.7, pad=0.01)
@@ -112,52 +110,50 @@ def field_panels(
     figure.savefig(path)
 
 
-def curves(
-    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+def map_panels(
+    maps: Mapping[str, Float[Tensor, "row column"]],
     path: str | Path,
     *,
-    labels: tuple[str, str],
+    extent: tuple[float, float, float, float],
+    samples: Float[Tensor, "draw 2"] | None = None,
+    mark: tuple[float, float] | None = None,
+    captions: Sequence[str] = (),
+    label: str = "",
     title: str = "",
 ) -> None:
-    """Draw curves into a PNG.
+    """Draw functions on the plane with values in [0, 1] side by side, as colours, into a PNG.
 
     Args:
-        lines: From a curve's name to its abscissae and ordinates.
+        maps: From a panel's title to its values; rows go up, columns to the right.
         path: The file to write.
-        labels: Of the two axes.
+        extent: Left, right, bottom and top.
+        samples: Drawn as points over every panel.
+        mark: A point to show by a cross.
+        captions: A line below each panel.
+        label: What the colours mean.
         title: Above all.
     """
-    if not lines:
-        raise ValueError(_checks.message("at least one curve", "none", "Pass a dict from names to (x, y)."))
-    figure = Figure(figsize=(6.4, 3.6), dpi=150, layout="constrained", facecolor=PAPER)
-    axis = figure.subplots()
-    for i, (name, (x, y)) in enumerate(lines.items()):
-        axis.plot(x, y, color=COLOURS[i % len(COLOURS)], linewidth=1.6, label=name)
-    axis.legend(fontsize=8, frameon=False, labelcolor=INK)
-    axis.set_xlabel(labels[0], fontsize=9, color=INK)
-    axis.set_ylabel(labels[1], fontsize=9, color=INK)
-    axis.tick_params(labelsize=8, colors=INK)
-    axis.spines[["top", "right"]].set_visible(False)
+    if not maps:
+        raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to tensors."))
+    figure = Figure(figsize=(3.4 * len(maps) + 0.7, 3.4), dpi=150, layout="constrained", facecolor=PAPER)
+    axes = figure.subplots(1, len(maps), sharex=True, sharey=True, squeeze=False)[0]
+    for i, (name, values) in enumerate(maps.items()):
+        shade = values.detach().cpu().double().numpy()
+        image = axes[i].imshow(shade, origin="lower", extent=extent, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+        if samples is not None:
+            x, y = samples.detach().cpu().double().numpy().T
+            axes[i].scatter(x, y, s=1, c=PAPER, alpha=0.35, linewidths=0)
+        if mark is not None:
+            axes[i].scatter(*mark, s=60, c="#ff5a36", marker="x")
+        frame(axes[i], name, captions[i] if i < len(captions) else "")
+        axes[i].set_xlim(extent[0], extent[1])
+        axes[i].set_ylim(extent[2], extent[3])
+    bar = figure.colorbar(image, ax=list(axes), shrink=0.8, pad=0.01)
+    bar.set_label(label, fontsize=8, color=INK)
+    bar.ax.tick_params(labelsize=7, colors=INK)
     if title:
-        axis.set_title(title, fontsize=11, color=INK)
+        figure.suptitle(title, fontsize=12, color=INK)
     figure.savefig(path)
-
-
-def _frame(axis: Axes, title: str, caption: str) -> None:
-    axis.set_title(title, fontsize=11, color=INK)
-    axis.set_aspect("equal")
-    axis.tick_params(labelsize=8, colors=INK)
-    axis.spines[["top", "right"]].set_visible(False)
-    if caption:
-        axis.set_xlabel(caption, fontsize=9, color=INK)
-
-
-def _limits(clouds: Sequence[Tensor]) -> tuple[float, float]:
-    """Return one range for both axes that holds nearly all points of all panels."""
-    values = np.concatenate([cloud.detach().cpu().double().numpy().ravel() for cloud in clouds])
-    low, high = np.quantile(values, [0.001, 0.999])
-    margin = 0.08 * (high - low)
-    return float(low - margin), float(high + margin)
 
 
 def _contours(axis: Axes, log_density: LogDensityFn, low: float, high: float) -> None:

@@ -1,0 +1,315 @@
+"""What `experiments.acceptance` measures: every training is a cell of its own, and those that are there are kept."""
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from scoremh import (
+    MALA,
+    AcceptanceFit,
+    Always,
+    BalanceMatching,
+    DegenerateRuleWarning,
+    Exact,
+    Learned,
+    LineIntegral,
+    RandomWalk,
+    ScoreFit,
+    Target,
+    Taylor,
+    datasets,
+    diagnostics,
+    fit_acceptance,
+    fit_score,
+    metropolis_hastings,
+    sample,
+    targets,
+)
+from scoremh.acceptance import BalancedRule
+from scoremh.acceptance.learned import LearnedBalance
+from scoremh.balance_matching import PRESETS, RECIPE, FormName, Pairs
+from scoremh.experiments._cells import Task, compute
+from scoremh.types import Acceptance, Point, Proposal, TargetLike
+
+CELLS_FILE = "acceptance.json"
+SAMPLES, FRESH, CHAINS = 10_000, 10_000, 20_000
+SEEDS = (1, 2, 3)
+BUDGETS = (25, 100, 400)  # CPU seconds of training
+LAMBDAS = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0, 7.0, 10.0)
+PAIRS = ("independent", "proposed", "mixed")
+FIGURE_1 = targets.GaussianMixture([0.8, 0.2], [[5.0, 5.0], [-5.0, -5.0]])
+LAWS: dict[str, Callable[..., Tensor]] = {"mixture": FIGURE_1.sample, "moons": datasets.moons}
+PROPOSALS: dict[str, dict[str, Proposal]] = {
+    "moons": {"random walk": RandomWalk(0.3), "MALA": MALA(0.02)},  # eps = .2
+    "mixture": {"random walk": RandomWalk(1.7), "MALA": MALA(0.5)},
+}
+WAYS = ("density", "true score", "learned score")
+REFERENCE = LineIntegral("gauss", nodes=16)
+UNTRAINED: dict[str, BalancedRule] = {"Simpson": LineIntegral(), "trapezoid": LineIntegral("trapezoid")}
+NORMAL = targets.Gaussian([3.0], [[2.0]])
+WALK = RandomWalk(3.0)
+
+
+def seeded(offset: int, seed: int = 1) -> torch.Generator:
+    """Return a generator: 0 for samples, 1 for the score, 2 for what is judged on, 3 for acceptances, 4 for chains."""
+    return torch.Generator().manual_seed(100 * seed + offset)
+
+
+def learned_score(law: str, out: Path) -> tuple[ScoreFit, Tensor]:
+    """Return the score of a law, fitted by the defaults or from the file it is kept in, and the samples it is of."""
+    x = LAWS[law](SAMPLES, generator=seeded(0))
+    path = out / f"{law}.safetensors"
+    if not path.exists():
+        fit_score(x, generator=seeded(1)).save(path)
+    return ScoreFit.load(path), x
+
+
+def pairs_of(target: TargetLike, proposal: Proposal, x: Tensor) -> tuple[Point, Point, Target]:
+    """Return points, a candidate for each inside the support, and the target they are of."""
+    known = Target(target.score, target.log_density, target.support)
+    current = Point.at(x, known, frozenset({"score"}))
+    candidates = proposal.sample(current, generator=seeded(4))
+    inside = torch.ones(len(x), dtype=torch.bool) if known.support is None else known.support(candidates)
+    return current.map(lambda part: part[inside]), Point.at(candidates[inside], known, frozenset({"score"})), known
+
+
+@torch.inference_mode()
+def error(rule: BalancedRule, target: TargetLike, proposal: Proposal, x: Tensor) -> float:
+    """Return the mean of |a - a_16|, the Metropolis acceptance by a rule and by the line integral with 16 nodes."""
+    current, proposed, known = pairs_of(target, proposal, x)
+    accept, reference = (
+        one.log_ratio(current, proposed, target=known, proposal=proposal).clamp(max=0).exp()
+        for one in (rule, REFERENCE)
+    )
+    return float((accept - reference).abs().mean())
+
+
+def quality(form: FormName, pairs: Pairs, name: str, seconds: str, seed: str, *, out: Path) -> dict[str, Any]:
+    """Train for so many CPU seconds on Moons, and measure the error; a potential serves both proposals."""
+    score, x = learned_score("moons", out)
+    proposals = PROPOSALS["moons"]
+    proposal = next(iter(proposals.values())) if form == "potential" else proposals[name]
+    matching = BalanceMatching(entropy=2.0 if form == "free" else 0.0, pairs=pairs)
+
+    def trained(steps: int) -> tuple[AcceptanceFit, float]:
+        started = time.process_time()
+        recipe = replace(RECIPE, steps=steps, check_every=max(1, steps // 5), patience=None)
+        fit = fit_acceptance(
+            score,
+            proposal,
+            x,
+            form=form,
+            matching=matching,
+            recipe=recipe,
+            generator=seeded(3, int(seed)),
+        )
+        return fit, time.process_time() - started
+
+    trained(5)
+    (_, few), (_, more) = trained(20), trained(120)
+    steps = max(20, int(100 * (float(seconds) - few) / (more - few)))
+    fit, taken = trained(steps)
+    fresh = datasets.moons(FRESH, generator=seeded(2))
+    judged = proposals if form == "potential" else {name: proposal}
+    errors = {key: error(Learned(fit, "metropolis"), score, one, fresh) for key, one in judged.items()}
+    accepted = {key: acceptance_rate(Learned(fit), score, one, fresh) for key, one in judged.items()}
+    return {"errors": errors, "direct": accepted, "steps": steps, "seconds": taken, "held_out": fit.history["held_out"]}
+
+
+def acceptance_rate(rule: Acceptance, target: TargetLike, proposal: Proposal, x: Tensor) -> float:
+    """Return the share of candidates that a rule accepts."""
+    one = diagnostics.disagreement(rule, rule, target=target, proposal=proposal, x=x, generator=seeded(4))
+    return one.acceptance_rates[0]
+
+
+def decisions(law: str, name: str, form: FormName, *, out: Path) -> dict[str, Any]:
+    """Train by the defaults, and compare with the adaptive line integral of the same score on fresh samples."""
+    score, x = learned_score(law, out)
+    proposals = PROPOSALS[law]
+    proposal = next(iter(proposals.values())) if form == "potential" else proposals[name]
+    fit = fit_acceptance(score, proposal, x, form=form, generator=seeded(3))
+    fresh = LAWS[law](FRESH, generator=seeded(2))
+    fresh = fresh[score.support(fresh)]
+    judged = proposals if form == "potential" else {name: proposal}
+    result: dict[str, Any] = {"seconds": fit.seconds}
+    for key, one in judged.items():
+        found = diagnostics.disagreement(
+            Learned(fit, "metropolis"),
+            LineIntegral("adaptive"),
+            target=score,
+            proposal=one,
+            x=fresh,
+            generator=seeded(4),
+        )
+        residual = diagnostics.balance_residual(fit, score, one, fresh, generator=seeded(4))
+        direct = acceptance_rate(Learned(fit), score, one, fresh)
+        result[key] = {
+            "rate": found.rate,
+            "accepted": list(found.acceptance_rates),
+            "direct": direct,
+            "residual": residual.integral.rms,
+        }
+    return result
+
+
+def sanity(way: str, *, out: Path) -> dict[str, Any]:
+    """Sample N(3, 2) with a random walk: by its density, or by a free acceptance with the true or a learned score."""
+    x = NORMAL.sample(SAMPLES, generator=seeded(0))
+    start = 3 + 6 * torch.randn(CHAINS, 1, generator=seeded(4))
+    target: TargetLike = NORMAL
+    rule: Acceptance = Exact()
+    if way != "density":
+        target = fit_score(x, generator=seeded(1)) if way == "learned score" else NORMAL
+        fit = fit_acceptance(target, WALK, x, form="free", generator=seeded(3))
+        target = Target(target.score)  # without the support: all chains may start anywhere
+        rule = Learned(fit)
+    chains = sample(metropolis_hastings(target, WALK, rule), start, draws=1, warmup=300, generator=seeded(4, 2))
+    last = chains.draws[:, -1, 0].double()
+    distance = float(stats.kstest(last.numpy(), stats.norm(3, 2**0.5).cdf).statistic)
+    return {
+        "mean": float(last.mean()),
+        "variance": float(last.var()),
+        "distance": distance,
+        "acceptance": chains.acceptance_rate,
+        "draws": last.tolist(),
+    }
+
+
+GRID = torch.cartesian_prod(torch.linspace(-1.5, 2.25, 76), torch.linspace(-1.0, 1.5, 51))  # the paper's, x = (0, 0)
+
+
+def entropy(weight: str, form: FormName, seed: str, *, out: Path) -> dict[str, Any]:
+    """Train on Moons as the paper does with this lambda, and evaluate a(x', (0, 0)) on its grid."""
+    score, x = learned_score("moons", out)
+    proposal = PROPOSALS["moons"]["random walk"]
+    row = PRESETS["moons"]._replace(entropy=float(weight))
+    fit = fit_acceptance(
+        score,
+        proposal,
+        x,
+        form=form,
+        matching=row.matching,
+        net=row.network((2,), seeded(3, int(seed))),
+        standardize=False,
+        recipe=row.recipe,
+        generator=seeded(3, int(seed)),
+    )
+    with torch.inference_mode():
+        accept = fit.net(GRID, torch.zeros_like(GRID)).exp()
+    fresh = datasets.moons(FRESH, generator=seeded(2))
+    return {
+        "mean": float(accept.mean()),
+        "on_proposals": acceptance_rate(Learned(fit), score, proposal, fresh),
+        "error": error(Learned(fit, "metropolis"), score, proposal, fresh),
+        "balance": fit.history["balance"][-1],
+        "map": [round(value, 5) for value in accept.tolist()] if int(seed) == SEEDS[0] else [],
+    }
+
+
+OVERLAPPING = targets.GaussianMixture([0.7, 0.3], [[1.5, 0.0], [-1.5, 0.0]], 0.6 * torch.eye(2).expand(2, 2, 2))
+STEPS = 200
+MOVES: dict[str, Proposal] = {"random walk": RandomWalk(1.2), "MALA": MALA(0.35)}
+RULES: dict[str, Acceptance] = {
+    "`Exact()`": Exact(),
+    "`Always()`": Always(),
+    "`Taylor(1)`": Taylor(1),
+    "`Taylor(2)`": Taylor(2),
+    '`LineIntegral("trapezoid")`, `Taylor(1, average=True)`': LineIntegral("trapezoid"),
+    "`LineIntegral()`, Simpson": LineIntegral(),
+    '`LineIntegral("gauss")`': LineIntegral("gauss"),
+    '`LineIntegral("adaptive")`': LineIntegral("adaptive"),
+}
+LEARNED: dict[str, tuple[FormName, LearnedBalance]] = {
+    "`Learned`, free, direct (the paper)": ("free", "direct"),
+    "`Learned`, free, metropolis": ("free", "metropolis"),
+    "`Learned`, antisymmetric, metropolis": ("antisymmetric", "metropolis"),
+    "`Learned`, potential, metropolis": ("potential", "metropolis"),
+}
+
+
+def bias(name: str, move: str, *, out: Path) -> dict[str, Any]:
+    """Run chains from exact draws of two overlapping modes with the true score, and see how far they drift off."""
+    proposal, rule = MOVES[move], RULES.get(name)
+    if rule is None:
+        form, balance = LEARNED[name]
+        x = OVERLAPPING.sample(SAMPLES, generator=seeded(0))
+        fit = fit_acceptance(OVERLAPPING, proposal, x, form=form, generator=seeded(3))
+        rule = Learned(fit, balance)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateRuleWarning)
+        kernel = metropolis_hastings(OVERLAPPING, proposal, rule)
+    start = OVERLAPPING.sample(CHAINS, generator=seeded(2))
+    chains = sample(kernel, start, draws=1, warmup=STEPS, generator=seeded(4))
+    last, exact = chains.draws[:, -1].double(), OVERLAPPING.sample(1_000_000, generator=seeded(2, 2)).double()
+    distances = [float(stats.ks_2samp(a.numpy(), b.numpy()).statistic) for a, b in zip(last.T, exact.T, strict=True)]
+    floor = [float(stats.ks_2samp(a.numpy(), b.numpy()).statistic) for a, b in zip(start.T, exact.T, strict=True)]
+    return {
+        "distance": max(distances),
+        "floor": max(floor),
+        "acceptance": chains.acceptance_rate,
+        "calls": chains.score_calls / (CHAINS * (STEPS + 1)),
+    }
+
+
+def untrained(out: Path) -> dict[str, dict[str, float]]:
+    """Return the errors of the rules that need no training, by proposal."""
+    score, _ = learned_score("moons", out)
+    fresh = datasets.moons(FRESH, generator=seeded(2))
+    return {
+        walk: {name: error(rule, score, proposal, fresh) for name, rule in UNTRAINED.items()}
+        for walk, proposal in PROPOSALS["moons"].items()
+    }
+
+
+def tasks() -> list[Task]:
+    """Return all cells, the most telling first."""
+    kinds = [("free", pairs) for pairs in PAIRS] + [("antisymmetric", pairs) for pairs in PAIRS]
+    walks = list(PROPOSALS["moons"])
+
+    def trainings(budget: int) -> list[Task]:
+        pairs = [("potential", "proposed", "both")] + [(*kind, walk) for kind in kinds for walk in walks]
+        main = {("potential", "proposed"), ("antisymmetric", "proposed"), ("free", "independent")}
+        pairs.sort(key=lambda task: task[:2] not in main)
+        return [("quality", *task, str(budget), str(seed)) for task in pairs for seed in SEEDS]
+
+    first, *longer = map(trainings, BUDGETS)
+    judged: list[Task] = [("decisions", law, "both", "potential") for law in LAWS]
+    judged += [("decisions", law, walk, form) for law in LAWS for walk in walks for form in ("antisymmetric", "free")]
+    ways: list[Task] = [("gaussian", way) for way in WAYS]
+    weights: list[Task] = [("entropy", str(w), "free", str(seed)) for seed in SEEDS for w in LAMBDAS]
+    weights += [("entropy", "0.0", "antisymmetric", str(seed)) for seed in SEEDS]
+    rules: list[Task] = [("bias", name, move) for move in MOVES for name in (*RULES, *LEARNED)]
+    return sum(longer, judged + first + ways + rules + weights)
+
+
+CELLS: dict[str, Callable[..., dict[str, Any]]] = {
+    "quality": quality,
+    "decisions": decisions,
+    "gaussian": sanity,
+    "entropy": entropy,
+    "bias": bias,
+}
+
+
+def _cell(task: Task, out: Path) -> dict[str, Any]:
+    return CELLS[task[0]](*task[1:], out=out)
+
+
+def _score(task: Task, out: Path) -> dict[str, Any]:
+    return {"seconds": learned_score(task[1], out)[0].seconds}
+
+
+def run(out: Path, *, workers: int | None = None) -> dict[str, Any]:
+    """Compute all cells that are not in the folder yet."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / CELLS_FILE
+    compute([("score", law) for law in LAWS], partial(_score, out=out), path, workers=workers)
+    return compute(tasks(), partial(_cell, out=out), path, workers=workers)

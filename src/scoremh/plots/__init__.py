@@ -1,0 +1,6 @@
+"""Pictures. The only part that imports a plotting library; it draws on figures of its own and keeps no state."""
+
+from scoremh.plots.lines import Curve, curve_panels, curves
+from scoremh.plots.plane import field_panels, map_panels, scatter_panels
+
+__all__ = ["Curve", "curve_panels", "curves", "field_panels", "map_panels", "scatter_panels"]

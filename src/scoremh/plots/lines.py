@@ -1,0 +1,80 @@
+"""Curves."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from scoremh import _checks
+from scoremh.plots.style import COLOURS, INK, LINES, PAPER
+
+Curve = tuple[Sequence[float], Sequence[float]] | tuple[Sequence[float], Sequence[float], Sequence[float]]
+
+
+def curve_panels(
+    panels: Mapping[str, Mapping[str, Curve]],
+    path: str | Path,
+    *,
+    labels: tuple[str, str],
+    levels: Mapping[str, Mapping[str, float]] | None = None,
+    log: bool = False,
+    title: str = "",
+) -> None:
+    """Draw curves side by side, on the same axes, into a PNG.
+
+    Args:
+        panels: From a panel's title to its curves: from a name to abscissae, ordinates, and half the height of a bar
+            at each where there are bars. A curve has the same colour in all panels.
+        path: The file to write.
+        labels: Of the two axes.
+        levels: From a panel's title to dashed horizontal lines: from a name to a height.
+        log: Make both axes logarithmic.
+        title: Above all.
+    """
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    if not names:
+        raise ValueError(_checks.message("at least one curve", "none", "Pass a dict from names to (x, y)."))
+    width = 6.4 if len(panels) == 1 else 4.6 * len(panels)
+    figure = Figure(figsize=(width, 3.6 + 0.2 * (len(names) // 4)), dpi=150, layout="constrained", facecolor=PAPER)
+    axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+    for axis, (head, lines) in zip(axes, panels.items(), strict=True):
+        for name, (x, y, *spread) in lines.items():
+            number = names.index(name)
+            style = LINES[number // len(COLOURS) % len(LINES)]
+            colour = COLOURS[number % len(COLOURS)]
+            bars = spread[0] if spread else None
+            axis.errorbar(x, y, yerr=bars, color=colour, linestyle=style, linewidth=1.6, capsize=2, label=name)
+        for name, height in (levels or {}).get(head, {}).items():
+            axis.axhline(height, color="#8a929c", linewidth=1, linestyle=":")
+            axis.annotate(name, (1, height), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va="bottom")
+        if log:
+            axis.set_xscale("log")
+            axis.set_yscale("log")
+        axis.set_title(head, fontsize=10, color=INK)
+        axis.set_xlabel(labels[0], fontsize=9, color=INK)
+        axis.tick_params(labelsize=8, colors=INK)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel(labels[1], fontsize=9, color=INK)
+    if len(panels) == 1:
+        axes[0].legend(fontsize=8, frameon=False, labelcolor=INK)
+    else:
+        handles, shown = axes[0].get_legend_handles_labels()
+        figure.legend(handles, shown, loc="outside lower center", ncols=4, fontsize=8, frameon=False, labelcolor=INK)
+    if title:
+        figure.suptitle(title, fontsize=11, color=INK)
+    figure.savefig(path)
+
+
+def curves(
+    lines: Mapping[str, Curve], path: str | Path, *, labels: tuple[str, str], log: bool = False, title: str = ""
+) -> None:
+    """Draw curves into a PNG.
+
+    Args:
+        lines: From a curve's name to its abscissae and ordinates, and half the height of its bars where it has some.
+        path: The file to write.
+        labels: Of the two axes.
+        log: Make both axes logarithmic.
+        title: Above all.
+    """
+    curve_panels({"": lines}, path, labels=labels, log=log, title=title)

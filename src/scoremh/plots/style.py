@@ -1,0 +1,29 @@
+"""How all pictures look."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from torch import Tensor
+
+INK, PAPER = "#1b1f24", "#ffffff"
+COLOURS = ("#2a6f97", "#e07a1f", "#5b8e3e", "#8c4a7d", "#9a8c2b")  # told apart by the colour-blind too
+LINES = ("solid", "dashed", "dashdot")
+
+
+def frame(axis: Axes, title: str, caption: str) -> None:
+    """Dress an axis of a panel."""
+    axis.set_title(title, fontsize=11, color=INK)
+    axis.set_aspect("equal")
+    axis.tick_params(labelsize=8, colors=INK)
+    axis.spines[["top", "right"]].set_visible(False)
+    if caption:
+        axis.set_xlabel(caption, fontsize=9, color=INK)
+
+
+def limits(clouds: Sequence[Tensor]) -> tuple[float, float]:
+    """Return one range for both axes that holds nearly all points of all panels."""
+    values = np.concatenate([cloud.detach().cpu().double().numpy().ravel() for cloud in clouds])
+    low, high = np.quantile(values, [0.001, 0.999])
+    margin = 0.08 * (high - low)
+    return float(low - margin), float(high + margin)
