@@ -201,6 +201,14 @@ def _potential(
     return torch.cat([-at_current, at_proposed], 1), nn.functional.logsigmoid(after - before + change)
 
 
+# A potential serves every proposal: it learns from points half way to proposals, nearer to where chains are.
+MATCHING: Mapping[str, BalanceMatching] = {
+    "free": BalanceMatching(entropy=2.0),  # the paper's most frequent
+    "antisymmetric": BalanceMatching(),
+    "potential": BalanceMatching(pairs="independent", alpha=0.5),
+}
+
+
 class Preset(NamedTuple):
     """A row of the paper's Table 3: the free form, all pairs, Adam at a constant rate, nothing standardised.
 
@@ -328,7 +336,7 @@ def fit_acceptance(
         proposal: q; any with a `log_prob` that autograd can differentiate.
         samples: `(sample, *event)`, of the law the score belongs to.
         form: "free" (the paper's), "antisymmetric" or "potential".
-        matching: The loss and its pairs; for the free form with an entropy of 2, the paper's most frequent.
+        matching: The loss and its pairs; `balance_matching.MATCHING` has those of the forms if None.
         net: `net(proposed, current)` for log a (free) or for half of the log ratio (antisymmetric), `net(x)` for a
             potential, trained in place; one for the form if None.
         preset: A row of the paper's Table 3 by name, instead of form, matching, net, standardize and recipe.
@@ -377,8 +385,7 @@ def fit_acceptance(
         with _random.weights(generator):
             net = PotentialMLP(event) if form == "potential" else AcceptanceMLP(event, hidden=128, blocks=2)
     net.to(samples)
-    if matching is None:
-        matching = BalanceMatching(entropy=2.0 if form == "free" else 0.0)
+    matching = MATCHING[form] if matching is None else matching
     made_for = None
     if form != "potential":
         made_for = MadeFor(_checks.named(proposal), list(event), _balance.probe(proposal, event, samples))

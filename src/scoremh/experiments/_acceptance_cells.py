@@ -16,7 +16,6 @@ from scoremh import (
     MALA,
     AcceptanceFit,
     Always,
-    BalanceMatching,
     DegenerateRuleWarning,
     Exact,
     Learned,
@@ -35,7 +34,7 @@ from scoremh import (
 )
 from scoremh.acceptance import BalancedRule
 from scoremh.acceptance.learned import LearnedBalance
-from scoremh.balance_matching import PRESETS, RECIPE, FormName, Pairs
+from scoremh.balance_matching import MATCHING, PRESETS, RECIPE, FormName, Pairs
 from scoremh.experiments._cells import Task, compute
 from scoremh.types import Acceptance, Point, Proposal, TargetLike
 
@@ -97,7 +96,7 @@ def quality(form: FormName, pairs: Pairs, name: str, seconds: str, seed: str, *,
     score, x = learned_score("moons", out)
     proposals = PROPOSALS["moons"]
     proposal = next(iter(proposals.values())) if form == "potential" else proposals[name]
-    matching = BalanceMatching(entropy=2.0 if form == "free" else 0.0, pairs=pairs)
+    matching = replace(MATCHING[form], pairs=pairs)
 
     def trained(steps: int) -> tuple[AcceptanceFit, float]:
         started = time.process_time()
@@ -271,21 +270,23 @@ def untrained(out: Path) -> dict[str, dict[str, float]]:
 
 def tasks() -> list[Task]:
     """Return all cells, the most telling first."""
-    kinds = [("free", pairs) for pairs in PAIRS] + [("antisymmetric", pairs) for pairs in PAIRS]
     walks = list(PROPOSALS["moons"])
 
     def trainings(budget: int) -> list[Task]:
-        pairs = [("potential", "proposed", "both")] + [(*kind, walk) for kind in kinds for walk in walks]
-        main = {("potential", "proposed"), ("antisymmetric", "proposed"), ("free", "independent")}
-        pairs.sort(key=lambda task: task[:2] not in main)
-        return [("quality", *task, str(budget), str(seed)) for task in pairs for seed in SEEDS]
+        every = [("potential", pairs, "both") for pairs in ("independent", "proposed")]
+        every += [(form, pairs, walk) for form in ("free", "antisymmetric") for pairs in PAIRS for walk in walks]
+        main = {("potential", "independent"), ("antisymmetric", "proposed"), ("free", "independent")}
+        every.sort(key=lambda task: task[:2] not in main)
+        return [("quality", *task, str(budget), str(seed)) for task in every for seed in SEEDS]
 
     first, *longer = map(trainings, BUDGETS)
     judged: list[Task] = [("decisions", law, "both", "potential") for law in LAWS]
     judged += [("decisions", law, walk, form) for law in LAWS for walk in walks for form in ("antisymmetric", "free")]
     ways: list[Task] = [("gaussian", way) for way in WAYS]
-    weights: list[Task] = [("entropy", str(w), "free", str(seed)) for seed in SEEDS for w in LAMBDAS]
-    weights += [("entropy", "0.0", "antisymmetric", str(seed)) for seed in SEEDS]
+    weights: list[Task] = []
+    for seed in SEEDS:
+        weights += [("entropy", str(weight), "free", str(seed)) for weight in LAMBDAS]
+        weights += [("entropy", "0.0", "antisymmetric", str(seed))]
     rules: list[Task] = [("bias", name, move) for move in MOVES for name in (*RULES, *LEARNED)]
     return sum(longer, judged + first + ways + rules + weights)
 

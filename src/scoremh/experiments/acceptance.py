@@ -36,11 +36,10 @@ def errors(cells: Mapping[str, Any], form: str, pairs: str, walk: str, budget: i
     return [cells[name]["errors"][walk] for name in names if name in cells]
 
 
-KINDS = [("potential", "proposed"), *((form, pairs) for form in ("antisymmetric", "free") for pairs in measured.PAIRS)]
-
-
-def _kind(form: str, pairs: str) -> str:
-    return form if form == "potential" else f"{form}, {pairs}"
+KINDS = [
+    *(("potential", pairs) for pairs in ("independent", "proposed")),
+    *((form, pairs) for form in ("antisymmetric", "free") for pairs in measured.PAIRS),
+]
 
 
 def sections(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
@@ -50,7 +49,7 @@ def sections(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
     means: dict[str, dict[str, float]] = {}
     for kind in KINDS:
         row = [errors(cells, *kind, walk, budget) for walk in walks for budget in measured.BUDGETS]
-        table.append([_kind(*kind), *map(_over_seeds, row)])
+        table.append([", ".join(kind), *map(_over_seeds, row)])
         for walk in walks:
             last = [
                 statistics.mean(e)
@@ -58,7 +57,7 @@ def sections(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
                 if len(e := errors(cells, *kind, walk, b)) == len(measured.SEEDS)
             ]
             if last:
-                means.setdefault(walk, {})[_kind(*kind)] = last[-1]
+                means.setdefault(walk, {})[", ".join(kind)] = last[-1]
     for name in measured.UNTRAINED:
         table.append([name, *(f"{free_of_training[walk][name]:.4f}" for walk in walks for _ in measured.BUDGETS)])
     best = [
@@ -137,7 +136,7 @@ def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
             there = {b: e for b in measured.BUDGETS if len(e := errors(cells, *kind, walk, b)) == len(measured.SEEDS)}
             means = [statistics.mean(e) for e in there.values()]
             spreads = [statistics.stdev(e) if len(e) > 1 else 0.0 for e in there.values()]
-            lines[_kind(*kind)] = ([float(budget) for budget in there], means, spreads)
+            lines[", ".join(kind)] = ([float(budget) for budget in there], means, spreads)
         panels[_checks.named(proposal)] = lines
     levels = {_checks.named(proposal): free_of_training[walk] for walk, proposal in measured.PROPOSALS["moons"].items()}
     plots.curve_panels(
