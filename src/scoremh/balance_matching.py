@@ -92,22 +92,19 @@ class BalanceMatching:
         """Return pairs: where a chain would be, as leaves to differentiate at, and x'."""
         if self.all_pairs:
             x, others = x.chunk(2)
-            origin = Point.at(others, target, proposal.needs)
-        else:
-            current = _balance.leaf(x, target, proposal)
-            origin = current.map(torch.Tensor.detach)
-            if self.pairs != "proposed":
-                own = len(x) // 2 if self.pairs == "mixed" else 0
-                origin = origin.map(lambda part: torch.cat([part[:own], part[own:].roll(1, 0)]))
+            proposed = self._moved(Point.at(others, target, proposal.needs), 0, proposal, progress, generator)
+            current = _balance.leaf(x.repeat_interleave(len(others), 0), target, proposal)
+            return current, proposed.repeat(len(x), *(1,) * (x.ndim - 1))
+        current = _balance.leaf(x, target, proposal)
+        own = {"independent": 0, "mixed": len(x) // 2, "proposed": len(x)}[self.pairs]  # whose x' comes from themselves
+        origin = current.map(lambda part: torch.cat([part[:own], part[own:].roll(1, 0)]).detach())
+        return current, self._moved(origin, own, proposal, progress, generator)
+
+    def _moved(
+        self, origin: Point, own: int, proposal: Proposal, progress: float, generator: torch.Generator | None
+    ) -> Tensor:
         moved = proposal.sample(origin, generator=generator)
-        if self.pairs != "proposed":
-            alpha = self.alpha_at(progress)
-            blend = alpha * moved + (1 - alpha) * origin.x
-            moved = torch.cat([moved[:own], blend[own:]]) if self.pairs == "mixed" else blend
-        if self.all_pairs:
-            current = _balance.leaf(x.repeat_interleave(len(moved), 0), target, proposal)
-            moved = moved.repeat(len(x), *(1,) * (x.ndim - 1))
-        return current, moved
+        return torch.cat([moved[:own], torch.lerp(origin.x[own:], moved[own:], self.alpha_at(progress))])
 
     def between(
         self, net: nn.Module, target: Target, proposal: Proposal, current: Point, proposed: Tensor
