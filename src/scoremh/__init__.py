@@ -4,7 +4,7 @@ A score-based Metropolis-Hastings sampler is the composition of a **score**, a *
 a **kernel**.
 """
 
-from scoremh import datasets, diagnostics, networks, targets
+from scoremh import datasets, diagnostics, metrics, networks, targets
 from scoremh._fitness import DegenerateRuleWarning
 from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor
 from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
@@ -59,6 +59,7 @@ __all__ = [
     "diagnostics",
     "fit_acceptance",
     "fit_score",
+    "metrics",
     "metropolis_hastings",
     "networks",
     "sample",

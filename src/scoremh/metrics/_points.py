@@ -1,0 +1,39 @@
+"""Two samples as matrices in float64, and sums over all pairs of their points in pieces that fit into memory."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scoremh import _checks
+
+Points = Float[Tensor, "_ coordinate"]
+PIECE = 2**25  # distances at a time: 256 MB in float64
+
+
+def flattened(x: Tensor, name: str = "x") -> Points:
+    """Return a sample `(point, *event)` as a matrix in float64; in float32 a distance far from 0 loses its digits."""
+    _checks.events(x, name)
+    return x.detach().flatten(1).double()
+
+
+def both(x: Tensor, y: Tensor) -> tuple[Points, Points]:
+    """Return two samples as matrices, or refuse those of different events."""
+    first, second = flattened(x, "x"), flattened(y, "y")
+    if x.shape[1:] != y.shape[1:]:
+        got = f"{_checks.describe(x)} and {_checks.describe(y)}"
+        fix = "Compare samples of the same variables; the first axis is the point."
+        raise ValueError(_checks.message("two samples of one event shape", got, fix))
+    return first, second.to(first.device)
+
+
+def pieces(x: Points, y: Points) -> Iterator[Float[Tensor, "_ _"]]:
+    """Yield the Euclidean distances from the points of x to all of y, some rows at a time."""
+    for rows in x.split(max(1, PIECE // len(y))):
+        yield torch.cdist(rows, y, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def total(x: Points, y: Points, function: Callable[[Tensor], Tensor] = lambda distance: distance) -> float:
+    """Return the sum over all pairs of a function of their distance."""
+    return sum(float(function(distance).sum()) for distance in pieces(x, y))

@@ -1,0 +1,69 @@
+r"""Distances between samples that are means over pairs.
+
+    energy = 2 E|X - Y| - E|X - X'| - E|Y - Y'|,    MMD^2 = E k(X, X') + E k(Y, Y') - 2 E k(X, Y)
+
+Both are squared distances between laws, 0 only where they agree. `unbiased` leaves the pairs of a point with itself out
+of the means: the expectation is then 0 for equal laws, and a value may be negative.
+"""
+
+import torch
+from torch import Tensor
+
+from scoremh import _checks
+from scoremh.metrics._points import Points, both, total
+
+MEDIAN_OF = 1000  # points whose distances give a median
+
+
+def energy_distance(x: Tensor, y: Tensor, *, unbiased: bool = False) -> float:
+    """Return 2 E|X - Y| - E|X - X'| - E|Y - Y'|, which is squared as a distance between laws.
+
+    Args:
+        x: `(point, *event)`.
+        y: Of the same events; as many points or not.
+        unbiased: Leave out the pairs of a point with itself.
+    """
+    first, second = both(x, y)
+    within = [total(one, one) / _pairs(one, unbiased=unbiased) for one in (first, second)]
+    return 2 * total(first, second) / (len(first) * len(second)) - sum(within)
+
+
+def mmd_squared(x: Tensor, y: Tensor, *, bandwidth: float | None = None, unbiased: bool = True) -> float:
+    """Return the squared maximum mean discrepancy with the kernel exp(-|x - y|^2 / (2 bandwidth^2)).
+
+    Args:
+        x: `(point, *event)`.
+        y: Of the same events; as many points or not.
+        bandwidth: Of the kernel; the median distance between points of y if None.
+        unbiased: Leave out the pairs of a point with itself.
+    """
+    first, second = both(x, y)
+    width = median_distance(second) if bandwidth is None else bandwidth
+    _checks.positive(width, "bandwidth")
+
+    def kernel(distance: Tensor) -> Tensor:
+        return distance.square().mul_(-0.5 / width**2).exp_()
+
+    own = len(first) if unbiased else 0, len(second) if unbiased else 0  # k(x, x) = 1
+    within = [
+        (total(one, one, kernel) - n) / _pairs(one, unbiased=unbiased)
+        for one, n in zip((first, second), own, strict=True)
+    ]
+    return sum(within) - 2 * total(first, second, kernel) / (len(first) * len(second))
+
+
+def median_distance(x: Points) -> float:
+    """Return the median distance between two points, of the first thousand."""
+    few = x[:MEDIAN_OF]
+    if len(few) < 2:
+        raise ValueError(_checks.message("at least two points for a median distance", len(few), "Pass a bandwidth."))
+    median = float(torch.pdist(few).median())
+    if median == 0:
+        raise ValueError(_checks.message("points that differ", "a median distance of 0", "Pass a bandwidth."))
+    return median
+
+
+def _pairs(x: Points, *, unbiased: bool) -> int:
+    if unbiased and len(x) < 2:
+        raise ValueError(_checks.message("at least two points for an unbiased mean", len(x), "Bring more points."))
+    return len(x) * (len(x) - 1 if unbiased else len(x))
