@@ -384,7 +384,7 @@ def test_training_lowers_the_loss_and_records_its_parts(form: Any) -> None:
     shown = repr(fit)
     assert form in shown
     assert "MALA(step_size=0.3)" in shown
-    assert "mean acceptance 0." in shown
+    assert "mean of a(x', x) 0." in shown
     assert not any(p.requires_grad for p in fit.net.parameters())
 
 
@@ -624,7 +624,7 @@ def test_a_learned_acceptance_decides_as_the_density_does(form: Any, proposal: P
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "negative entropy": (lambda: BalanceMatching(entropy=-1.0), "entropy of 0 or more, got -1.0"),
+    "negative entropy": (lambda: BalanceMatching(entropy=-1.0), "entropy to be finite and above 0, got -1.0"),
     "clip of 0": (lambda: BalanceMatching(clip=0.0), "clip to be finite and above 0"),
     "alpha beyond 1": (lambda: BalanceMatching(alpha=(0.0, 1.5)), r"alpha in \[0, 1\], got \(0.0, 1.5\)"),
     "no alpha": (lambda: BalanceMatching(alpha=()), r"alpha in \[0, 1\]"),
@@ -640,7 +640,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "a network of points for pairs": (
         lambda: fitted("free", net=PotentialMLP(2).double(), standardize=False),
-        r"net\(x, x\) to take a float64 tensor of shape \(2, 2\), got an error",
+        r"net\(proposed, current\) to take a float64 tensor of shape \(100, 2\), got an error",
     ),
     "a network of another size": (lambda: fitted("free", net=AcceptanceMLP(3)), "check its input size"),
     "a file of another kind": (

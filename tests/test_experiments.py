@@ -123,7 +123,7 @@ def test_acceptances_fill_in_their_page(tmp_path: Path, monkeypatch: pytest.Monk
         "| moons, MALA(step_size=0.02) | potential |",
         "density and true score 0.",
         "| free, 0.1 | 0.",
-        "| `Learned`, free, direct (the paper) | 0.",
+        "| `Learned`, free, direct | 0.",
         "Exact draws, as many as there are chains, have a distance of 0.",
     ):
         assert text in filled, text

@@ -12,13 +12,11 @@ A network for a is called as `net(proposed, current)` and answers log a; one tha
 phi, and stands for log r = phi(x') - phi(x) + log q(x | x') - log q(x' | x).
 """
 
-import math
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from scoremh import _checks
 from scoremh.types import Point, Proposal, Target
 
 
@@ -51,7 +49,7 @@ def log_ratio(net: nn.Module, proposal: Proposal, current: Point, proposed: Poin
 def leaf(x: Tensor, target: Target, proposal: Proposal) -> Point:
     """Return a point with its score, where what the proposal needs of x can be differentiated."""
     x = x.detach().requires_grad_()
-    with torch.set_grad_enabled(bool(proposal.needs)):
+    with torch.set_grad_enabled(bool(proposal.needs)), _checks.explained():
         return Point.at(x, target, proposal.needs | {"score"})
 
 
@@ -68,11 +66,10 @@ def wanted_gradient(proposal: Proposal, current: Point, proposed: Point) -> Floa
     return torch.cat([g.flatten(1) for g in gradients], 1)
 
 
-def probe(proposal: Proposal, event: Sequence[int], like: Tensor) -> list[float]:
-    """Return log q between a few fixed points with fixed scores and densities: what tells two proposals apart."""
-    numbers = torch.arange(1, 1 + 4 * 3 * math.prod(event), dtype=torch.float64).sin().to(like)
-    to, given, score_to, score_given = numbers.reshape(4, 3, *event)
-    densities = numbers[:6].reshape(2, 3)
-    log_q = proposal.log_prob(Point(to, score_to, densities[0]), given=Point(given, score_given, densities[1]))
-    answers: list[float] = log_q.double().tolist()
+def probe(proposal: Proposal, x: Tensor) -> list[float]:
+    """Return log q from the first half of some points to the second, with made-up scores: it tells proposals apart."""
+    scores = torch.arange(1, 1 + x.numel(), dtype=torch.float64).sin().to(x).reshape(x.shape)
+    densities = scores.flatten(1)[:, 0]
+    given, to = (Point(*parts) for parts in zip(*(part.chunk(2) for part in (x, scores, densities)), strict=True))
+    answers: list[float] = proposal.log_prob(to, given=given).detach().double().tolist()
     return answers

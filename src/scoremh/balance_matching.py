@@ -6,15 +6,15 @@ The loss is the mean over pairs (x, x') of
 
 with grad with respect to (x, x'), D_a = log a(x', x) - log a(x, x'), and H(a) = a log a + (1 - a) log(1 - a). The first
 term is 0 where a is balanced, and it does not see the scale of a (Proposition 3): a / M is as good. H, the *negative*
-entropy, is least at a = 1/2, and keeps a free form from sinking to 0. The other forms have no such freedom.
+entropy, is least at a = 1/2, and keeps a free form from sinking to 0. As the paper has it, it pulls the ratio towards 1
+as well: the acceptance it leads to is out of balance by an amount that grows with lambda. The other forms need none.
 
 A potential phi stands for D_a = phi(x') - phi(x) + log q(x | x') - log q(x' | x). The proposal's terms cancel, and what
 is left is | grad phi(x) - s(x) |^2 + | grad phi(x') - s(x') |^2: an ordinary regression, on points.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -22,8 +22,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
 from scoremh import _balance, _checks, _random
+from scoremh._algebra import per_chain
 from scoremh._transition import what_is_known
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP, StandardInputs
 from scoremh.networks.pairs import MadeFor
@@ -33,7 +35,8 @@ from scoremh.types import Point, Proposal, Target, TargetLike
 Pairs = Literal["independent", "proposed", "mixed"]
 FormName = Literal["free", "antisymmetric", "potential"]
 FORMS: Mapping[str, type[Form]] = {"free": Free, "antisymmetric": Antisymmetric, "potential": Potential}
-RECIPE = Recipe(batch=256, rate=4e-3)  # more and larger steps than a score's: every pair has 2 d numbers to learn from
+RECIPE = Recipe(4000, batch=256, rate=4e-3)  # larger steps than a score's: a pair has 2 d numbers to learn from
+PROBED = 6  # samples at which a proposal is probed
 SURE = 1e-6  # log a above -SURE is taken as this far from 0, where H is 0 and its parts are not finite
 
 
@@ -52,6 +55,8 @@ class BalanceMatching:
             with straight lines between.
         all_pairs: Cross the first half of a batch with the x' drawn from the second (the paper's Algorithm 1), rather
             than one x' for every x. For independent pairs.
+        entropy_on: What H may change: "scale", the product a(x', x) a(x, x') alone, so that the ratio stays balanced,
+            or "all" (the paper's).
     """
 
     entropy: float = 0.0
@@ -59,16 +64,18 @@ class BalanceMatching:
     pairs: Pairs = "proposed"
     alpha: float | tuple[float, ...] = (0.0, 1.0)
     all_pairs: bool = False
+    entropy_on: Literal["scale", "all"] = "scale"
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        if isinstance(self.entropy, bool) or not 0 <= self.entropy < math.inf:
-            raise ValueError(_checks.message("entropy of 0 or more", self.entropy, "The paper's lambda is 1 or 2."))
+        if self.entropy != 0:
+            _checks.positive(self.entropy, "entropy")
+        _checks.one_of(self.entropy_on, ("scale", "all"), "entropy_on")
         if self.clip is not None:
             _checks.positive(self.clip, "clip")
         _checks.one_of(self.pairs, get_args(Pairs), "pairs")
         values = self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
-        if not values or not all(0 <= value <= 1 for value in values):
+        if not values or not all(isinstance(value, int | float) and 0 <= value <= 1 for value in values):
             fix = "(0.0, 1.0) goes from samples to proposals, as the paper does."
             raise ValueError(_checks.message("alpha in [0, 1]", self.alpha, fix))
         if self.all_pairs and self.pairs != "independent":
@@ -85,58 +92,84 @@ class BalanceMatching:
         target: Target,
         proposal: Proposal,
         x: Float[Tensor, "sample *event"],
+        others: Float[Tensor, "other *event"] | None = None,
         *,
         progress: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> tuple[Point, Tensor]:
-        """Return pairs: where a chain would be, as leaves to differentiate at, and x'."""
-        if self.all_pairs:
-            x, others = x.chunk(2)
-            proposed = self._moved(Point.at(others, target, proposal.needs), 0, proposal, progress, generator)
-            current = _balance.leaf(x.repeat_interleave(len(others), 0), target, proposal)
-            return current, proposed.repeat(len(x), *(1,) * (x.ndim - 1))
-        current = _balance.leaf(x, target, proposal)
-        own = {"independent": 0, "mixed": len(x) // 2, "proposed": len(x)}[self.pairs]  # whose x' comes from themselves
-        origin = current.map(lambda part: torch.cat([part[:own], part[own:].roll(1, 0)]).detach())
-        return current, self._moved(origin, own, proposal, progress, generator)
+        """Return pairs: where a chain would be, as leaves to differentiate at, and x'.
 
-    def _moved(
-        self, origin: Point, own: int, proposal: Proposal, progress: float, generator: torch.Generator | None
-    ) -> Tensor:
-        moved = proposal.sample(origin, generator=generator)
+        Args:
+            target: Its score is evaluated at x.
+            proposal: q.
+            x: Samples.
+            others: Where the x' of independent pairs come from; the samples themselves, moved on by one, if None.
+            progress: Share of the training that is done, for alpha.
+            generator: Source of randomness.
+        """
+        if others is None:
+            current = _balance.leaf(x, target, proposal)
+            own = self._own(len(x))
+            origin = current.map(lambda part: torch.cat([part[:own], part[own:].roll(1, 0)]).detach())
+            return current, self._moved(origin, proposal, progress, generator)
+        proposed = self._moved(Point.at(others, target, proposal.needs), proposal, progress, generator)
+        if self.all_pairs:
+            x, proposed = x.repeat_interleave(len(others), 0), proposed.repeat(len(x), *(1,) * (x.ndim - 1))
+        return _balance.leaf(x, target, proposal), proposed
+
+    def _own(self, pairs: int) -> int:
+        """Return for how many pairs, the first ones, x' comes from x itself."""
+        return {"independent": 0, "mixed": pairs // 2, "proposed": pairs}[self.pairs]
+
+    def _moved(self, origin: Point, proposal: Proposal, progress: float, generator: torch.Generator | None) -> Tensor:
+        moved, own = proposal.sample(origin, generator=generator), self._own(len(origin.x))
         return torch.cat([moved[:own], torch.lerp(origin.x[own:], moved[own:], self.alpha_at(progress))])
 
     def between(
-        self, net: nn.Module, target: Target, proposal: Proposal, current: Point, proposed: Tensor
+        self,
+        net: nn.Module,
+        target: Target,
+        proposal: Proposal,
+        current: Point,
+        proposed: Tensor,
+        root: Tensor | None = None,
     ) -> dict[str, Float[Tensor, ""]]:
         """Return the terms of the loss, as `terms` does, over pairs that were drawn; `current` are leaves."""
+        inside = None
         if target.support is not None:  # no chain will ask for a there, and the score may be worth nothing
             inside = target.support(proposed)
-            proposed = torch.where(inside.reshape(-1, *(1,) * (proposed.ndim - 1)), proposed, current.x.detach())
+            proposed = torch.where(per_chain(inside, proposed), proposed, current.x.detach())
         learning = torch.is_grad_enabled()
         there = _balance.leaf(proposed, target, proposal)
         with torch.enable_grad():
             if isinstance(net, Potential):
-                given, log_accept = _potential(net, proposal, current, there, learning=learning)
+                given, forth, back = _potential(net, proposal, current, there, learning=learning)
                 wanted = torch.cat([-_score(current).flatten(1), _score(there).flatten(1)], 1)
             else:
-                given, log_accept = _learned(net, current, there, learning=learning)
+                given, forth, back = _learned(net, current, there, learning=learning)
                 wanted = _balance.wanted_gradient(proposal, current, there)
-        weight = torch.ones_like(log_accept) if target.support is None else inside.to(log_accept)
-        total = weight.sum().clamp_min(1)
-        clipped = torch.zeros_like(weight)
+        if inside is not None:  # what the proposal says of such a pair may not be a number
+            wanted = torch.where(inside[:, None], wanted, given.detach())
+        if root is not None:
+            given, wanted = (_in_coordinates(side, root) for side in (given, wanted))
+        clipped = torch.zeros_like(forth)
         if self.clip is not None:
             factors = [(self.clip / side.detach().norm(dim=1)).clamp(max=1) for side in (given, wanted)]
             given, wanted = (side * factor[:, None] for side, factor in zip((given, wanted), factors, strict=True))
-            clipped = (torch.minimum(*factors) < 1).to(weight)
-        sure = log_accept.clamp(max=-SURE)
+            clipped = (torch.minimum(*factors) < 1).to(forth)
+        if self.entropy_on == "scale":
+            sure = (forth + back + (forth - back).detach()).div(2).clamp(max=-SURE)
+        else:
+            sure = forth.clamp(max=-SURE)
         rest = -sure.expm1()
         each = {
             "balance": (given - wanted).square().sum(1),
             "entropy": sure * sure.exp() + rest * rest.log(),
-            "acceptance": log_accept.detach().exp(),
+            "acceptance": forth.detach().exp(),
             "clipped": clipped,
         }
+        weight = torch.ones_like(forth) if inside is None else inside.to(forth)
+        total = weight.sum().clamp_min(1)
         terms = {name: (weight * value).sum() / total for name, value in each.items()}
         loss = terms["balance"] + self.entropy * terms["entropy"] if self.entropy else terms["balance"]
         return {"loss": loss} | {name: value.detach() for name, value in terms.items()}
@@ -148,6 +181,7 @@ class BalanceMatching:
         proposal: Proposal,
         x: Float[Tensor, "sample *event"],
         *,
+        root: Tensor | None = None,
         progress: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> dict[str, Float[Tensor, ""]]:
@@ -155,10 +189,12 @@ class BalanceMatching:
 
         Args:
             net: Answers log a as `net(proposed, current)`, or is a `Potential`. A potential learns from points, and a
-                pair has two: it takes half as many pairs.
+                pair has two: it takes half as many pairs, x from the one half of the samples and x' from the other.
             target: Its score is what is matched.
             proposal: q, whose `log_prob` is differentiated.
             x: Samples.
+            root: L, where gradients are compared in the coordinates u of x = L u + m: a number or a matrix over the
+                flattened event. Those of x itself if None.
             progress: Share of the training that is done, for alpha.
             generator: Source of randomness.
 
@@ -166,10 +202,9 @@ class BalanceMatching:
             "loss", which is "balance" + lambda "entropy" and can be differentiated; "acceptance", the mean of a(x', x);
             "clipped", the share of pairs with a gradient beyond C. Pairs with x' outside the support do not count.
         """
-        if isinstance(net, Potential) and not self.all_pairs:
-            x = x[: -(-len(x) // 2)]
-        current, proposed = self.draw(target, proposal, x, progress=progress, generator=generator)
-        return self.between(net, target, proposal, current, proposed)
+        halves = x.chunk(2) if self.all_pairs or isinstance(net, Potential) else (x,)
+        current, proposed = self.draw(target, proposal, *halves, progress=progress, generator=generator)
+        return self.between(net, target, proposal, current, proposed, root)
 
 
 def _score(point: Point) -> Tensor:
@@ -177,17 +212,25 @@ def _score(point: Point) -> Tensor:
     return point.score.detach()
 
 
-def _learned(net: nn.Module, current: Point, proposed: Point, *, learning: bool) -> tuple[Tensor, Tensor]:
-    """Return grad D_a, and log a(x', x)."""
+def _in_coordinates(gradient: Float[Tensor, "pair both"], root: Tensor) -> Float[Tensor, "pair both"]:
+    """Return the gradient with respect to u, from that with respect to x = L u + m, of both points: L^T times it."""
+    if root.ndim == 0:
+        return gradient * root
+    both: Tensor = gradient.unflatten(1, (2, -1)) @ root
+    return both.flatten(1)
+
+
+def _learned(net: nn.Module, current: Point, proposed: Point, *, learning: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return grad D_a, and log a in both orders."""
     forth, back = _balance.log_accepts(net, proposed.x, current.x)
     gradients = torch.autograd.grad((forth - back).sum(), (current.x, proposed.x), create_graph=learning)
-    return torch.cat([gradient.flatten(1) for gradient in gradients], 1), forth
+    return torch.cat([gradient.flatten(1) for gradient in gradients], 1), forth, back
 
 
 def _potential(
     net: Potential, proposal: Proposal, current: Point, proposed: Point, *, learning: bool
-) -> tuple[Tensor, Tensor]:
-    """Return the gradient of phi(x') - phi(x), and log a(x', x) by Barker's rule."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradient of phi(x') - phi(x), and log a in both orders by Barker's rule."""
     points = torch.cat([current.x, proposed.x]).detach().requires_grad_()
     phi = net.log_density(points)
     (gradient,) = torch.autograd.grad(phi.sum(), points, create_graph=learning)
@@ -195,7 +238,8 @@ def _potential(
     with torch.no_grad():
         change = _balance.log_q_ratio(proposal, current, proposed)
     at_current, at_proposed = gradient.flatten(1).chunk(2)
-    return torch.cat([-at_current, at_proposed], 1), nn.functional.logsigmoid(after - before + change)
+    ratio = after - before + change
+    return torch.cat([-at_current, at_proposed], 1), logsigmoid(ratio), logsigmoid(-ratio)
 
 
 # A potential serves every proposal: it learns from points half way to proposals, nearer to where chains are.
@@ -227,7 +271,7 @@ class Preset(NamedTuple):
     @property
     def matching(self) -> BalanceMatching:
         """The row's loss."""
-        return BalanceMatching(self.entropy, pairs="independent", all_pairs=True)
+        return BalanceMatching(self.entropy, pairs="independent", all_pairs=True, entropy_on="all")
 
     @property
     def recipe(self) -> Recipe:
@@ -270,7 +314,7 @@ class AcceptanceFit(Fit):
         clipped = f", {self.history['clipped'][-1]:.1%} of gradients clipped" if self.history["clipped"][-1] else ""
         return (
             f"{type(self.net).__name__.lower()} acceptance by {self.loss}, for {serves} {self.proposal}\n"
-            f"{super().__repr__()}\nmean acceptance {self.history['acceptance'][-1]:.3f}{clipped}"
+            f"{super().__repr__()}\nmean of a(x', x) {self.history['acceptance'][-1]:.3f} over its pairs{clipped}"
         )
 
     def save(self, path: str | Path) -> None:
@@ -296,19 +340,23 @@ class _Bound:
     matching: BalanceMatching
     target: Target
     proposal: Proposal
-    probe: list[float]  # of the score: a checkpoint belongs to one
+    root: Tensor | None
+    problem: str  # numbers of the proposal, the score and the support: a checkpoint belongs to one problem
 
     def __repr__(self) -> str:
-        return f"{self.matching} for {_checks.named(self.proposal)} and a score like {self.probe}"
+        return f"{self.matching} for {_checks.named(self.proposal)}, {self.problem}"
 
     def terms(
         self, net: nn.Module, x: Tensor, *, progress: float, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
-        return self.matching.terms(net, self.target, self.proposal, x, progress=progress, generator=generator)
+        options = {"root": self.root, "progress": progress, "generator": generator}
+        return self.matching.terms(net, self.target, self.proposal, x, **options)  # type: ignore[arg-type]
 
     def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        with torch.no_grad():  # to judge: no graph of the gradients
-            return self.terms(net, x, progress=1.0, generator=generator)["loss"]
+        """Judge: without the graph of the gradients, and without crossing thousands of held-out samples."""
+        judge = replace(self, matching=replace(self.matching, all_pairs=False))
+        with torch.no_grad():
+            return judge.terms(net, x, progress=1.0, generator=generator)["loss"]
 
 
 def fit_acceptance(
@@ -316,7 +364,7 @@ def fit_acceptance(
     proposal: Proposal,
     samples: Tensor,
     *,
-    form: FormName = "potential",
+    form: FormName | None = None,
     matching: BalanceMatching | None = None,
     net: nn.Module | None = None,
     preset: str | None = None,
@@ -331,8 +379,8 @@ def fit_acceptance(
     Args:
         target: Has the score, and the support outside of which no pair counts.
         proposal: q; any with a `log_prob` that autograd can differentiate.
-        samples: `(sample, *event)`, of the law the score belongs to.
-        form: "free" (the paper's), "antisymmetric" or "potential".
+        samples: `(sample, *event)`, of the law the score belongs to; those outside the support are left out.
+        form: "free" (the paper's), "antisymmetric" or "potential", which is the default.
         matching: The loss and its pairs; `balance_matching.MATCHING` has those of the forms if None.
         net: `net(proposed, current)` for log a (free) or for half of the log ratio (antisymmetric), `net(x)` for a
             potential, trained in place; one for the form if None.
@@ -360,7 +408,8 @@ def fit_acceptance(
     if known.score is None:
         fix = "Use targets.from_log_density(log_density), or Exact() where there is a density."
         raise ValueError(_checks.message("a target with a score", "a log density only", fix))
-    _checks.one_of(form, get_args(FormName), "form")
+    if form is not None:
+        _checks.one_of(form, get_args(FormName), "form")
     for part, kind, name in (
         (matching, BalanceMatching, "matching"),
         (net, nn.Module, "net"),
@@ -368,46 +417,79 @@ def fit_acceptance(
     ):
         if part is not None:
             _checks.kind(part, kind, f"{name} to be a {kind.__name__}", f"Leave {name} out for a good choice.")
+    if known.support is not None:
+        samples = samples[known.support(samples)]
+    if len(samples) < PROBED:
+        got, fix = f"{len(samples)}", "Thousands are needed for an acceptance one can trust."
+        raise ValueError(_checks.message(f"at least {PROBED} samples inside the support", got, fix))
     event = tuple(samples.shape[1:])
     if preset is not None:
-        row = _row(preset, matching, net, recipe)
-        form, matching, net, standardize, recipe = (
-            "free",
-            row.matching,
-            row.network(event, generator),
-            False,
-            row.recipe,
-        )
+        row = _row(preset, form, matching, net, recipe)
+        matching, net, standardize, recipe = row.matching, row.network(event, generator), False, row.recipe
+    form = form or ("potential" if preset is None else "free")
     if net is None:
         with _random.weights(generator):
             net = PotentialMLP(event) if form == "potential" else AcceptanceMLP(event, hidden=128, blocks=2)
     net.to(samples)
-    matching = MATCHING[form] if matching is None else matching
-    made_for = None
-    if form != "potential":
-        made_for = MadeFor(_checks.named(proposal), list(event), _balance.probe(proposal, event, samples))
-    whole = FORMS[form](StandardInputs.of(net, samples) if standardize else net, made_for)
-    _answers(whole, samples[:2])
-    few = known.score(samples[:4]).detach().double().flatten()[:8].tolist()
-    bound = _Bound(matching, known, proposal, [float(f"{number:.4g}") for number in few])
+    inputs = StandardInputs.of(net, samples) if standardize else net
+    made_for = MadeFor.of(proposal, samples)
+    whole = FORMS[form](inputs, None if form == "potential" else made_for)
+    _answers(whole, samples[:100])
+    _require_graph(known, proposal, samples[:2])
+    bound = _Bound(
+        MATCHING[form] if matching is None else matching,
+        known,
+        proposal,
+        inputs.root if isinstance(inputs, StandardInputs) else None,
+        f"with {_rounded(made_for.probe)}, {_rounded(known.score(samples[:4]))} and {_reach(known, samples)}",
+    )
     recipe = RECIPE if recipe is None else recipe
     fit = train(whole, bound, samples, recipe=recipe, generator=generator, progress=progress, checkpoint=checkpoint)
-    return AcceptanceFit(**vars(fit), loss=_checks.named(matching), proposal=_checks.named(proposal))
+    return AcceptanceFit(**vars(fit), loss=_checks.named(bound.matching), proposal=_checks.named(proposal))
 
 
-def _row(preset: str, matching: BalanceMatching | None, net: nn.Module | None, recipe: Recipe | None) -> Preset:
+def _rounded(numbers: Tensor | list[float]) -> list[float]:
+    few = torch.as_tensor(numbers).detach().double().flatten()
+    return [float(f"{number:.3g}") for number in few[:: max(1, len(few) // 8)].tolist()]
+
+
+def _reach(target: Target, samples: Tensor) -> list[int]:
+    """Return how many samples are inside the support when they are moved away from their mean: what tells it apart."""
+    mean = samples.mean(0)
+    places = (mean + factor * (samples - mean) for factor in (1.0, 1.2, 1.5, 2.0, 4.0))
+    return [len(samples) if target.support is None else int(target.support(place).sum()) for place in places]
+
+
+def _require_graph(target: Target, proposal: Proposal, x: Tensor) -> None:
+    """Refuse a score that autograd cannot see through, where the proposal's gradient has to go through it."""
+    assert target.score is not None
+    if "score" not in proposal.needs or _balance.leaf(x, target, proposal).score.requires_grad:  # type: ignore[union-attr]
+        return
+    if not torch.equal(target.score(x), target.score(x + 0.1 * x.std())):
+        got = "one that autograd does not see: its answer requires no gradient though x does"
+        fix = "Use targets.from_log_density, or compute the score with create_graph=True and without torch.no_grad."
+        raise ValueError(_checks.message(f"a score to differentiate, as {_checks.named(proposal)} needs", got, fix))
+
+
+def _row(
+    preset: str,
+    form: FormName | None,
+    matching: BalanceMatching | None,
+    net: nn.Module | None,
+    recipe: Recipe | None,
+) -> Preset:
     _checks.one_of(preset, tuple(PRESETS), "preset")
-    if matching is not None or net is not None or recipe is not None:
+    if form not in (None, "free") or matching is not None or net is not None or recipe is not None:
         fix = f"Leave the preset out, and start from scoremh.balance_matching.PRESETS[{preset!r}]."
-        raise ValueError(_checks.message("a preset alone", "a preset with a matching, a net or a recipe", fix))
+        got = "a preset with a form, a matching, a net or a recipe"
+        raise ValueError(_checks.message("a preset alone", got, fix))
     return PRESETS[preset]
 
 
 @torch.no_grad()
 def _answers(net: Form, x: Tensor) -> None:
     """Refuse a network that does not answer with a number per pair, or per point."""
-    points = (x,) if isinstance(net, Potential) else (x, x)
-    called = f"net({', '.join(['x', 'x'][: len(points)])})"
+    points, called = ((x,), "net(x)") if isinstance(net, Potential) else ((x.roll(1, 0), x), "net(proposed, current)")
     try:
         answer = net(*points)
     except (RuntimeError, ValueError, TypeError) as error:
@@ -415,3 +497,6 @@ def _answers(net: Form, x: Tensor) -> None:
         expected = f"{called} to take {_checks.describe(x)}"
         raise ValueError(_checks.message(expected, f"an error: {error}", fix)) from error
     _checks.answer(answer, x, x.shape[:1], "net")
+    if isinstance(net, Free) and bool((answer > 0).any()):
+        fix = "End the network with torch.nn.functional.logsigmoid."
+        raise ValueError(_checks.message(f"{called} to answer log a, at most 0", float(answer.max()), fix))

@@ -202,7 +202,7 @@ def train(
     if path is not None and path.exists():
         state.load(path, header, any_seed=generator is None)
     kept, held = split(samples, recipe, state.seed)
-    with _progress.bar(recipe.steps, "training", unit="steps", show=progress) as tick:
+    with torch.enable_grad(), _progress.bar(recipe.steps, "training", unit="steps", show=progress) as tick:
         tick(state.step, "")
         saved = time.monotonic()
         while state.step < recipe.steps and (recipe.patience is None or state.waited < recipe.patience):

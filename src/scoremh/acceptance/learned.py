@@ -4,12 +4,11 @@ import hashlib
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from scoremh import _balance, _checks
+from scoremh._files import fingerprint
 from scoremh.acceptance.ratio import BalancedRule
 from scoremh.networks import Form
 from scoremh.training import Fit
@@ -36,16 +35,16 @@ class Learned(BalancedRule):
     balance: LearnedBalance = "direct"
 
     def __init__(self, net: nn.Module | Fit, balance: LearnedBalance = "direct") -> None:
-        network = net.net if isinstance(net, Fit) else net
-        _checks.kind(network, nn.Module, "a network for an acceptance", "Pass what fit_acceptance returned.")
+        network, fix = net.net if isinstance(net, Fit) else net, "Pass what fit_acceptance returned."
+        _checks.kind(network, Form if isinstance(net, Fit) else nn.Module, "a network for an acceptance", fix)
         _checks.one_of(balance, get_args(LearnedBalance), "balance")
         object.__setattr__(self, "net", network)
         object.__setattr__(self, "balance", balance)
 
     def __repr__(self) -> str:
         """Show the form, a hash of the weights, and the balance."""
-        raw = b"".join(tensor.detach().cpu().numpy().tobytes() for tensor in self.net.state_dict().values())
-        name = f"<{type(self.net).__name__} {hashlib.sha256(raw).hexdigest()[:8]}>"
+        weights = "".join(fingerprint(tensor) for tensor in self.net.state_dict().values())
+        name = f"<{type(self.net).__name__} {hashlib.sha256(weights.encode()).hexdigest()[:8]}>"
         return f"Learned({name})" if self.balance == "direct" else f"Learned({name}, balance={self.balance!r})"
 
     @property
@@ -60,13 +59,8 @@ class Learned(BalancedRule):
 
     def known(self, target: Target, proposal: Proposal) -> Target:
         """Return the target with a potential for its log density; refuse a proposal the network was not made for."""
-        made_for = self.net.made_for if isinstance(self.net, Form) else None
-        if made_for is not None:
-            probe = _balance.probe(proposal, made_for.event, next(self.net.parameters(), torch.zeros(())))
-            if not np.allclose(probe, made_for.probe, rtol=1e-4, atol=1e-6):
-                fix = 'Call fit_acceptance again, or use form="potential", which serves every proposal and step.'
-                expected = f"{made_for.proposal}, for which this acceptance was learned"
-                raise ValueError(_checks.message(expected, _checks.named(proposal), fix))
+        if isinstance(self.net, Form):
+            self.net.require(proposal)
         own = self._log_density
         return target if own is None else target._replace(log_density=own)
 

@@ -121,11 +121,16 @@ def balance_residual(
     _checks.count(groups, "groups")
     network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", None)
     _checks.kind(network, nn.Module, "a network for an acceptance", "Pass what fit_acceptance returned, or its net.")
+    require = getattr(network, "require", None)
+    if require is not None:
+        require(proposal)
     known = what_is_known(target, proposal)
     if known.score is None:
         fix = "Use targets.from_log_density(log_density), which has both."
         raise ValueError(_checks.message("a target with a score", "a log density only", fix))
     needs: frozenset[Need] = proposal.needs | {"score", "log_density"}  # what the target does not have stays None
+    if known.support is not None:
+        samples = samples[known.support(samples)]
     current = Point.at(samples, known, needs)
     candidates = proposal.sample(current, generator=_random.resolve(generator, samples.device))
     if known.support is not None:

@@ -15,13 +15,15 @@ import math
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, logsigmoid, silu
 
-from scoremh import _checks
+from scoremh import _balance, _checks
 from scoremh.networks.mlp import Event, shape_of
+from scoremh.types import Proposal
 
 Points = Float[Tensor, "chain *event"]
 PerChain = Float[Tensor, " chain"]
@@ -108,17 +110,37 @@ class PotentialMLP(nn.Module):
 
 
 class MadeFor(NamedTuple):
-    """The proposal that an acceptance was learned for: what it is called, and what it answers at a few points.
+    """The proposal that an acceptance was learned for: what it is called, and what it answers at a few samples.
 
     Args:
         proposal: Its name and parameters.
-        event: Shape of one event.
-        probe: Its answers: two proposals with the same answers are the same.
+        samples: Some of the training, flattened, one after the other.
+        event: Shape of one of them.
+        probe: log q between them: two proposals with the same answers are the same.
     """
 
     proposal: str
+    samples: list[float]
     event: list[int]
     probe: list[float]
+
+    @classmethod
+    def of(cls, proposal: Proposal, samples: Tensor) -> "MadeFor":
+        """Probe a proposal at the first samples."""
+        few = samples[:6].detach().double()
+        probe = _balance.probe(proposal, few.to(samples))
+        return cls(_checks.named(proposal), few.flatten().tolist(), list(few.shape[1:]), probe)
+
+    def require(self, proposal: Proposal, like: Tensor) -> None:
+        """Refuse a proposal with other answers."""
+        few = torch.tensor(self.samples, dtype=like.dtype, device=like.device).reshape(-1, *self.event)
+        probe = _balance.probe(proposal, few)
+        if not np.allclose(probe, self.probe, rtol=1e-4, atol=1e-6, equal_nan=True):
+            off = max(abs(a - b) for a, b in zip(probe, self.probe, strict=True))
+            got = f"{_checks.named(proposal)}, whose log q is another by up to {off:.3g}"
+            fix = 'Call fit_acceptance again, or use form="potential", which serves every proposal and step.'
+            expected = f"{self.proposal}, for which this acceptance was learned"
+            raise ValueError(_checks.message(expected, got, fix))
 
 
 class Form(nn.Module):
@@ -132,6 +154,11 @@ class Form(nn.Module):
     def __init__(self, net: nn.Module, made_for: MadeFor | None = None) -> None:
         super().__init__()
         self.net, self.made_for = net, made_for
+
+    def require(self, proposal: Proposal) -> None:
+        """Refuse a proposal that the acceptance was not learned for."""
+        if self.made_for is not None:
+            self.made_for.require(proposal, next(self.parameters(), torch.zeros(())))
 
 
 class Free(Form):

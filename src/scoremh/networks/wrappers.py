@@ -52,6 +52,11 @@ class Standardized(nn.Module):
             scale = torch.linalg.inv(root)
         return cls(net, mean.to(samples.dtype), scale.to(samples.dtype))
 
+    @property
+    def root(self) -> Tensor:
+        """L of x = L u + m: the inverse of W."""
+        return 1 / self.scale if self.scale.ndim == 0 else torch.linalg.inv(self.scale)
+
     def standardize(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
         """Return u."""
         centred = x - self.mean
