@@ -202,7 +202,8 @@ class BalanceMatching:
             "loss", which is "balance" + lambda "entropy" and can be differentiated; "acceptance", the mean of a(x', x);
             "clipped", the share of pairs with a gradient beyond C. Pairs with x' outside the support do not count.
         """
-        halves = x.chunk(2) if self.all_pairs or isinstance(net, Potential) else (x,)
+        half = len(x) // 2
+        halves = (x[:half], x[half : 2 * half]) if half and (self.all_pairs or isinstance(net, Potential)) else (x,)
         current, proposed = self.draw(target, proposal, *halves, progress=progress, generator=generator)
         return self.between(net, target, proposal, current, proposed, root)
 
