@@ -176,7 +176,7 @@ def made(form: str) -> Any:
 def test_the_loss_is_differentiable_in_the_weights(form: str, entropy: float) -> None:
     net, proposal = made(form), MALA(0.2)
     x = MIXTURE.sample(30, generator=seeded())
-    matching = BalanceMatching(entropy, entropy_on="all")
+    matching = BalanceMatching(entropy)
 
     def loss() -> Tensor:
         return matching.terms(net, known(MIXTURE), proposal, x, generator=seeded(1))["loss"]
@@ -209,20 +209,30 @@ class Tilted(nn.Module):
         return self.scale + self.tilt * (proposed - current).sum(1)
 
 
-@pytest.mark.parametrize("on", ["scale", "all"])
-def test_entropy_moves_the_scale_alone_unless_told(on: Any) -> None:
+def test_the_pull_of_the_scale_leaves_the_ratio_alone_and_entropy_does_not() -> None:
     net, x = Tilted(), MIXTURE.sample(200, generator=seeded())
-    slopes = []
-    for entropy in (0.0, 1.0):
-        matching = BalanceMatching(entropy, pairs="independent", entropy_on=on)
+
+    def slopes(**options: Any) -> tuple[float, float]:
+        matching = BalanceMatching(pairs="independent", **options)
         loss = matching.terms(net, known(MIXTURE), RandomWalk(0.5), x, generator=seeded(1))["loss"]
-        slopes.append(torch.autograd.grad(loss, (net.scale, net.tilt), allow_unused=True))
-    by_scale = slopes[1][0]
-    assert slopes[0][0] is None
-    assert by_scale is not None
-    assert abs(float(by_scale)) > 0.01
-    change = float((slopes[1][1] - slopes[0][1]).abs())
-    assert (change < 1e-12) == (on == "scale")
+        by_scale, by_tilt = torch.autograd.grad(loss, (net.scale, net.tilt), materialize_grads=True, allow_unused=True)
+        return float(by_scale), float(by_tilt)
+
+    plain, pulled, paper = slopes(), slopes(scale=1.0), slopes(entropy=1.0)
+    assert plain[0] == 0  # Proposition 3
+    assert abs(pulled[0]) > 0.01
+    assert pulled[1] == pytest.approx(plain[1], abs=1e-12)
+    assert abs(paper[0]) > 0.01
+    assert abs(paper[1] - plain[1]) > 0.01
+
+
+def test_the_scale_is_at_rest_at_barkers_rule() -> None:
+    x, walk = MIXTURE.sample(200, generator=seeded()), RandomWalk(1.0)
+    for scale, rests in ((1.0, True), (2.0, False)):
+        terms = BalanceMatching(scale=1.0).terms(
+            Rule(MIXTURE, walk, "barker", scale), known(MIXTURE), walk, x, generator=seeded(1)
+        )
+        assert (float(terms["scale"]) < 1e-12) == rests
 
 
 @pytest.mark.parametrize("name", ["rw", "mala-full", "pcn-scaled"])
@@ -406,11 +416,11 @@ def fitted(form: Any = "antisymmetric", proposal: Proposal | None = None, **opti
 def test_training_lowers_the_loss_and_records_its_parts(form: Any) -> None:
     fit = fitted(form, MALA(0.3))
     assert fit.history["held_out"][-1] < fit.history["held_out"][0]
-    for name in ("balance", "entropy", "acceptance", "clipped"):
+    for name in ("balance", "entropy", "scale", "acceptance", "clipped"):
         assert len(fit.history[name]) == len(fit.history["step"]) == 3
-    weight = 2.0 if form == "free" else 0.0
-    for loss, balance, entropy in zip(*(fit.history[n] for n in ("loss", "balance", "entropy")), strict=True):
-        assert loss == pytest.approx(balance + weight * entropy, abs=1e-5)
+    weight = 1.0 if form == "free" else 0.0
+    for loss, balance, scale in zip(*(fit.history[n] for n in ("loss", "balance", "scale")), strict=True):
+        assert loss == pytest.approx(balance + weight * scale, rel=1e-5)
     shown = repr(fit)
     assert form in shown
     assert "MALA(step_size=0.3)" in shown
@@ -675,17 +685,16 @@ def test_units_do_not_matter(form: Any) -> None:
 
 
 @pytest.mark.slow
-def test_the_free_form_is_stationary_where_entropy_leaves_the_ratio_alone() -> None:
+def test_the_free_form_is_stationary_with_its_scale_pulled_and_not_with_entropy() -> None:
     """N(3, 2), the law of the paper's sanity check; with the paper's entropy, at lambda = 10, the same test fails."""
     law, walk = targets.Gaussian([3.0], [[2.0]]), RandomWalk(3.0)
     verdicts = []
-    for on in ("scale", "all"):
-        matching = BalanceMatching(10.0, entropy_on=on)
+    for matching in (BalanceMatching(scale=10.0), BalanceMatching(entropy=10.0)):
         x = law.sample(5000, generator=seeded())
         torch.manual_seed(0)
         options: Any = {"net": AcceptanceMLP(1, 64, 1), "recipe": Recipe(steps=1500, batch=256, rate=4e-3)}
         fit = fit_acceptance(law, walk, x, form="free", matching=matching, generator=seeded(1), **options)
-        kernel = metropolis_hastings(law, walk, Learned(fit, "metropolis"))
+        kernel = metropolis_hastings(law, walk, Learned(fit))
         verdicts.append(diagnostics.stationarity(kernel, law, chains=5000, steps=20, generator=seeded(2)))
     assert verdicts[0].p_value > 1e-3, verdicts[0]
     assert verdicts[1].p_value < 1e-6, verdicts[1]
@@ -813,6 +822,7 @@ def test_a_learned_acceptance_decides_as_the_density_does(form: Any, proposal: P
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "negative entropy": (lambda: BalanceMatching(entropy=-1.0), "entropy to be finite and above 0, got -1.0"),
+    "negative scale": (lambda: BalanceMatching(scale=-1.0), "scale to be finite and above 0, got -1.0"),
     "clip of 0": (lambda: BalanceMatching(clip=0.0), "clip to be finite and above 0"),
     "alpha beyond 1": (lambda: BalanceMatching(alpha=(0.0, 1.5)), r"alpha in \[0, 1\], got \(0.0, 1.5\)"),
     "no alpha": (lambda: BalanceMatching(alpha=()), r"alpha in \[0, 1\]"),

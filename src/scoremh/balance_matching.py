@@ -6,8 +6,10 @@ The loss is the mean over pairs (x, x') of
 
 with grad with respect to (x, x'), D_a = log a(x', x) - log a(x, x'), and H(a) = a log a + (1 - a) log(1 - a). The first
 term is 0 where a is balanced, and it does not see the scale of a (Proposition 3): a / M is as good. H, the *negative*
-entropy, is least at a = 1/2, and keeps a free form from sinking to 0. As the paper has it, it pulls the ratio towards 1
-as well: the acceptance it leads to is out of balance by an amount that grows with lambda. The other forms need none.
+entropy, is least at a = 1/2, and shall keep a free form from sinking to 0 (the paper's remedy). It pulls the ratio
+towards 1 as well, so that a is out of balance by an amount that grows with lambda, and lets go of an a that has sunk.
+`scale` is another remedy: it pulls the product a(x', x) a(x, x'), and nothing else, to where Barker's rule has it for
+the same ratio. The other forms need neither.
 
 A potential phi stands for D_a = phi(x') - phi(x) + log q(x | x') - log q(x' | x). The proposal's terms cancel, and what
 is left is | grad phi(x) - s(x) |^2 + | grad phi(x') - s(x') |^2: an ordinary regression, on points.
@@ -22,7 +24,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, smooth_l1_loss
 
 from scoremh import _balance, _checks, _random
 from scoremh._algebra import per_chain
@@ -45,7 +47,7 @@ class BalanceMatching:
     """The loss, and how its pairs are drawn.
 
     Args:
-        entropy: lambda, the weight of H. Only the free form needs one.
+        entropy: lambda, the weight of H; for the free form.
         clip: C, the largest norm of a gradient, per pair: both sides of the regression are scaled down to it. None
             takes them as they are.
         pairs: How x' is drawn. "proposed": from q(. | x), where a chain will ask. "independent" (the paper's
@@ -55,8 +57,8 @@ class BalanceMatching:
             with straight lines between.
         all_pairs: Cross the first half of a batch with the x' drawn from the second (the paper's Algorithm 1), rather
             than one x' for every x. For independent pairs.
-        entropy_on: What H may change: "scale", the product a(x', x) a(x, x') alone, so that the ratio stays balanced,
-            or "all" (the paper's).
+        scale: Weight of the pull of log a(x', x) + log a(x, x') to Barker's, by a smooth absolute loss; for the free
+            form.
     """
 
     entropy: float = 0.0
@@ -64,13 +66,13 @@ class BalanceMatching:
     pairs: Pairs = "proposed"
     alpha: float | tuple[float, ...] = (0.0, 1.0)
     all_pairs: bool = False
-    entropy_on: Literal["scale", "all"] = "scale"
+    scale: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        if self.entropy != 0:
-            _checks.positive(self.entropy, "entropy")
-        _checks.one_of(self.entropy_on, ("scale", "all"), "entropy_on")
+        for name in ("entropy", "scale"):
+            if getattr(self, name) != 0:
+                _checks.positive(getattr(self, name), name)
         if self.clip is not None:
             _checks.positive(self.clip, "clip")
         _checks.one_of(self.pairs, get_args(Pairs), "pairs")
@@ -157,21 +159,23 @@ class BalanceMatching:
             factors = [(self.clip / side.detach().norm(dim=1)).clamp(max=1) for side in (given, wanted)]
             given, wanted = (side * factor[:, None] for side, factor in zip((given, wanted), factors, strict=True))
             clipped = (torch.minimum(*factors) < 1).to(forth)
-        if self.entropy_on == "scale":
-            sure = (forth + back + (forth - back).detach()).div(2).clamp(max=-SURE)
-        else:
-            sure = forth.clamp(max=-SURE)
+        sure = forth.clamp(max=-SURE)
         rest = -sure.expm1()
+        ratio = (forth - back).detach()
+        barker = logsigmoid(ratio) + logsigmoid(-ratio)
         each = {
             "balance": (given - wanted).square().sum(1),
             "entropy": sure * sure.exp() + rest * rest.log(),
+            "scale": smooth_l1_loss(forth + back, barker, reduction="none"),
             "acceptance": forth.detach().exp(),
             "clipped": clipped,
         }
         weight = torch.ones_like(forth) if inside is None else inside.to(forth)
         total = weight.sum().clamp_min(1)
         terms = {name: (weight * value).sum() / total for name, value in each.items()}
-        loss = terms["balance"] + self.entropy * terms["entropy"] if self.entropy else terms["balance"]
+        loss = terms["balance"]
+        for name, factor in (("entropy", self.entropy), ("scale", self.scale)):
+            loss = loss + factor * terms[name] if factor else loss
         return {"loss": loss} | {name: value.detach() for name, value in terms.items()}
 
     def terms(
@@ -199,8 +203,9 @@ class BalanceMatching:
             generator: Source of randomness.
 
         Returns:
-            "loss", which is "balance" + lambda "entropy" and can be differentiated; "acceptance", the mean of a(x', x);
-            "clipped", the share of pairs with a gradient beyond C. Pairs with x' outside the support do not count.
+            "loss", the weighted sum of "balance", "entropy" and "scale", which can be differentiated; "acceptance", the
+            mean of a(x', x); "clipped", the share of pairs with a gradient beyond C. Pairs with x' outside the support
+            do not count.
         """
         half = len(x) // 2
         halves = (x[:half], x[half : 2 * half]) if half and (self.all_pairs or isinstance(net, Potential)) else (x,)
@@ -245,7 +250,7 @@ def _potential(
 
 # A potential serves every proposal: it learns from points half way to proposals, nearer to where chains are.
 MATCHING: Mapping[str, BalanceMatching] = {
-    "free": BalanceMatching(entropy=2.0),  # the paper's most frequent
+    "free": BalanceMatching(scale=1.0),
     "antisymmetric": BalanceMatching(),
     "potential": BalanceMatching(pairs="independent", alpha=0.5),
 }
@@ -272,7 +277,7 @@ class Preset(NamedTuple):
     @property
     def matching(self) -> BalanceMatching:
         """The row's loss."""
-        return BalanceMatching(self.entropy, pairs="independent", all_pairs=True, entropy_on="all")
+        return BalanceMatching(self.entropy, pairs="independent", all_pairs=True)
 
     @property
     def recipe(self) -> Recipe:
@@ -295,8 +300,7 @@ class AcceptanceFit(Fit):
 
     Args:
         net: A `Free`, `Antisymmetric` or `Potential` form, in the coordinates of the samples.
-        history: From "step", "loss", "held_out", "rate", "balance", "entropy", "acceptance" and "clipped" to a number
-            per look.
+        history: From "step", "loss", "held_out", "rate", and the terms of `BalanceMatching`, to a number per look.
         recipe: How it was trained.
         seed: Of the training's own generator.
         seconds: Time it took.

@@ -53,7 +53,7 @@ PROPOSALS: dict[str, dict[str, Proposal]] = {
     "mixture": {"random walk": RandomWalk(1.7), "MALA": MALA(0.5)},
 }
 WAYS = ("density", "true score", "learned score", "true score, entropy as in the paper")
-AS_IN_THE_PAPER = replace(MATCHING["free"], entropy_on="all")
+AS_IN_THE_PAPER = BalanceMatching(entropy=2.0)
 REFERENCE = LineIntegral("gauss", nodes=16)
 UNTRAINED: dict[str, BalancedRule] = {"Simpson": LineIntegral(), "trapezoid": LineIntegral("trapezoid")}
 NORMAL = targets.Gaussian([3.0], [[2.0]])
