@@ -16,6 +16,7 @@ import scoremh
 from scoremh import (
     Exact,
     acceptance,
+    annealing,
     balance_matching,
     datasets,
     diagnostics,
@@ -129,6 +130,7 @@ def documented() -> Iterator[tuple[str, Any]]:
     for module in (
         scoremh,
         acceptance,
+        annealing,
         balance_matching,
         datasets,
         diagnostics,

@@ -7,6 +7,7 @@ a **kernel**.
 from scoremh import datasets, diagnostics, metrics, networks, targets
 from scoremh._fitness import DegenerateRuleWarning
 from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor
+from scoremh.annealing import anneal
 from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
 from scoremh.chains import Chains
 from scoremh.kernel import metropolis_hastings
@@ -55,6 +56,7 @@ __all__ = [
     "Taylor",
     "Trace",
     "TuningError",
+    "anneal",
     "datasets",
     "diagnostics",
     "fit_acceptance",

@@ -28,6 +28,7 @@ from scoremh._support import Box
 from scoremh.networks import AtLevel, NoiseConditionalMLP, ScoreMLP, Standardized
 from scoremh.networks.wrappers import WHITENED
 from scoremh.training import Fit, Loss, Recipe, load_fit, save_fit, split, train
+from scoremh.types import Target
 
 EXACT_TRACE = 32  # coordinates up to which a held-out trace is summed exactly; beyond, it is estimated
 # An implicit loss below -d times this, at unit scale, is taken for unbounded: in a plane, 4 % wide samples have it.
@@ -223,6 +224,18 @@ class ScoreFit(Fit):
         """Return the score at x."""
         score: Tensor = self.net(x) if self.level is None else self.net(x, self.level)
         return score
+
+    def at(self, level: float) -> Target:
+        """Return the score of the samples blurred by noise of this level, as a target; for `anneal`.
+
+        Args:
+            level: In the coordinates of the network: in units of the samples' spread where it is standardised.
+        """
+        if self.level is None:
+            got = f"one by {type(getattr(self.net, 'net', self.net)).__name__}"
+            fix = "Fit it with MultilevelDenoising, the default."
+            raise ValueError(_checks.message("a score that takes a noise level", got, fix))
+        return Target(AtLevel(self.net, level))
 
     def __repr__(self) -> str:
         """Say what was learned, how long it took, and how well it went."""

@@ -1,0 +1,148 @@
+r"""Noise levels, from high to low: at each, some steps of a kernel whose target is the law blurred by that much noise.
+
+At a high level the modes of a law merge and chains reach all of them; going down, every chain is led to where the law
+is. A score that takes a level (`fit_score`, a diffusion model) serves all of them.
+
+| schedule | level i of 0 to n - 1 |
+|---|---|
+| `geometric` | high (low / high)^(i / (n - 1)) |
+| `karras` | (high^(1/rho) + i / (n - 1) (low^(1/rho) - high^(1/rho)))^rho (Karras et al. 2022) |
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scoremh import _checks, _progress
+from scoremh.sampling import sample
+from scoremh.types import Kernel
+
+
+def geometric(high: float, low: float, n: int) -> list[float]:
+    """Return n levels from high to low, each the same share of the one before.
+
+    >>> geometric(8.0, 1.0, 4)
+    [8.0, 4.0, 2.0, 1.0]
+    """
+    _check_range(high, low, n)
+    return [round_trip(high * (low / high) ** share) for share in _shares(n)]
+
+
+def karras(high: float, low: float, n: int, rho: float = 7.0) -> list[float]:
+    """Return n levels from high to low whose rho-th roots are equally spaced."""
+    _check_range(high, low, n)
+    _checks.positive(rho, "rho")
+    a, b = high ** (1 / rho), low ** (1 / rho)
+    return [round_trip((a + share * (b - a)) ** rho) for share in _shares(n)]
+
+
+def round_trip(level: float) -> float:
+    """Return the level with the digits that a person would write: 4.0, not 3.9999999999999996."""
+    return float(f"{level:.12g}")
+
+
+def _shares(n: int) -> list[float]:
+    return [i / (n - 1) if n > 1 else 1.0 for i in range(n)]
+
+
+def _check_range(high: float, low: float, n: int) -> None:
+    _checks.positive(high, "high")
+    _checks.positive(low, "low")
+    _checks.count(n, "n")
+    if low > high:
+        got = f"high={high} and low={low}"
+        raise ValueError(_checks.message("low of at most high", got, "Swap them: noise goes down."))
+
+
+@dataclass(frozen=True, eq=False)
+class Annealed:
+    """What `anneal` returns.
+
+    Args:
+        draws: Where the chains ended.
+        levels: Of the noise, one per stage; the last one twice where there were final steps.
+        steps: Transitions made at each.
+        acceptance_rates: Share of them that were accepted.
+        score_calls: Points at which the score was evaluated, over all chains and levels.
+    """
+
+    draws: Float[Tensor, "chain *event"]
+    levels: tuple[float, ...]
+    steps: tuple[int, ...]
+    acceptance_rates: tuple[float, ...]
+    score_calls: int
+
+    def __repr__(self) -> str:
+        """Say it in a line."""
+        levels, rates = self.levels, self.acceptance_rates
+        return (
+            f"Annealed({len(self.draws)} chains, {len(levels)} stages from noise {levels[0]:.3g} to {levels[-1]:.3g}; "
+            f"acceptance {rates[0]:.3f} at first, {rates[-1]:.3f} at last, {min(rates):.3f} at least; "
+            f"{self.score_calls:,} score calls)"
+        )
+
+
+def anneal(
+    kernel_at: Callable[[float], Kernel],
+    levels: Sequence[float],
+    initial: Tensor,
+    *,
+    steps_per_level: int = 20,
+    final_steps: int = 0,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+    store: str | Path | None = None,
+    threads: int | None = None,
+) -> Annealed:
+    """Lead chains from high noise to low: some steps at every level, each from where the level before ended.
+
+    Args:
+        kernel_at: From a level to the kernel for it. A step size of a fixed multiple of the squared level suits all.
+        levels: From high to low, such as `geometric(5.0, 0.05, 20)`.
+        initial: Where the chains start, `(chain, *event)`: noise of the highest level around the mean of the law.
+        steps_per_level: Transitions at every level.
+        final_steps: More of them at the last level.
+        generator: Source of randomness; the same seed gives the same bits.
+        progress: Show a progress bar.
+        store: A folder to write to. The same call with the same folder goes on from what is there.
+        threads: As for `sample`.
+
+    Returns:
+        Where the chains ended, and how many candidates were accepted at every level.
+
+    Example:
+        >>> import torch
+        >>> from scoremh import MALA, LineIntegral, Target, metropolis_hastings
+        >>> def kernel_at(level):  # N(0, 1) blurred by noise of this level
+        ...     target = Target(score=lambda x: -x / (1 + level**2))
+        ...     return metropolis_hastings(target, MALA(0.5 * level**2), LineIntegral())
+        >>> found = anneal(kernel_at, geometric(4.0, 0.5, 4), 4 * torch.randn(10, 2), steps_per_level=5)
+        >>> found.draws.shape
+        torch.Size([10, 2])
+    """
+    _checks.events(initial, "initial")
+    _checks.count(steps_per_level, "steps_per_level")
+    _checks.count(final_steps, "final_steps", at_least=0)
+    if not levels or any(later > earlier for earlier, later in itertools.pairwise(levels)):
+        fix = "Use annealing.geometric(high, low, n), for example."
+        raise ValueError(_checks.message("levels from high to low", list(levels), fix))
+    stages = [(level, steps_per_level) for level in levels] + [(levels[-1], final_steps)] * (final_steps > 0)
+    x, rates, score_calls = initial, [], 0
+    with _progress.bar(sum(steps for _, steps in stages), "annealing", unit="steps", show=progress) as tick:
+        for number, (level, steps) in enumerate(stages):
+            folder = None if store is None else Path(store) / f"stage-{number:04}"
+            chains = sample(
+                kernel_at(level), x, draws=1, thin=steps, generator=generator, store=folder, threads=threads
+            )
+            x = chains.draws[:, 0]
+            rates.append(chains.acceptance_rate)
+            score_calls += chains.score_calls
+            tick(steps, f"noise {level:.3g}, accepted {rates[-1]:.3f}")
+    return Annealed(
+        x, tuple(level for level, _ in stages), tuple(steps for _, steps in stages), tuple(rates), score_calls
+    )
