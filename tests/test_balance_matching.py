@@ -843,7 +843,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a network of another size": (lambda: fitted("free", net=AcceptanceMLP(3)), "check its input size"),
     "a file of another kind": (
         lambda: AcceptanceFit.load(__file__),
-        "a file of a AcceptanceFit, got .*which cannot be read",
+        "a file that AcceptanceFit.save wrote, got .*which cannot be read",
     ),
     "too few pairs": (
         lambda: diagnostics.balance_residual(made("free"), GAUSSIAN, RandomWalk(1.0), X[:3]),

@@ -97,7 +97,6 @@ def test_acceptances_fill_in_their_page(tmp_path: Path, monkeypatch: pytest.Monk
     for name, value in small.items():
         monkeypatch.setattr(cells, name, value)
     monkeypatch.setattr(cells, "fit_score", partial(score_matching.fit_score, recipe=brief))
-    monkeypatch.setattr(balance_matching, "RECIPE", brief)
     monkeypatch.setitem(balance_matching.PRESETS, "moons", balance_matching.PRESETS["moons"]._replace(steps=2))
 
     def briefly(*parts: Any, recipe: Recipe | None = None, **options: Any) -> Any:

@@ -155,7 +155,7 @@ def load_fit(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[s
         kind: The class that was saved.
         net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
     """
-    with reading(path, f"a file of a {kind}", f"{kind}.save writes such files.") as file:
+    with reading(path, f"a file that {kind}.save wrote", "Name such a file.") as file:
         fields = json.loads(file.metadata()[f"scoremh.{kind}"])
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # a file, not a dict
     network = networks.build(fields["net"], net)

@@ -1,0 +1,224 @@
+"""The loss of Score Balance Matching, and the pairs it is a mean over."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid, smooth_l1_loss
+
+from scoremh import _balance, _checks
+from scoremh._algebra import per_chain
+from scoremh.networks import Potential
+from scoremh.types import Point, Proposal, Target
+
+Pairs = Literal["independent", "proposed", "mixed"]
+SURE = 1e-6  # log a above -SURE is taken as this far from 0, where H is 0 and its parts are not finite
+
+
+@dataclass(frozen=True)
+class BalanceMatching:
+    """The loss, and how its pairs are drawn.
+
+    Args:
+        entropy: lambda, the weight of H; for the free form.
+        clip: C, the largest norm of a gradient, per pair: both sides of the regression are scaled down to it. None
+            takes them as they are.
+        pairs: How x' is drawn. "proposed": from q(. | x), where a chain will ask. "independent" (the paper's
+            Algorithm 2): `x' = alpha v' + (1 - alpha) y` with another sample y and v' from q(. | y). "mixed": half of
+            each.
+        alpha: Of independent pairs: a number, or values reached one after the other at equal times of a training,
+            with straight lines between.
+        all_pairs: Cross the first half of a batch with the x' drawn from the second (the paper's Algorithm 1), rather
+            than one x' for every x. For independent pairs.
+        scale: Weight of the pull of log a(x', x) + log a(x, x') to Barker's, by a smooth absolute loss; for the free
+            form.
+    """
+
+    entropy: float = 0.0
+    clip: float | None = None
+    pairs: Pairs = "proposed"
+    alpha: float | tuple[float, ...] = (0.0, 1.0)
+    all_pairs: bool = False
+    scale: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        for name in ("entropy", "scale"):
+            if getattr(self, name) != 0:
+                _checks.positive(getattr(self, name), name)
+        if self.clip is not None:
+            _checks.positive(self.clip, "clip")
+        _checks.one_of(self.pairs, get_args(Pairs), "pairs")
+        values = self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
+        if not values or not all(isinstance(value, int | float) and 0 <= value <= 1 for value in values):
+            fix = "(0.0, 1.0) goes from samples to proposals, as the paper does."
+            raise ValueError(_checks.message("alpha in [0, 1]", self.alpha, fix))
+        if self.all_pairs and self.pairs != "independent":
+            fix = 'Use pairs="independent": crossed pairs are independent.'
+            raise ValueError(_checks.message("all_pairs with independent pairs", f"pairs={self.pairs!r}", fix))
+
+    def alpha_at(self, progress: float) -> float:
+        """Return alpha after this share of a training."""
+        values = self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
+        return float(np.interp(progress, np.linspace(0, 1, len(values)), values))
+
+    def draw(
+        self,
+        target: Target,
+        proposal: Proposal,
+        x: Float[Tensor, "sample *event"],
+        others: Float[Tensor, "other *event"] | None = None,
+        *,
+        progress: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Point, Tensor]:
+        """Return pairs: where a chain would be, as leaves to differentiate at, and x'.
+
+        Args:
+            target: Its score is evaluated at x.
+            proposal: q.
+            x: Samples.
+            others: Where the x' of independent pairs come from; the samples themselves, moved on by one, if None.
+            progress: Share of the training that is done, for alpha.
+            generator: Source of randomness.
+        """
+        if others is None:
+            current = _balance.leaf(x, target, proposal)
+            own = self._own(len(x))
+            origin = current.map(lambda part: torch.cat([part[:own], part[own:].roll(1, 0)]).detach())
+            return current, self._moved(origin, proposal, progress, generator)
+        proposed = self._moved(Point.at(others, target, proposal.needs), proposal, progress, generator)
+        if self.all_pairs:
+            x, proposed = x.repeat_interleave(len(others), 0), proposed.repeat(len(x), *(1,) * (x.ndim - 1))
+        return _balance.leaf(x, target, proposal), proposed
+
+    def _own(self, pairs: int) -> int:
+        """Return for how many pairs, the first ones, x' comes from x itself."""
+        return {"independent": 0, "mixed": pairs // 2, "proposed": pairs}[self.pairs]
+
+    def _moved(self, origin: Point, proposal: Proposal, progress: float, generator: torch.Generator | None) -> Tensor:
+        moved, own = proposal.sample(origin, generator=generator), self._own(len(origin.x))
+        return torch.cat([moved[:own], torch.lerp(origin.x[own:], moved[own:], self.alpha_at(progress))])
+
+    def between(
+        self,
+        net: nn.Module,
+        target: Target,
+        proposal: Proposal,
+        current: Point,
+        proposed: Tensor,
+        root: Tensor | None = None,
+    ) -> dict[str, Float[Tensor, ""]]:
+        """Return the terms of the loss, as `terms` does, over pairs that were drawn; `current` are leaves."""
+        inside = None
+        if target.support is not None:  # no chain will ask for a there, and the score may be worth nothing
+            inside = target.support(proposed)
+            proposed = torch.where(per_chain(inside, proposed), proposed, current.x.detach())
+        learning = torch.is_grad_enabled()
+        there = _balance.leaf(proposed, target, proposal)
+        with torch.enable_grad():
+            if isinstance(net, Potential):
+                given, forth, back = _potential(net, proposal, current, there, learning=learning)
+                wanted = torch.cat([-_score(current).flatten(1), _score(there).flatten(1)], 1)
+            else:
+                given, forth, back = _learned(net, current, there, learning=learning)
+                wanted = _balance.wanted_gradient(proposal, current, there)
+        if inside is not None:  # what the proposal says of such a pair may not be a number
+            wanted = torch.where(inside[:, None], wanted, given.detach())
+        if root is not None:
+            given, wanted = (_in_coordinates(side, root) for side in (given, wanted))
+        clipped = torch.zeros_like(forth)
+        if self.clip is not None:
+            factors = [(self.clip / side.detach().norm(dim=1)).clamp(max=1) for side in (given, wanted)]
+            given, wanted = (side * factor[:, None] for side, factor in zip((given, wanted), factors, strict=True))
+            clipped = (torch.minimum(*factors) < 1).to(forth)
+        sure = forth.clamp(max=-SURE)
+        rest = -sure.expm1()
+        ratio = (forth - back).detach()
+        barker = logsigmoid(ratio) + logsigmoid(-ratio)
+        each = {
+            "balance": (given - wanted).square().sum(1),
+            "entropy": sure * sure.exp() + rest * rest.log(),
+            "scale": smooth_l1_loss(forth + back, barker, reduction="none"),
+            "acceptance": forth.detach().exp(),
+            "clipped": clipped,
+        }
+        weight = torch.ones_like(forth) if inside is None else inside.to(forth)
+        total = weight.sum().clamp_min(1)
+        terms = {name: (weight * value).sum() / total for name, value in each.items()}
+        loss = terms["balance"]
+        for name, factor in (("entropy", self.entropy), ("scale", self.scale)):
+            loss = loss + factor * terms[name] if factor else loss
+        return {"loss": loss} | {name: value.detach() for name, value in terms.items()}
+
+    def terms(
+        self,
+        net: nn.Module,
+        target: Target,
+        proposal: Proposal,
+        x: Float[Tensor, "sample *event"],
+        *,
+        root: Tensor | None = None,
+        progress: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Float[Tensor, ""]]:
+        """Draw pairs and return the terms of their loss.
+
+        Args:
+            net: Answers log a as `net(proposed, current)`, or is a `Potential`. A potential learns from points, and a
+                pair has two: it takes half as many pairs, x from the one half of the samples and x' from the other.
+            target: Its score is what is matched.
+            proposal: q, whose `log_prob` is differentiated.
+            x: Samples.
+            root: L, where gradients are compared in the coordinates u of x = L u + m: a number or a matrix over the
+                flattened event. Those of x itself if None.
+            progress: Share of the training that is done, for alpha.
+            generator: Source of randomness.
+
+        Returns:
+            "loss", the weighted sum of "balance", "entropy" and "scale", which can be differentiated; "acceptance", the
+            mean of a(x', x); "clipped", the share of pairs with a gradient beyond C. Pairs with x' outside the support
+            do not count.
+        """
+        half = len(x) // 2
+        halves = (x[:half], x[half : 2 * half]) if half and (self.all_pairs or isinstance(net, Potential)) else (x,)
+        current, proposed = self.draw(target, proposal, *halves, progress=progress, generator=generator)
+        return self.between(net, target, proposal, current, proposed, root)
+
+
+def _score(point: Point) -> Tensor:
+    assert point.score is not None
+    return point.score.detach()
+
+
+def _in_coordinates(gradient: Float[Tensor, "pair both"], root: Tensor) -> Float[Tensor, "pair both"]:
+    """Return the gradient with respect to u, from that with respect to x = L u + m, of both points: L^T times it."""
+    if root.ndim == 0:
+        return gradient * root
+    both: Tensor = gradient.unflatten(1, (2, -1)) @ root
+    return both.flatten(1)
+
+
+def _learned(net: nn.Module, current: Point, proposed: Point, *, learning: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return grad D_a, and log a in both orders."""
+    forth, back = _balance.log_accepts(net, proposed.x, current.x)
+    gradients = torch.autograd.grad((forth - back).sum(), (current.x, proposed.x), create_graph=learning)
+    return torch.cat([gradient.flatten(1) for gradient in gradients], 1), forth, back
+
+
+def _potential(
+    net: Potential, proposal: Proposal, current: Point, proposed: Point, *, learning: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradient of phi(x') - phi(x), and log a in both orders by Barker's rule."""
+    points = torch.cat([current.x, proposed.x]).detach().requires_grad_()
+    phi = net.log_density(points)
+    (gradient,) = torch.autograd.grad(phi.sum(), points, create_graph=learning)
+    before, after = phi.chunk(2)
+    with torch.no_grad():
+        change = _balance.log_q_ratio(proposal, current, proposed)
+    at_current, at_proposed = gradient.flatten(1).chunk(2)
+    ratio = after - before + change
+    return torch.cat([-at_current, at_proposed], 1), logsigmoid(ratio), logsigmoid(-ratio)
