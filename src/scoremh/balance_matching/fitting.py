@@ -19,10 +19,13 @@ from scoremh.types import Proposal, Target, TargetLike
 FormName = Literal["free", "antisymmetric", "potential"]
 FORMS: Mapping[str, type[Form]] = {"free": Free, "antisymmetric": Antisymmetric, "potential": Potential}
 RECIPE = Recipe(4000, batch=256, rate=4e-3)  # larger steps than a score's: a pair has 2 d numbers to learn from
+# First logit of a free form. Where log a is near 0 it is flat, and a form that begins there may never learn: it begins
+# at a = 0.007 instead, where log a is the logit itself, and its scale is pulled up as it learns.
+LOW = -5.0
 PROBED = 6  # samples at which a proposal is probed
 # A potential serves every proposal: it learns from points half way to proposals, nearer to where chains are.
 MATCHING: Mapping[str, BalanceMatching] = {
-    "free": BalanceMatching(scale=1.0),
+    "free": BalanceMatching(scale=0.1),
     "antisymmetric": BalanceMatching(),
     "potential": BalanceMatching(pairs="independent", alpha=0.5),
 }
@@ -207,6 +210,8 @@ def fit_acceptance(
     if net is None:
         with _random.weights(generator):
             net = PotentialMLP(event) if form == "potential" else AcceptanceMLP(event, hidden=128, blocks=2)
+        if isinstance(net, AcceptanceMLP) and form == "free":
+            nn.init.constant_(net.last.bias, LOW)
     net.to(samples)
     inputs = StandardInputs.of(net, samples) if standardize else net
     made_for = MadeFor.of(proposal, samples)
