@@ -247,7 +247,7 @@ def test_what_is_not_a_fit_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     save_file({"x": torch.zeros(2)}, tmp_path / "other")
     for name in ("text", "other"):
-        with pytest.raises(ValueError, match="expected a file that ScoreFit.save wrote"):
+        with pytest.raises(ValueError, match=r"expected a file that ScoreFit\.save wrote"):
             ScoreFit.load(tmp_path / name)
     with pytest.raises(FileNotFoundError, match="does not exist"):
         fit_score(torch.randn(50, 2), recipe=SHORT).save(tmp_path / "missing" / "score")

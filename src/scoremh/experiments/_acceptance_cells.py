@@ -38,6 +38,7 @@ from scoremh.acceptance import BalancedRule
 from scoremh.acceptance.learned import LearnedBalance
 from scoremh.balance_matching import MATCHING, PRESETS, RECIPE, FormName, Pairs
 from scoremh.experiments._cells import Task, compute
+from scoremh.networks import AcceptanceMLP
 from scoremh.types import Acceptance, Point, Proposal, TargetLike
 
 CELLS_FILE = "acceptance.json"
@@ -162,6 +163,17 @@ def decisions(law: str, name: str, form: FormName, *, out: Path) -> dict[str, An
     return result
 
 
+def learned(
+    target: TargetLike, proposal: Proposal, x: Tensor, form: FormName, matching: BalanceMatching
+) -> AcceptanceFit:
+    """Train by the defaults, but for the matching; with the paper's entropy from the first weights that torch gives."""
+    net = None
+    if matching == AS_IN_THE_PAPER:
+        torch.manual_seed(3)
+        net = AcceptanceMLP(tuple(x.shape[1:]), hidden=128, blocks=2)
+    return fit_acceptance(target, proposal, x, form=form, matching=matching, net=net, generator=seeded(3))
+
+
 def sanity(way: str, *, out: Path) -> dict[str, Any]:
     """Sample N(3, 2) with a random walk: by its density, or by a free acceptance with the true or a learned score."""
     x = NORMAL.sample(SAMPLES, generator=seeded(0))
@@ -170,8 +182,8 @@ def sanity(way: str, *, out: Path) -> dict[str, Any]:
     rule: Acceptance = Exact()
     if way != "density":
         target = fit_score(x, generator=seeded(1)) if way == "learned score" else NORMAL
-        matching = AS_IN_THE_PAPER if way.endswith("paper") else None
-        rule = Learned(fit_acceptance(target, WALK, x, form="free", matching=matching, generator=seeded(3)))
+        matching = AS_IN_THE_PAPER if way.endswith("paper") else MATCHING["free"]
+        rule = Learned(learned(target, WALK, x, "free", matching))
     chains = sample(metropolis_hastings(target, WALK, rule), start, draws=1, warmup=300, generator=seeded(4, 2))
     last = chains.draws[:, -1, 0].double()
     distance = float(stats.kstest(last.numpy(), stats.norm(3, 2**0.5).cdf).statistic)
@@ -243,8 +255,7 @@ def bias(name: str, move: str, *, out: Path) -> dict[str, Any]:
     if rule is None:
         form, balance, matching = LEARNED[name]
         x = OVERLAPPING.sample(SAMPLES, generator=seeded(0))
-        fit = fit_acceptance(OVERLAPPING, proposal, x, form=form, matching=matching, generator=seeded(3))
-        rule = Learned(fit, balance)
+        rule = Learned(learned(OVERLAPPING, proposal, x, form, matching), balance)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DegenerateRuleWarning)
         kernel = metropolis_hastings(OVERLAPPING, proposal, rule)
