@@ -418,9 +418,11 @@ def test_training_lowers_the_loss_and_records_its_parts(form: Any) -> None:
     assert fit.history["held_out"][-1] < fit.history["held_out"][0]
     for name in ("balance", "entropy", "scale", "acceptance", "clipped"):
         assert len(fit.history[name]) == len(fit.history["step"]) == 3
-    weight = 0.1 if form == "free" else 0.0
     for loss, balance, scale in zip(*(fit.history[n] for n in ("loss", "balance", "scale")), strict=True):
-        assert loss == pytest.approx(balance + weight * scale, rel=1e-5)
+        if form == "free":  # the weight of the scale rises from 0 to 1
+            assert balance < loss < balance + scale
+        else:
+            assert loss == pytest.approx(balance, rel=1e-5)
     shown = repr(fit)
     assert form in shown
     assert "MALA(step_size=0.3)" in shown

@@ -25,7 +25,7 @@ LOW = -5.0
 PROBED = 6  # samples at which a proposal is probed
 # A potential serves every proposal: it learns from points half way to proposals, nearer to where chains are.
 MATCHING: Mapping[str, BalanceMatching] = {
-    "free": BalanceMatching(scale=0.1),
+    "free": BalanceMatching(scale=1.0),
     "antisymmetric": BalanceMatching(),
     "potential": BalanceMatching(pairs="independent", alpha=0.5),
 }

@@ -34,7 +34,7 @@ class BalanceMatching:
         all_pairs: Cross the first half of a batch with the x' drawn from the second (the paper's Algorithm 1), rather
             than one x' for every x. For independent pairs.
         scale: Weight of the pull of log a(x', x) + log a(x, x') to Barker's, by a smooth absolute loss; for the free
-            form.
+            form. It rises from 0 to this in the course of a training: the ratio comes first.
     """
 
     entropy: float = 0.0
@@ -111,6 +111,7 @@ class BalanceMatching:
         current: Point,
         proposed: Tensor,
         root: Tensor | None = None,
+        progress: float = 1.0,
     ) -> dict[str, Float[Tensor, ""]]:
         """Return the terms of the loss, as `terms` does, over pairs that were drawn; `current` are leaves."""
         inside = None
@@ -150,7 +151,7 @@ class BalanceMatching:
         total = weight.sum().clamp_min(1)
         terms = {name: (weight * value).sum() / total for name, value in each.items()}
         loss = terms["balance"]
-        for name, factor in (("entropy", self.entropy), ("scale", self.scale)):
+        for name, factor in (("entropy", self.entropy), ("scale", progress * self.scale)):
             loss = loss + factor * terms[name] if factor else loss
         return {"loss": loss} | {name: value.detach() for name, value in terms.items()}
 
@@ -175,7 +176,7 @@ class BalanceMatching:
             x: Samples.
             root: L, where gradients are compared in the coordinates u of x = L u + m: a number or a matrix over the
                 flattened event. Those of x itself if None.
-            progress: Share of the training that is done, for alpha.
+            progress: Share of the training that is done, for alpha and scale.
             generator: Source of randomness.
 
         Returns:
@@ -186,7 +187,7 @@ class BalanceMatching:
         half = len(x) // 2
         halves = (x[:half], x[half : 2 * half]) if half and (self.all_pairs or isinstance(net, Potential)) else (x,)
         current, proposed = self.draw(target, proposal, *halves, progress=progress, generator=generator)
-        return self.between(net, target, proposal, current, proposed, root)
+        return self.between(net, target, proposal, current, proposed, root, progress)
 
 
 def _score(point: Point) -> Tensor:
