@@ -103,14 +103,22 @@ def _gaussian(cells: Mapping[str, Any]) -> str:
     return f"{markdown(rows)}\n\nKolmogorov-Smirnov distances between them: {', '.join(between)}."
 
 
+def _mean(values: Sequence[float]) -> str:
+    return f"{statistics.mean(values):.4f}" if values else ""
+
+
+def _entropy_runs(cells: Mapping[str, Any], weight: float, form: str) -> list[Any]:
+    names = [f"entropy / {weight} / {form} / {seed}" for seed in measured.SEEDS]
+    return [cells[name] for name in names if name in cells]
+
+
 def _entropy(cells: Mapping[str, Any]) -> str:
-    rows = [["form, lambda", "mean over the grid", "acceptance of proposals", "error of the ratio form"]]
-    for form, weights in (("free", measured.LAMBDAS), ("antisymmetric", (0.0,))):
+    rows = [["form, lambda", "mean over the grid", "acceptance of proposals", "error of the ratio form", "seeds"]]
+    for form, weights in (("free, clipped", measured.LAMBDAS), ("free", measured.LAMBDAS), ("antisymmetric", (0.0,))):
         for weight in weights:
-            runs = [cells.get(f"entropy / {weight} / {form} / {seed}") for seed in measured.SEEDS]
-            there = [run for run in runs if run is not None]
+            there = _entropy_runs(cells, weight, form)
             columns = [[run[name] for run in there] for name in ("mean", "on_proposals", "error")]
-            rows.append([f"{form}, {weight:g}", *map(_over_seeds, columns)])
+            rows.append([f"{form}, {weight:g}", *map(_mean, columns), str(len(there))])
     return markdown(rows)
 
 
@@ -148,10 +156,8 @@ def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
         title="Learned acceptances on Moons, against a line integral with 16 nodes",
     )
     first = str(measured.SEEDS[0])
-    shown = {
-        f"{form}, lambda = {weight:g}": cells[f"entropy / {weight} / {form} / {first}"]
-        for form, weight in (("free", 0.0), ("free", 0.1), ("free", 1.0), ("antisymmetric", 0.0))
-    }
+    drawn = [("free, clipped", 0.0), ("free, clipped", 0.1), ("free, clipped", 1.0), ("antisymmetric", 0.0)]
+    shown = {f"{name}, lambda = {w:g}": cells[f"entropy / {w} / {name} / {first}"] for name, w in drawn}
     plots.map_panels(
         {name: torch.tensor(cell["map"]).reshape(76, 51).T for name, cell in shown.items()},
         docs / "acceptance_maps.png",
@@ -162,15 +168,13 @@ def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
         label="a(x', x = (0, 0))",
         title="What entropy does to the acceptance of a random walk on Moons",
     )
-    runs = {
-        w: [cells[f"entropy / {w} / free / {s}"] for s in measured.SEEDS if f"entropy / {w} / free / {s}" in cells]
-        for w in measured.LAMBDAS
-    }
-    curve = {}
-    for name, key in (("mean over the grid, as in the paper", "mean"), ("acceptance of proposals", "on_proposals")):
-        values = [[run[key] for run in there] for there in runs.values()]
-        spread = [statistics.stdev(v) if len(v) > 1 else 0.0 for v in values]
-        curve[name] = (list(runs), [statistics.mean(v) for v in values], spread)
+    curve: dict[str, plots.Curve] = {}
+    for form in ("free, clipped", "free"):
+        runs = {w: _entropy_runs(cells, w, form) for w in measured.LAMBDAS}
+        for words, key in (("mean over the grid", "mean"), ("acceptance of proposals", "on_proposals")):
+            values = [[run[key] for run in there] for there in runs.values()]
+            spread = [statistics.stdev(v) if len(v) > 1 else 0.0 for v in values]
+            curve[f"{form}: {words}"] = (list(runs), [statistics.mean(v) for v in values], spread)
     plots.curves(
         curve,
         docs / "acceptance_lambda.png",
