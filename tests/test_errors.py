@@ -236,7 +236,7 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
     "an array as samples": ("fit_score(torch.randn(50, 2).numpy())", "torch.Tensor, got ndarray of shape (50, 2)"),
     "a network that answers for coordinates": (
         "fit_acceptance(Target(lambda x: -x), MALA(0.1), torch.randn(50, 2), net=networks.ScoreMLP(2))",
-        "net(x) to be a float32 tensor of shape (2,)",
+        "net(x) to be a float32 tensor of shape (50,)",
     ),
     "an unknown form": (
         "fit_acceptance(Target(lambda x: -x), MALA(0.1), torch.randn(50, 2), form='symmetric')",

@@ -76,7 +76,8 @@ def test_a_translation_is_transported_by_its_length() -> None:
     sliced = metrics.sliced_w2(x, x + v, projections=20_000, generator=torch.Generator().manual_seed(0))
     assert sliced == pytest.approx(math.sqrt(9 / 3), rel=0.02)  # E (v.u)^2 = |v|^2 / d over directions u
     assert metrics.sinkhorn_divergence(x, x + v, p=2) == pytest.approx(9 / 2, rel=1e-3)
-    assert metrics.sinkhorn_divergence(x, x + v, p=1, cooling=0.95) == pytest.approx(3, rel=0.02)
+    # for p = 2 the blur cancels; for p = 1 it does in the limit
+    assert metrics.sinkhorn_divergence(x, x + v, p=1, blur=1e-3, cooling=0.99) == pytest.approx(3, rel=0.02)
 
 
 def test_transport_scales_with_the_samples() -> None:

@@ -50,6 +50,11 @@ def curve_panels(
         if log:
             axis.set_xscale("log")
             axis.set_yscale("log")
+            places = sorted({value for x, *_ in lines.values() for value in x})
+            axis.set_xlim(places[0] / 1.3, places[-1] * 1.3)
+            if len(places) <= 6:
+                axis.set_xticks(places, labels=[f"{value:g}" for value in places])
+                axis.set_xticks([], minor=True)
         axis.set_title(head, fontsize=10, color=INK)
         axis.set_xlabel(labels[0], fontsize=9, color=INK)
         axis.tick_params(labelsize=8, colors=INK)
