@@ -53,6 +53,7 @@ def test_schedules_go_from_high_to_low() -> None:
     assert annealing.geometric(5.0, 0.02, 30)[15] < annealing.karras(5.0, 0.02, 30)[15] < 2.5
 
 
+@pytest.mark.slow
 def test_annealing_finds_the_weights_that_chains_alone_keep() -> None:
     """From N(0, 12^2 I): annealed MALA ends with .8 of its chains in the larger mode, MALA alone where they started."""
     start = 12 * torch.randn(4000, 2, generator=seeded())
@@ -70,6 +71,7 @@ def test_annealing_finds_the_weights_that_chains_alone_keep() -> None:
     assert "from noise 12 to 0.4" in repr(found)
 
 
+@pytest.mark.slow
 def test_without_an_accept_step_the_law_is_too_wide() -> None:
     start = 12 * torch.randn(4000, 2, generator=seeded())
 

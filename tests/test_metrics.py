@@ -69,6 +69,7 @@ def test_pieces_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert DISTANCES[name](x, y) == pytest.approx(whole, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_translation_is_transported_by_its_length() -> None:
     x, v = normal(80, 3), torch.tensor([1.0, -2.0, 2.0], dtype=torch.float64)
     assert metrics.w1(x, x + v) == pytest.approx(3)
@@ -167,6 +168,7 @@ def test_sinkhorn_is_that_of_another_library(p: Any) -> None:
     assert metrics.sinkhorn_divergence(x, y, p=p, blur=0.3, cooling=0.98) == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.slow
 def test_sinkhorn_with_little_blur_is_exact_transport() -> None:
     x, y = normal(100, 2), normal(100, 2, seed=1) + 1
     assert metrics.sinkhorn_divergence(x, y, p=1, blur=1e-3, cooling=0.99) == pytest.approx(metrics.w1(x, y), rel=0.02)
@@ -183,6 +185,7 @@ def test_the_papers_numbers_have_their_parts() -> None:
     assert mmd == metrics.energy_distance(x, y) / 2
 
 
+@pytest.mark.slow
 def test_the_permutation_test_keeps_its_level() -> None:
     """Under one law the p-values are uniform on 1/40, ..., 1: a false alarm in 1,000 runs of this test."""
     values = [
@@ -208,6 +211,7 @@ def test_the_permutation_test_has_power_and_says_its_distance() -> None:
     assert same.p_value == 1
 
 
+@pytest.mark.slow
 def test_a_classifier_tells_what_differs() -> None:
     x, y = normal(500, 2), normal(700, 2, seed=1)
     assert metrics.c2st(x, y, generator=seeded(0)) == pytest.approx(0.5, abs=0.06)
