@@ -42,7 +42,6 @@ class Size(NamedTuple):
 
 
 SIZES = [Size(2, 128, 2, RandomWalk(0.3)), Size(2, 256, 3, RandomWalk(0.3)), Size(2, 256, 3, MALA(0.02))]
-SIZES += [Size(3, 512, 4, RandomWalk(0.3))]
 CASES = [case for case in timing.CASES if case.chains == 1_000]
 SECTION = """
 ## What balance matching costs
