@@ -152,7 +152,7 @@ def stamp() -> str:
     """Return when, where and with what was measured."""
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, scoremh {version('scoremh')}"
     machine = f"{os.cpu_count()} cores ({_processor()}), one thread"
-    return f"Measured by `make bench` on {date.today().isoformat()}: {machine}, {versions}."
+    return f"Measured on {date.today().isoformat()}: {machine}, {versions}."
 
 
 def _processor() -> str:
