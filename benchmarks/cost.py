@@ -13,11 +13,10 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
-from torch import nn
 
 import scoremh
 from benchmarks import losses, matching, timing
@@ -62,14 +61,14 @@ def ours(case: Case, effort: Effort) -> dict[str, Measured]:
     kernels = {row: scoremh.metropolis_hastings(target, scoremh.MALA(STEP_SIZE), rule) for row, rule in RULES.items()}
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(case.chains, case.dimension, generator=generator)
-    steps = timing.steps_for(lambda n: _forwards(network, [x], n), effort)
+    steps = timing.steps_for(lambda n: timing.forwards(network, [x], n), effort)
 
     def sampling(row: str, threads: int | None = None) -> Callable[[], scoremh.Chains]:
         return lambda: scoremh.sample(kernels[row], x, draws=steps, generator=generator, threads=threads)
 
     alternatives: dict[str, Callable[[], object]] = {
-        BARE: lambda: _forwards(network, [x], steps),
-        CONTROL: lambda: _forwards(network, x.tensor_split(blocks(case.chains)), steps),
+        BARE: lambda: timing.forwards(network, [x], steps),
+        CONTROL: lambda: timing.forwards(network, x.tensor_split(blocks(case.chains)), steps),
         **{row: sampling(row) for row in kernels},
     }
     seconds = timing.interleaved(alternatives, effort)
@@ -83,13 +82,6 @@ def ours(case: Case, effort: Effort) -> dict[str, Measured]:
         wall = timing.interleaved(threaded, effort, clock=time.perf_counter)
         measured[THREADS] = measured["MALA, Simpson"]._replace(ratio=timing.ratio(wall["2"], wall["1"]))
     return measured
-
-
-@torch.inference_mode()
-def _forwards(network: nn.Module, parts: Sequence[torch.Tensor], times: int) -> None:
-    for part in parts:
-        for _ in range(times):
-            network(part)
 
 
 def peers(python: Path, *, quick: bool) -> tuple[Rows, str]:

@@ -52,16 +52,7 @@ def measure(size: Size, effort: Effort) -> dict[str, Ratio]:
         torch.manual_seed(0)
         net: nn.Module = ScoreMLP(size.dimension, size.hidden)
         net = nn.Sequential(net) if hide else net
-        optimiser, generator = torch.optim.Adam(net.parameters(), lr=1e-5), torch.Generator().manual_seed(0)
-
-        def steps(n: int) -> None:
-            for _ in range(n):
-                value = loss.loss(net, x, generator=generator)
-                optimiser.zero_grad()
-                value.backward()
-                optimiser.step()
-
-        return steps
+        return timing.optimiser_steps(net, lambda net, generator: loss.loss(net, x, generator=generator))
 
     losses = {
         DENOISING: training(DenoisingScoreMatching(0.1)),

@@ -83,18 +83,6 @@ def measure(size: Size, effort: Effort) -> dict[str, Ratio]:
     x = torch.randn(BATCH, d, generator=torch.Generator().manual_seed(0))
     target = Target(ScoreMLP(d, 128).requires_grad_(False))
 
-    def training(net: nn.Module, loss: Callable[[nn.Module, torch.Generator], Tensor]) -> Callable[[int], None]:
-        optimiser, generator = torch.optim.Adam(net.parameters(), lr=1e-5), torch.Generator().manual_seed(0)
-
-        def steps(n: int) -> None:
-            for _ in range(n):
-                value = loss(net, generator)
-                optimiser.zero_grad()
-                value.backward()
-                optimiser.step()
-
-        return steps
-
     def matched(net: nn.Module, generator: torch.Generator) -> Tensor:
         return BalanceMatching().terms(net, target, proposal, x, generator=generator)["loss"]
 
@@ -104,8 +92,10 @@ def measure(size: Size, effort: Effort) -> dict[str, Ratio]:
         "potential": Potential(PotentialMLP(d, hidden, 2 * blocks + 1)),
     }
     alternatives = {
-        NAIVE: training(AcceptanceMLP(d, hidden, blocks), lambda net, g: naive(net, target, proposal, x, g)),
-        **{name: training(net, matched) for name, net in forms.items()},
+        NAIVE: timing.optimiser_steps(
+            AcceptanceMLP(d, hidden, blocks), lambda net, g: naive(net, target, proposal, x, g)
+        ),
+        **{name: timing.optimiser_steps(net, matched) for name, net in forms.items()},
     }
     n = timing.steps_for(alternatives[NAIVE], effort)
     seconds = timing.interleaved({name: lambda steps=steps: steps(n) for name, steps in alternatives.items()}, effort)  # type: ignore[misc]
@@ -127,13 +117,8 @@ def rules(case: Case, effort: Effort) -> dict[str, Ratio]:
     }
     target, proposal = Target(network), MALA(timing.STEP_SIZE)
 
-    def bare(n: int) -> None:
-        with torch.inference_mode():
-            for _ in range(n):
-                network(x)
-
-    n = timing.steps_for(bare, effort)
-    alternatives: dict[str, Callable[[], object]] = {timing.BARE: lambda: bare(n)}
+    n = timing.steps_for(lambda steps: timing.forwards(network, [x], steps), effort)
+    alternatives: dict[str, Callable[[], object]] = {timing.BARE: lambda: timing.forwards(network, [x], n)}
     for name, rule in judged.items():
         kernel = metropolis_hastings(target, proposal, rule)
         alternatives[name] = lambda kernel=kernel: sample(kernel, x, draws=n, generator=generator)  # type: ignore[misc]

@@ -9,7 +9,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -123,6 +123,28 @@ def steps_for(bare: Callable[[int], object], effort: Effort) -> int:
         bare(steps)
         taken = time.process_time() - start
     return max(effort.steps, round(steps * effort.seconds / taken))
+
+
+@torch.inference_mode()
+def forwards(network: nn.Module, parts: Sequence[Tensor], times: int) -> None:
+    """Call a network on every part, so many times each."""
+    for part in parts:
+        for _ in range(times):
+            network(part)
+
+
+def optimiser_steps(net: nn.Module, loss: Callable[[nn.Module, torch.Generator], Tensor]) -> Callable[[int], None]:
+    """Return a function that makes so many steps of Adam on a loss."""
+    optimiser, generator = torch.optim.Adam(net.parameters(), lr=1e-5), torch.Generator().manual_seed(0)
+
+    def steps(n: int) -> None:
+        for _ in range(n):
+            value = loss(net, generator)
+            optimiser.zero_grad()
+            value.backward()
+            optimiser.step()
+
+    return steps
 
 
 def interleaved(

@@ -664,6 +664,14 @@ def test_the_gradient_is_compared_in_standard_coordinates() -> None:
         torch.testing.assert_close(in_x[term], value, atol=1e-9, rtol=1e-9)
 
 
+def trained(law: Any, proposal: Proposal, form: Any, steps: int) -> tuple[AcceptanceFit, dict[str, Any]]:
+    """Return an acceptance learned from a law with its true score, and what `disagreement` judges it on."""
+    samples, recipe = law.sample(5000, generator=seeded()), Recipe(steps=steps, batch=256, rate=4e-3)
+    fit = fit_acceptance(law, proposal, samples, form=form, recipe=recipe, generator=seeded(1))
+    x = law.sample(5000, generator=seeded(2))
+    return fit, {"target": law, "proposal": proposal, "x": x, "generator": seeded(3)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", NETS)
 def test_units_do_not_matter(form: Any) -> None:
@@ -673,17 +681,8 @@ def test_units_do_not_matter(form: Any) -> None:
         scale = torch.tensor(scales)
         moved = targets.GaussianMixture([0.6, 0.4], law.means * scale, torch.diag(scale**2).expand(2, 2, 2))
         walk = RandomWalk(1.2, covariance=scale**2)
-        fit = fit_acceptance(
-            moved,
-            walk,
-            moved.sample(5000, generator=seeded()),
-            form=form,
-            recipe=Recipe(steps=500, batch=256, rate=4e-3),
-            generator=seeded(1),
-        )
-        x = moved.sample(5000, generator=seeded(2))
-        rules: Any = {"target": moved, "proposal": walk, "x": x, "generator": seeded(3)}
-        assert diagnostics.disagreement(Learned(fit, "metropolis"), Exact(), **rules).rate < 0.03
+        fit, pairs = trained(moved, walk, form, steps=500)
+        assert diagnostics.disagreement(Learned(fit, "metropolis"), Exact(), **pairs).rate < 0.03
 
 
 @pytest.mark.slow
@@ -782,15 +781,16 @@ def test_a_checkpoint_belongs_to_one_problem(first: Any, second: Any, tmp_path: 
 def test_a_preset_is_judged_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     """Crossing thousands of held-out samples would take hours."""
     monkeypatch.setitem(balance_matching.PRESETS, "moons", PRESETS["moons"]._replace(steps=2, hidden=8))
-    counted = Counting(AcceptanceMLP.logit)
-    monkeypatch.setattr(AcceptanceMLP, "logit", lambda self, *pair: counted.function(self, *counting(counted, pair)))
+    original, rows = AcceptanceMLP.logit, 0
+
+    def counted(self: AcceptanceMLP, proposed: Tensor, current: Tensor) -> Tensor:
+        nonlocal rows
+        rows += len(proposed)
+        return original(self, proposed, current)
+
+    monkeypatch.setattr(AcceptanceMLP, "logit", counted)
     fit_acceptance(GAUSSIAN, RandomWalk(1.0), GAUSSIAN.sample(5000, generator=seeded()), preset="moons")
-    assert counted.rows == 100 + 2 * 2 * 16 * 16 + 4 * 2 * 500  # a trial, two steps, and one look of four draws
-
-
-def counting(counted: Counting, pair: Any) -> Any:
-    counted.rows += len(pair[0])
-    return pair
+    assert rows == 100 + 2 * 2 * 16 * 16 + 4 * 2 * 500  # a trial, two steps, and one look of four draws
 
 
 def test_learned_takes_acceptances_only() -> None:
@@ -804,11 +804,8 @@ def test_learned_takes_acceptances_only() -> None:
 def test_the_free_form_does_not_get_stuck_where_it_is_flat() -> None:
     """Figure 1's modes: begun at a = 1/2, a free form takes both for plateaus where every move is accepted."""
     law, walk = targets.GaussianMixture([0.8, 0.2], [[5.0, 5.0], [-5.0, -5.0]]), RandomWalk(1.7)
-    options: Any = {"form": "free", "recipe": Recipe(steps=500, batch=256, rate=4e-3), "generator": seeded(1)}
-    fit = fit_acceptance(law, walk, law.sample(5000, generator=seeded()), **options)
-    x = law.sample(5000, generator=seeded(2))
-    rules: Any = {"target": law, "proposal": walk, "x": x, "generator": seeded(3)}
-    assert diagnostics.disagreement(Learned(fit, "metropolis"), Exact(), **rules).rate < 0.05
+    fit, pairs = trained(law, walk, "free", steps=500)
+    assert diagnostics.disagreement(Learned(fit, "metropolis"), Exact(), **pairs).rate < 0.05
 
 
 @pytest.mark.slow
@@ -816,19 +813,10 @@ def test_the_free_form_does_not_get_stuck_where_it_is_flat() -> None:
 @pytest.mark.parametrize("form", NETS)
 def test_a_learned_acceptance_decides_as_the_density_does(form: Any, proposal: Proposal) -> None:
     law = targets.GaussianMixture([0.6, 0.4], [[1.2, 1.0], [-1.0, -1.4]])
-    fit = fit_acceptance(
-        law,
-        proposal,
-        law.sample(5000, generator=seeded()),
-        form=form,
-        recipe=Recipe(steps=600, batch=256, rate=4e-3),
-        generator=seeded(1),
-    )
-    x = law.sample(5000, generator=seeded(2))
-    rules: Any = {"target": law, "proposal": proposal, "x": x, "generator": seeded(3)}
+    fit, pairs = trained(law, proposal, form, steps=600)
     for rule in (Exact(), LineIntegral("gauss", nodes=8)):
-        assert diagnostics.disagreement(Learned(fit, "metropolis"), rule, **rules).rate < 0.05
-    residual = diagnostics.balance_residual(fit, law, proposal, x, generator=seeded())
+        assert diagnostics.disagreement(Learned(fit, "metropolis"), rule, **pairs).rate < 0.05
+    residual = diagnostics.balance_residual(fit, law, proposal, pairs["x"], generator=seeded())
     assert residual.density is not None
     assert residual.density.correlation > 0.98
 

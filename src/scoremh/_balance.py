@@ -53,17 +53,22 @@ def leaf(x: Tensor, target: Target, proposal: Proposal) -> Point:
         return Point.at(x, target, proposal.needs | {"score"})
 
 
-def wanted_gradient(proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, "chain gradient"]:
-    """Return the gradient of log r with respect to (x, x'), flattened; both points are leaves."""
+def score_gradient(current: Point, proposed: Point) -> Float[Tensor, "chain gradient"]:
+    """Return (-s(x), s(x')), flattened: the gradient of log p(x') - log p(x)."""
     assert current.score is not None
     assert proposed.score is not None
-    gradients = [-current.score.detach(), proposed.score.detach()]
+    return torch.cat([-current.score.detach().flatten(1), proposed.score.detach().flatten(1)], 1)
+
+
+def wanted_gradient(proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, "chain gradient"]:
+    """Return the gradient of log r with respect to (x, x'), flattened; both points are leaves."""
+    wanted = score_gradient(current, proposed)
     with torch.enable_grad():
         change = log_q_ratio(proposal, current, proposed)
-    if change.requires_grad:
-        of_q = torch.autograd.grad(change.sum(), (current.x, proposed.x), materialize_grads=True)
-        gradients = [s + g for s, g in zip(gradients, of_q, strict=True)]
-    return torch.cat([g.flatten(1) for g in gradients], 1)
+    if not change.requires_grad:
+        return wanted
+    of_q = torch.autograd.grad(change.sum(), (current.x, proposed.x), materialize_grads=True)
+    return wanted + torch.cat([gradient.flatten(1) for gradient in of_q], 1)
 
 
 def probe(proposal: Proposal, x: Tensor) -> list[float]:

@@ -34,6 +34,15 @@ def what_is_known(target: TargetLike, proposal: Proposal, rule: Acceptance | Non
     return known
 
 
+def with_score(target: TargetLike, proposal: Proposal) -> Target:
+    """Return what is known of p, having refused a target without a score."""
+    known = what_is_known(target, proposal)
+    if known.score is None:
+        fix = "Use targets.from_log_density(log_density), or Exact() where there is a density."
+        raise ValueError(_checks.message("a target with a score", "a log density only", fix))
+    return known
+
+
 def judge(
     target: Target,
     needs: frozenset[Need],

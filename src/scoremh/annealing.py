@@ -30,7 +30,7 @@ def geometric(high: float, low: float, n: int) -> list[float]:
     [8.0, 4.0, 2.0, 1.0]
     """
     _check_range(high, low, n)
-    return [round_trip(high * (low / high) ** share) for share in _shares(n)]
+    return [_written(high * (low / high) ** share) for share in _shares(n)]
 
 
 def karras(high: float, low: float, n: int, rho: float = 7.0) -> list[float]:
@@ -38,10 +38,10 @@ def karras(high: float, low: float, n: int, rho: float = 7.0) -> list[float]:
     _check_range(high, low, n)
     _checks.positive(rho, "rho")
     a, b = high ** (1 / rho), low ** (1 / rho)
-    return [round_trip((a + share * (b - a)) ** rho) for share in _shares(n)]
+    return [_written((a + share * (b - a)) ** rho) for share in _shares(n)]
 
 
-def round_trip(level: float) -> float:
+def _written(level: float) -> float:
     """Return the level with the digits that a person would write: 4.0, not 3.9999999999999996."""
     return float(f"{level:.12g}")
 

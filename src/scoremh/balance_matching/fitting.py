@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from scoremh import _balance, _checks, _random
-from scoremh._transition import what_is_known
+from scoremh._transition import with_score
 from scoremh.balance_matching.loss import BalanceMatching
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP, StandardInputs
 from scoremh.networks.pairs import MadeFor
@@ -184,10 +184,8 @@ def fit_acceptance(
     """
     _checks.events(samples, "samples")
     samples = samples.detach()
-    known = what_is_known(target, proposal)
-    if known.score is None:
-        fix = "Use targets.from_log_density(log_density), or Exact() where there is a density."
-        raise ValueError(_checks.message("a target with a score", "a log density only", fix))
+    known = with_score(target, proposal)
+    assert known.score is not None
     if form is not None:
         _checks.one_of(form, get_args(FormName), "form")
     for part, kind, name in (

@@ -123,7 +123,7 @@ class BalanceMatching:
         with torch.enable_grad():
             if isinstance(net, Potential):
                 given, forth, back = _potential(net, proposal, current, there, learning=learning)
-                wanted = torch.cat([-_score(current).flatten(1), _score(there).flatten(1)], 1)
+                wanted = _balance.score_gradient(current, there)
             else:
                 given, forth, back = _learned(net, current, there, learning=learning)
                 wanted = _balance.wanted_gradient(proposal, current, there)
@@ -188,11 +188,6 @@ class BalanceMatching:
         halves = (x[:half], x[half : 2 * half]) if half and (self.all_pairs or isinstance(net, Potential)) else (x,)
         current, proposed = self.draw(target, proposal, *halves, progress=progress, generator=generator)
         return self.between(net, target, proposal, current, proposed, root, progress)
-
-
-def _score(point: Point) -> Tensor:
-    assert point.score is not None
-    return point.score.detach()
 
 
 def _in_coordinates(gradient: Float[Tensor, "pair both"], root: Tensor) -> Float[Tensor, "pair both"]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from scoremh import _balance, _checks, _random
 from scoremh._algebra import gauss_legendre, inner, scores_along, weighted_sum
-from scoremh._transition import what_is_known
+from scoremh._transition import with_score
 from scoremh.types import Need, Point, Proposal, TargetLike
 
 WORST = 5  # pairs shown
@@ -124,10 +124,8 @@ def balance_residual(
     require = getattr(network, "require", None)
     if require is not None:
         require(proposal)
-    known = what_is_known(target, proposal)
-    if known.score is None:
-        fix = "Use targets.from_log_density(log_density), which has both."
-        raise ValueError(_checks.message("a target with a score", "a log density only", fix))
+    known = with_score(target, proposal)
+    assert known.score is not None
     needs: frozenset[Need] = proposal.needs | {"score", "log_density"}  # what the target does not have stays None
     if known.support is not None:
         samples = samples[known.support(samples)]

@@ -100,11 +100,18 @@ def error(rule: BalancedRule, target: TargetLike, proposal: Proposal, x: Tensor)
     return float((accept - reference).abs().mean())
 
 
+def roles(law: str, name: str, form: FormName) -> tuple[Proposal, dict[str, Proposal]]:
+    """Return the proposal to train with, and those to judge with: a potential learns with the first and serves all."""
+    proposals = PROPOSALS[law]
+    if form == "potential":
+        return next(iter(proposals.values())), proposals
+    return proposals[name], {name: proposals[name]}
+
+
 def quality(form: FormName, pairs: Pairs, name: str, seconds: str, seed: str, *, out: Path) -> dict[str, Any]:
     """Train for so many CPU seconds on Moons, and measure the error; a potential serves both proposals."""
     score, x = learned_score("moons", out)
-    proposals = PROPOSALS["moons"]
-    proposal = next(iter(proposals.values())) if form == "potential" else proposals[name]
+    proposal, judged = roles("moons", name, form)
     matching = replace(MATCHING[form], pairs=pairs)
 
     def trained(steps: int) -> tuple[AcceptanceFit, float]:
@@ -126,7 +133,6 @@ def quality(form: FormName, pairs: Pairs, name: str, seconds: str, seed: str, *,
     steps = max(20, int(100 * (float(seconds) - few) / (more - few)))
     fit, taken = trained(steps)
     fresh = datasets.moons(FRESH, generator=seeded(2))
-    judged = proposals if form == "potential" else {name: proposal}
     errors = {key: error(Learned(fit, "metropolis"), score, one, fresh) for key, one in judged.items()}
     accepted = {key: acceptance_rate(Learned(fit), score, one, fresh) for key, one in judged.items()}
     return {"errors": errors, "direct": accepted, "steps": steps, "seconds": taken, "held_out": fit.history["held_out"]}
@@ -141,12 +147,10 @@ def acceptance_rate(rule: Acceptance, target: TargetLike, proposal: Proposal, x:
 def decisions(law: str, name: str, form: FormName, *, out: Path) -> dict[str, Any]:
     """Train by the defaults, and compare with the adaptive line integral of the same score on fresh samples."""
     score, x = learned_score(law, out)
-    proposals = PROPOSALS[law]
-    proposal = next(iter(proposals.values())) if form == "potential" else proposals[name]
+    proposal, judged = roles(law, name, form)
     fit = fit_acceptance(score, proposal, x, form=form, generator=seeded(3))
     fresh = LAWS[law](FRESH, generator=seeded(2))
     fresh = fresh[score.support(fresh)]
-    judged = proposals if form == "potential" else {name: proposal}
     result: dict[str, Any] = {"seconds": fit.seconds}
     for key, one in judged.items():
         found = diagnostics.disagreement(
@@ -201,7 +205,11 @@ def sanity(way: str, *, out: Path) -> dict[str, Any]:
     }
 
 
-GRID = torch.cartesian_prod(torch.linspace(-1.5, 2.25, 76), torch.linspace(-1.0, 1.5, 51))  # the paper's, x = (0, 0)
+EXTENT, GRID_SHAPE = (-1.5, 2.25, -1.0, 1.5), (76, 51)  # the paper's grid of x', for x = (0, 0)
+GRID = torch.cartesian_prod(
+    torch.linspace(*EXTENT[:2], GRID_SHAPE[0]),
+    torch.linspace(*EXTENT[2:], GRID_SHAPE[1]),
+)
 
 
 def entropy(weight: str, name: str, seed: str, *, out: Path) -> dict[str, Any]:

@@ -25,8 +25,11 @@ def _over_seeds(values: Sequence[float]) -> str:
     """Return mean and standard deviation, or nothing where not all seeds are there."""
     if len(values) < len(measured.SEEDS):
         return ""
-    mean, spread = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{mean:.4f} +- {spread:.4f}"
+    return f"{statistics.mean(values):.4f} +- {_spread(values):.4f}"
+
+
+def _spread(values: Sequence[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def errors(cells: Mapping[str, Any], form: str, pairs: str, walk: str, budget: int) -> list[float]:
@@ -34,6 +37,12 @@ def errors(cells: Mapping[str, Any], form: str, pairs: str, walk: str, budget: i
     trained = "both" if form == "potential" else walk
     names = [SEPARATOR.join(["quality", form, pairs, trained, str(budget), str(seed)]) for seed in measured.SEEDS]
     return [cells[name]["errors"][walk] for name in names if name in cells]
+
+
+def _complete(cells: Mapping[str, Any], form: str, pairs: str, walk: str) -> dict[int, list[float]]:
+    """Return the errors of a form by budget, where all seeds are there."""
+    found = {budget: errors(cells, form, pairs, walk, budget) for budget in measured.BUDGETS}
+    return {budget: there for budget, there in found.items() if len(there) == len(measured.SEEDS)}
 
 
 KINDS = [
@@ -51,13 +60,8 @@ def sections(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
         row = [errors(cells, *kind, walk, budget) for walk in walks for budget in measured.BUDGETS]
         table.append([", ".join(kind), *map(_over_seeds, row)])
         for walk in walks:
-            last = [
-                statistics.mean(e)
-                for b in measured.BUDGETS
-                if len(e := errors(cells, *kind, walk, b)) == len(measured.SEEDS)
-            ]
-            if last:
-                means.setdefault(walk, {})[", ".join(kind)] = last[-1]
+            if there := _complete(cells, *kind, walk):
+                means.setdefault(walk, {})[", ".join(kind)] = statistics.mean(there[max(there)])
     for name in measured.UNTRAINED:
         table.append([name, *(f"{free_of_training[walk][name]:.4f}" for walk in walks for _ in measured.BUDGETS)])
     best = [
@@ -141,10 +145,9 @@ def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
     for walk, proposal in measured.PROPOSALS["moons"].items():
         lines: dict[str, plots.Curve] = {}
         for kind in KINDS:
-            there = {b: e for b in measured.BUDGETS if len(e := errors(cells, *kind, walk, b)) == len(measured.SEEDS)}
-            means = [statistics.mean(e) for e in there.values()]
-            spreads = [statistics.stdev(e) if len(e) > 1 else 0.0 for e in there.values()]
-            lines[", ".join(kind)] = ([float(budget) for budget in there], means, spreads)
+            there = _complete(cells, *kind, walk)
+            means, spreads = map(statistics.mean, there.values()), map(_spread, there.values())
+            lines[", ".join(kind)] = ([float(budget) for budget in there], list(means), list(spreads))
         panels[_checks.named(proposal)] = lines
     levels = {_checks.named(proposal): free_of_training[walk] for walk, proposal in measured.PROPOSALS["moons"].items()}
     plots.curve_panels(
@@ -159,9 +162,9 @@ def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
     drawn = [("free, clipped", 0.0), ("free, clipped", 0.1), ("free, clipped", 1.0), ("antisymmetric", 0.0)]
     shown = {f"{name}, lambda = {w:g}": cells[f"entropy / {w} / {name} / {first}"] for name, w in drawn}
     plots.map_panels(
-        {name: torch.tensor(cell["map"]).reshape(76, 51).T for name, cell in shown.items()},
+        {name: torch.tensor(cell["map"]).reshape(measured.GRID_SHAPE).T for name, cell in shown.items()},
         docs / "acceptance_maps.png",
-        extent=(-1.5, 2.25, -1.0, 1.5),
+        extent=measured.EXTENT,
         samples=datasets.moons(600, generator=measured.seeded(2)),
         mark=(0.0, 0.0),
         captions=[f"mean {cell['mean']:.3f}" for cell in shown.values()],
@@ -173,8 +176,8 @@ def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
         runs = {w: _entropy_runs(cells, w, form) for w in measured.LAMBDAS}
         for words, key in (("mean over the grid", "mean"), ("acceptance of proposals", "on_proposals")):
             values = [[run[key] for run in there] for there in runs.values()]
-            spread = [statistics.stdev(v) if len(v) > 1 else 0.0 for v in values]
-            curve[f"{form}: {words}"] = (list(runs), [statistics.mean(v) for v in values], spread)
+            means, spreads = map(statistics.mean, values), map(_spread, values)
+            curve[f"{form}: {words}"] = (list(runs), list(means), list(spreads))
     plots.curves(
         curve,
         docs / "acceptance_lambda.png",
