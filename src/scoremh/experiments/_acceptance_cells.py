@@ -316,7 +316,7 @@ def tasks() -> list[Task]:
         [("entropy", str(weight), name, str(seed)) for name, weight in kinds] for seed in SEEDS
     ]
     rules: list[Task] = [("bias", name, move) for move in MOVES for name in (*RULES, *LEARNED)]
-    parts = [judged, first, ways, rules, weights[0], *longer[:1], *weights[1:], *longer[1:]]
+    parts = [judged, first, ways, rules, weights[0], *longer, *weights[1:]]
     return list(chain.from_iterable(parts))
 
 
