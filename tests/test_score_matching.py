@@ -374,3 +374,24 @@ def test_standardised_fits_do_not_depend_on_the_units() -> None:
     b = fit_score(1000 * x + 7, recipe=SHORT, generator=seeded(1))
     assert isinstance(a.net, Standardized)
     torch.testing.assert_close(a.score(x), 1000 * b.score(1000 * x + 7), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_with_residual_layers_a_flat_direction_is_learned_beside_a_bent_one() -> None:
+    """On Swiss roll the second coordinate is uniform on [0, 21], apart from noise. Plain layers never see its ends."""
+    x = datasets.swiss_roll(10_000, generator=seeded(0))
+    spread, level = float(x[:, 1].std()), 0.5
+    width = math.hypot(level * spread, 0.5)
+    y = datasets.swiss_roll(2000, generator=seeded(1)) + level * spread * torch.randn(2000, 3, generator=seeded(2))
+    normal = torch.distributions.Normal(0.0, 1.0)
+    ends = [(y[:, 1] - end) / width for end in (0.0, 21.0)]
+    true = (normal.log_prob(ends[0]).exp() - normal.log_prob(ends[1]).exp()) / width
+    true = true / (normal.cdf(ends[0]) - normal.cdf(ends[1]))
+    errors = []
+    for residual in (True, False):
+        torch.manual_seed(0)
+        net = NoiseConditionalMLP(3, residual=residual)
+        fit = fit_score(x, net=net, recipe=Recipe(2000), generator=seeded(3))
+        learned = fit.net(y, level)[:, 1]
+        errors.append(float((learned - true).square().mean() / true.square().mean()) ** 0.5)
+    assert errors[0] < 0.25 < 0.4 < errors[1]

@@ -3,6 +3,11 @@ r"""Noise levels, from high to low: at each, some steps of a kernel whose target
 At a high level the modes of a law merge and chains reach all of them; going down, every chain is led to where the law
 is. A score that takes a level (`fit_score`, a diffusion model) serves all of them.
 
+- `anneal` makes steps of a kernel at every level.
+- `flow` carries draws from one level to another, with nothing random: dx / d sigma^2 = -C s(x, sigma) / 2 has the law
+  blurred by noise of level sigma at every sigma (Song et al. 2021). Chains may so run at a level where a learned score
+  is right about the weights of modes, and their draws be those of the law itself.
+
 | schedule | level i of 0 to n - 1 |
 |---|---|
 | `geometric` | high (low / high)^(i / (n - 1)) |
@@ -19,8 +24,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scoremh import _checks, _progress
+from scoremh.proposals import Root
 from scoremh.sampling import sample
-from scoremh.types import Kernel
+from scoremh.types import Kernel, TargetLike
 
 
 def geometric(high: float, low: float, n: int) -> list[float]:
@@ -57,6 +63,13 @@ def _check_range(high: float, low: float, n: int) -> None:
     if low > high:
         got = f"high={high} and low={low}"
         raise ValueError(_checks.message("low of at most high", got, "Swap them: noise goes down."))
+
+
+def _check_levels(levels: Sequence[float]) -> None:
+    falling = all(later <= earlier for earlier, later in itertools.pairwise(levels))
+    if not levels or not falling:
+        fix = "Use annealing.geometric(high, low, n), for example."
+        raise ValueError(_checks.message("levels from high to low", list(levels), fix))
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,9 +141,7 @@ def anneal(
     _checks.events(initial, "initial")
     _checks.count(steps_per_level, "steps_per_level")
     _checks.count(final_steps, "final_steps", at_least=0)
-    if not levels or any(later > earlier for earlier, later in itertools.pairwise(levels)):
-        fix = "Use annealing.geometric(high, low, n), for example."
-        raise ValueError(_checks.message("levels from high to low", list(levels), fix))
+    _check_levels(levels)
     stages = [(level, steps_per_level) for level in levels] + [(levels[-1], final_steps)] * (final_steps > 0)
     x, rates, score_calls = initial, [], 0
     with _progress.bar(sum(steps for _, steps in stages), "annealing", unit="steps", show=progress) as tick:
@@ -146,3 +157,53 @@ def anneal(
     return Annealed(
         x, tuple(level for level, _ in stages), tuple(steps for _, steps in stages), tuple(rates), score_calls
     )
+
+
+@torch.inference_mode()
+def flow(
+    target_at: Callable[[float], TargetLike],
+    levels: Sequence[float],
+    x: Float[Tensor, "chain *event"],
+    *,
+    covariance: Tensor | None = None,
+) -> Float[Tensor, "chain *event"]:
+    """Carry draws of the law blurred by the first level to the law blurred by the last, along the probability flow.
+
+    Heun's method in the variance of the noise. A last level of 0 takes away the noise of the one before.
+
+    Args:
+        target_at: From a level to a target with the score of the law blurred by so much noise, such as `fit.at`.
+        levels: From high to low, such as `geometric(0.3, 0.02, 8)`; the last may be 0.
+        x: Draws of the law blurred by the first.
+        covariance: C of the noise sigma^2 C, as for a proposal; `fit.covariance`. The identity if None.
+
+    Returns:
+        As many draws, each at the end of its path.
+
+    Example:
+        >>> import torch
+        >>> from scoremh import Target
+        >>> def target_at(level):  # N(0, 1) blurred by noise of this level
+        ...     return Target(score=lambda x: -x / (1 + level**2))
+        >>> x = torch.full((1, 1), 2.0)  # one standard deviation, with noise of variance 3
+        >>> end = flow(target_at, [*geometric(3**0.5, 0.1, 20), 0.0], x)
+        >>> round(float(end), 2)
+        1.0
+    """
+    _checks.events(x, "x")
+    _check_levels(levels)
+    root = None if covariance is None else Root(covariance)
+
+    def drift(x: Tensor, level: float) -> Tensor:
+        score = target_at(level).score
+        if score is None:
+            fix = "Return a target whose score is that of the law blurred by this level."
+            raise ValueError(_checks.message("target_at to give a target with a score", "one without", fix))
+        s = score(x)
+        return s / -2 if root is None else root.apply(s) / -2
+
+    for high, low in itertools.pairwise(levels):
+        width, slope = low**2 - high**2, drift(x, high)
+        end = x + width * slope
+        x = end if low == 0 else torch.add(x, slope + drift(end, low), alpha=width / 2)
+    return x

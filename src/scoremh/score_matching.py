@@ -237,6 +237,17 @@ class ScoreFit(Fit):
             raise ValueError(_checks.message("a score that takes a noise level", got, fix))
         return Target(AtLevel(self.net, level))
 
+    @property
+    def covariance(self) -> Tensor | None:
+        """Covariance of noise of level 1 in the coordinates of the samples: their own where they are standardised.
+
+        For `annealing.flow`, and for proposals that are to fit the samples. None stands for the identity.
+        """
+        if not isinstance(self.net, Standardized):
+            return None
+        root = self.net.root
+        return root @ root.mT if root.ndim == 2 else root.square().expand(self.net.mean.numel())
+
     def __repr__(self) -> str:
         """Say what was learned, how long it took, and how well it went."""
         inside = self.net.net if isinstance(self.net, Standardized) else self.net

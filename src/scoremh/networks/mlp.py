@@ -79,13 +79,16 @@ class NoiseConditionalMLP(nn.Module):
         event: Shape of one event, or its dimension.
         hidden: Width of the hidden layers.
         layers: Number of hidden layers.
+        residual: Add every hidden layer to the one before. Without it, a coordinate that tells nothing of the others
+            may be lost on the way: on Swiss roll the ends of the flat direction are not learned. With it, scores of
+            smooth laws come out a little noisier.
     """
 
-    def __init__(self, event: Event, hidden: int = 128, layers: int = 3) -> None:
+    def __init__(self, event: Event, hidden: int = 128, layers: int = 3, residual: bool = False) -> None:
         super().__init__()
         _checks.count(hidden, "hidden")
         _checks.count(layers, "layers")
-        self.event, self.hidden, self.layers = shape_of(event), hidden, layers
+        self.event, self.hidden, self.layers, self.residual = shape_of(event), hidden, layers, residual
         size = math.prod(self.event)
         sizes = [size + 1, *[hidden] * layers]
         self.body = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
@@ -96,7 +99,12 @@ class NoiseConditionalMLP(nn.Module):
     @property
     def config(self) -> dict[str, object]:
         """The arguments that make such a network again."""
-        return {"event": list(self.event), "hidden": self.hidden, "layers": self.layers}
+        return {
+            "event": list(self.event),
+            "hidden": self.hidden,
+            "layers": self.layers,
+            "residual": self.residual,
+        }
 
     def forward(self, x: Float[Tensor, "chain *event"], sigma: Tensor | float) -> Float[Tensor, "chain *event"]:
         """Return the score at noise level sigma, a number or one per chain."""
@@ -104,8 +112,9 @@ class NoiseConditionalMLP(nn.Module):
         level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).reshape(-1, 1)
         scale = (1 + level.square()).sqrt()
         y = torch.cat([flat / scale, (level.log() / 4).expand(len(x), 1)], 1)
-        for layer in self.body:
-            y = silu(layer(y))
+        for number, layer in enumerate(self.body):
+            new = silu(layer(y))
+            y = y + new if self.residual and number else new
         # (D - x) / sigma^2 without the cancellation of x against D
         score: Tensor = self.last(y) / (level * scale) - flat / scale.square()
         return score.reshape(x.shape)
