@@ -6,10 +6,10 @@ BIN := .venv/bin
 # torch's threads and pytest's workers would fight for the same cores
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test quick lint format bench scores acceptance constraints clean
+.PHONY: demo test quick lint format bench scores acceptance table1 constraints clean
 
 demo: .venv/ready
-	$(BIN)/python -m scoremh.experiments.mixture --out out
+	$(BIN)/scoremh reproduce mixture
 
 test: lint
 	$(TEST) -n 2
@@ -33,11 +33,15 @@ bench: .venv/ready .venv-bench/ready
 
 # How good learned scores are, into docs/scores.md: half an hour on two cores, and it goes on where it was interrupted.
 scores: .venv/ready
-	$(BIN)/python -m scoremh.experiments.scores
+	$(BIN)/scoremh reproduce scores --docs docs
 
 # How good learned acceptances are, into docs/acceptance.md: hours on two cores; it goes on where it was interrupted.
 acceptance: .venv/ready
-	$(BIN)/python -m scoremh.experiments.acceptance
+	$(BIN)/scoremh reproduce acceptance --docs docs
+
+# The paper's Table 1, into docs/reproduction.md: hours on two cores; it goes on where it was interrupted.
+table1: .venv/ready
+	$(BIN)/scoremh reproduce table1 --preset paper --docs docs
 
 .venv/ready: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv .venv

@@ -25,7 +25,7 @@ def test_mixture_writes_its_picture_and_numbers(
 ) -> None:
     monkeypatch.setattr(mixture, "CHAINS", 200)
     monkeypatch.setattr(mixture, "STEPS", 120)
-    rows = mixture.run(tmp_path / "new", progress=False)
+    rows = mixture.figure(tmp_path / "new", progress=False)
     results = json.loads((tmp_path / "new" / "mixture.json").read_text())
     assert [row["weight"] for row in results["rows"]] == [row.weight for row in rows]
     assert "200 chains of 120 steps from N(0, I)" in results["setting"]
@@ -40,6 +40,8 @@ def test_mixture_writes_its_picture_and_numbers(
 def test_a_picture_without_panels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected at least one panel, got none"):
         plots.scatter_panels({}, tmp_path / "empty.png")
+    with pytest.raises(ValueError, match="expected at least one panel, got none"):
+        plots.space_panels({}, tmp_path / "empty.png")
     with pytest.raises(ValueError, match="expected at least one panel, got none"):
         plots.field_panels({}, torch.randn(10, 2), tmp_path / "empty.png")
     with pytest.raises(ValueError, match="expected at least one curve, got none"):
@@ -85,7 +87,7 @@ def test_scores_go_on_where_they_were(tmp_path: Path, monkeypatch: pytest.Monkey
     done |= {f"unknown / {data} / {loss}": cell for data in scores.DATASETS for loss in scores.LOSSES}
     (tmp_path / "scores.json").write_text(json.dumps(done))
     monkeypatch.setattr(scores, "_cell", partial(pytest.fail, "computed again"))
-    assert scores.run(tmp_path, workers=1) == done
+    assert scores.cells_of(tmp_path, workers=1) == done
 
 
 @pytest.mark.slow

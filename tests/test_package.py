@@ -30,7 +30,7 @@ from scoremh import (
     training,
 )
 from scoremh.experiments import acceptance as learned_acceptances
-from scoremh.experiments import mixture, scores
+from scoremh.experiments import mixture, scores, table1
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -142,6 +142,7 @@ def documented() -> Iterator[tuple[str, Any]]:
         plots,
         score_matching,
         scores,
+        table1,
         targets,
         training,
     ):

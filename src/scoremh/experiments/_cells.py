@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -22,6 +23,12 @@ def known(path: Path) -> dict[str, dict[str, Any]]:
     return cells
 
 
+def _begin() -> None:
+    """Use one thread, and end at Ctrl-C without a word: the parent says what there is to say."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    torch.set_num_threads(1)
+
+
 def compute(
     tasks: Sequence[Task], cell: Callable[[Task], dict[str, Any]], path: Path, *, workers: int | None = None
 ) -> dict[str, dict[str, Any]]:
@@ -36,16 +43,19 @@ def compute(
     cells = known(path)
     missing = [task for task in tasks if SEPARATOR.join(task) not in cells]
     console = Console()
-    with ProcessPoolExecutor(workers or os.cpu_count(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ProcessPoolExecutor(workers or os.cpu_count(), initializer=_begin) as pool:
         running = {pool.submit(cell, task): task for task in missing}
-        for done in as_completed(running):
-            name = SEPARATOR.join(running[done])
-            cells[name] = done.result()
-            with replacing(path) as partial:
-                partial.write_text(json.dumps(cells, indent=1))
-            console.print(
-                name, {key: value for key, value in cells[name].items() if not isinstance(value, list | dict)}
-            )
+        try:
+            for number, done in enumerate(as_completed(running), len(tasks) - len(missing) + 1):
+                name = SEPARATOR.join(running[done])
+                cells[name] = done.result()
+                with replacing(path) as partial:
+                    partial.write_text(json.dumps(cells, indent=1))
+                brief = {key: value for key, value in cells[name].items() if not isinstance(value, list | dict)}
+                console.print(f"{number} of {len(tasks)}:", name, brief)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # else an interrupted run would first compute all the rest
+            raise
     return cells
 
 
@@ -56,6 +66,12 @@ def fill(page: str, parts: Mapping[str, str]) -> str:
         _, end, after = rest.partition("<!-- end -->")
         page = f"{before}{mark}{part}\n{end}{after}"
     return page
+
+
+def fill_in(path: Path, parts: Mapping[str, str]) -> None:
+    """Put the parts into a page; where there is none yet, make one of them alone."""
+    bare = "\n\n".join(f"<!-- {name} -->\n<!-- end -->" for name in parts) + "\n"
+    path.write_text(fill(path.read_text() if path.exists() else bare, parts))
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

@@ -3,7 +3,6 @@
 Fills in the tables of `docs/acceptance.md` and draws its pictures.
 """
 
-import argparse
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -15,8 +14,9 @@ from scipy import stats
 
 from scoremh import _checks, datasets, plots
 from scoremh.experiments import _acceptance_cells as measured
-from scoremh.experiments._cells import SEPARATOR, fill, known, markdown
+from scoremh.experiments._cells import SEPARATOR, fill_in, known, markdown
 
+PRESETS = {"paper": measured.SEEDS}
 GOAL = 0.05  # decisions that may differ
 COLUMNS = {"distance": 3, "acceptance": 2}  # with so many digits
 
@@ -186,25 +186,20 @@ def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
     )
 
 
-def main() -> None:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("out/acceptance"), help="folder for fits and results")
-    parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder for the page and its pictures")
-    parser.add_argument("--workers", type=int, help="trainings at the same time")
-    parser.add_argument("--as-is", action="store_true", help="write the page from the cells that are there")
-    options = parser.parse_args()
+def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None = None, as_is: bool = False) -> None:
+    """Compute what is missing, fill in the page where there is one, and draw its pictures.
+
+    Args:
+        preset: "paper", the only one.
+        out: Folder for fits and results.
+        docs: Folder of `acceptance.md` and its pictures.
+        workers: Trainings at the same time.
+        as_is: Compute nothing, and write the page from the cells that are there.
+    """
+    folder = out / "acceptance"
     torch.set_num_threads(1)
-    cells = (
-        known(options.out / measured.CELLS_FILE)
-        if options.as_is
-        else measured.run(options.out, workers=options.workers)
-    )
-    free_of_training = measured.untrained(options.out)
-    pictures(cells, free_of_training, options.docs)
-    path = options.docs / "acceptance.md"
-    path.write_text(fill(path.read_text(), sections(cells, free_of_training)))
-
-
-if __name__ == "__main__":
-    main()
+    cells = known(folder / measured.CELLS_FILE) if as_is else measured.run(folder, workers=workers)
+    free_of_training = measured.untrained(folder)
+    docs = folder if docs is None else docs
+    pictures(cells, free_of_training, docs)
+    fill_in(docs / "acceptance.md", sections(cells, free_of_training))

@@ -5,7 +5,6 @@ half-way between the modes; ULA and MALA take the same step. What a chain's last
 more than the number of times the chains went from one mode to the other, so that number stands beside it.
 """
 
-import argparse
 import json
 import math
 import os
@@ -23,6 +22,7 @@ from scoremh import MALA, Always, Exact, RandomWalk, metropolis_hastings, plots,
 
 TARGET = targets.GaussianMixture([0.8, 0.2], [[5.0, 5.0], [-5.0, -5.0]])
 CHAINS, STEPS, SETTLING = 2000, 2000, 100
+PRESETS = {"paper": (CHAINS, STEPS)}
 WIDE_STD = 7.0  # half the distance between the modes, 10 sqrt(2): some candidates land in the other one
 
 
@@ -57,7 +57,7 @@ def describe(name: str, draws: Tensor, acceptance_rate: float | None = None) -> 
     return Row(name, weight, error, jumps, acceptance_rate, float((last - centre).square().mean()))
 
 
-def run(out: Path, *, seed: int = 0, progress: bool = True) -> list[Row]:
+def figure(out: Path, *, seed: int = 0, progress: bool = True) -> list[Row]:
     """Run all samplers, print the table, and write `mixture.png` and `mixture.json` into a folder."""
     started, generator, console = time.monotonic(), torch.Generator().manual_seed(seed), Console()
     out.mkdir(parents=True, exist_ok=True)
@@ -139,16 +139,15 @@ def reading(rows: list[Row]) -> str:
     return " ".join(said)
 
 
-def main() -> None:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder to write to")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quiet", action="store_true", help="no progress bars")
-    options = parser.parse_args()
+def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None = None, as_is: bool = False) -> None:
+    """Draw the figure and print its table.
+
+    Args:
+        preset: "paper", the only one: it takes seconds.
+        out: Folder to write to.
+        docs: Where to write instead.
+        workers: Not used.
+        as_is: Not used.
+    """
     torch.set_num_threads(1)  # two-dimensional work is too small to share among torch's threads
-    run(options.out, seed=options.seed, progress=not options.quiet)
-
-
-if __name__ == "__main__":
-    main()
+    figure(out if docs is None else docs)

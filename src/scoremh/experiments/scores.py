@@ -4,7 +4,6 @@ Fills in the tables of `docs/scores.md` and draws its pictures. Every fit is a c
 that are there are not computed again, so that an interrupted run goes on.
 """
 
-import argparse
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -27,12 +26,15 @@ from scoremh import (
     plots,
     targets,
 )
-from scoremh.experiments._cells import Task, compute, fill, markdown
+from scoremh.experiments._cells import Task, compute, fill_in, markdown
+from scoremh.experiments._cells import known as saved
 from scoremh.networks import AtLevel
 from scoremh.training import Loss
 
 SAMPLES, FRESH, GOAL = 10_000, 50_000, 0.02
 SEEDS = (1, 2, 3)  # the datasets are fitted with the first
+PRESETS = {"paper": SEEDS}
+CELLS_FILE = "scores.json"
 JUDGED = 10_000  # fresh samples for a held-out loss, whose trace takes d products
 
 
@@ -128,12 +130,12 @@ def _cell(task: Task, folder: Path) -> dict[str, Any]:
     return known(task[1], int(task[2])) if task[0] == "known" else unknown(task[1], task[2], folder)
 
 
-def run(out: Path, *, workers: int | None = None) -> dict[str, Any]:
+def cells_of(out: Path, *, workers: int | None = None) -> dict[str, Any]:
     """Compute all cells that are not in the folder yet."""
     out.mkdir(parents=True, exist_ok=True)
     tasks: list[Task] = [("known", law, str(seed)) for law in LAWS for seed in SEEDS]
     tasks += [("unknown", data, loss) for data in DATASETS for loss in LOSSES]
-    return compute(tasks, partial(_cell, folder=out), out / "scores.json", workers=workers)
+    return compute(tasks, partial(_cell, folder=out), out / CELLS_FILE, workers=workers)
 
 
 def sections(cells: dict[str, Any]) -> dict[str, str]:
@@ -202,19 +204,19 @@ def pictures(cells: dict[str, Any], out: Path, docs: Path) -> None:
     )
 
 
-def main() -> None:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("out/scores"), help="folder for fits and results")
-    parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder for the page and its pictures")
-    parser.add_argument("--workers", type=int, help="fits at the same time")
-    options = parser.parse_args()
+def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None = None, as_is: bool = False) -> None:
+    """Compute what is missing, fill in the page where there is one, and draw its pictures.
+
+    Args:
+        preset: "paper", the only one.
+        out: Folder for fits and results.
+        docs: Folder of `scores.md` and its pictures.
+        workers: Fits at the same time.
+        as_is: Compute nothing.
+    """
+    folder = out / "scores"
     torch.set_num_threads(1)
-    cells = run(options.out, workers=options.workers)
-    pictures(cells, options.out, options.docs)
-    path = options.docs / "scores.md"
-    path.write_text(fill(path.read_text(), sections(cells)))
-
-
-if __name__ == "__main__":
-    main()
+    cells = saved(folder / CELLS_FILE) if as_is else cells_of(folder, workers=workers)
+    docs = folder if docs is None else docs
+    pictures(cells, folder, docs)
+    fill_in(docs / "scores.md", sections(cells))

@@ -2,5 +2,6 @@
 
 from scoremh.plots.lines import Curve, curve_panels, curves
 from scoremh.plots.plane import field_panels, map_panels, scatter_panels
+from scoremh.plots.space import space_panels
 
-__all__ = ["Curve", "curve_panels", "curves", "field_panels", "map_panels", "scatter_panels"]
+__all__ = ["Curve", "curve_panels", "curves", "field_panels", "map_panels", "scatter_panels", "space_panels"]

@@ -1,0 +1,59 @@
+"""The command line: `scoremh reproduce` computes the tables and figures of the paper."""
+
+from pathlib import Path
+
+from cyclopts import App
+from rich.console import Console
+from rich.table import Table
+
+from scoremh import _checks, experiments
+
+app = App(help="Metropolis-Hastings sampling when only a score is known.")
+
+
+@app.command
+def reproduce(
+    name: str | None = None,
+    *,
+    preset: str | None = None,
+    out: Path = Path("out"),
+    docs: Path | None = None,
+    workers: int | None = None,
+    as_is: bool = False,
+    list_: bool = False,
+) -> None:
+    """Compute a table or figure of the paper. What is there already is kept: an interrupted run goes on.
+
+    Args:
+        name: Of the experiment; --list shows them.
+        preset: How much of it: "paper" for the numbers in the documentation; the first one that --list shows if not
+            given.
+        out: Folder for what is computed on the way.
+        docs: Folder for the page, its pictures and the results; beside what is computed if not given.
+        workers: Parts to compute at the same time; as many as there are cores if not given.
+        as_is: Compute nothing, and write the page from what is there.
+        list_: Show the experiments, and do nothing.
+    """
+    found = experiments.found()
+    if list_ or name is None:
+        table = Table("experiment", "presets", "what it shows", box=None, pad_edge=False)
+        for key, one in found.items():
+            table.add_row(key, ", ".join(one.PRESETS), (one.__doc__ or "").strip().splitlines()[0])
+        Console().print(table)
+        return
+    if name not in found:
+        raise SystemExit(_checks.message(f"an experiment, one of {', '.join(found)}", repr(name), "See --list."))
+    presets = list(found[name].PRESETS)
+    preset = presets[0] if preset is None else preset
+    if preset not in presets:
+        expected = f"a preset of {name}, one of {', '.join(presets)}"
+        raise SystemExit(_checks.message(expected, repr(preset), "See --list."))
+    try:
+        found[name].run(preset, out, docs, workers=workers, as_is=as_is)
+    except KeyboardInterrupt:
+        raise SystemExit(f"stopped. What was finished is in {out}; the same command goes on from there.") from None
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,67 @@
+"""What one would use instead of chains: a kernel density estimate, and a normalizing flow."""
+
+import torch
+from torch import Tensor
+
+from scoremh import Recipe, _checks, _random
+from scoremh.training import train
+
+BANDWIDTHS = torch.logspace(-2, 0, 15).tolist()  # of a kernel, in standard coordinates
+HELD_OUT = 1000  # samples that choose it
+RECIPE = Recipe(steps=3000)  # of the flow, which stops early where held-out samples say so
+
+
+def _standard(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    mean, root = x.mean(0), torch.linalg.cholesky(torch.cov(x.mT))
+    return torch.linalg.solve_triangular(root, (x - mean).mT, upper=False).mT, mean, root
+
+
+def kernel_density(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """Draw from a Gaussian kernel density estimate, whose bandwidth gives held-out samples the most likelihood.
+
+    Args:
+        x: Samples `(sample, d)`.
+        n: How many to draw.
+        generator: Source of randomness.
+    """
+    from sklearn.neighbors import KernelDensity
+
+    u, mean, root = _standard(x)
+    held, kept = u[:HELD_OUT].numpy(), u[HELD_OUT:].numpy()
+    best = max(BANDWIDTHS, key=lambda width: KernelDensity(bandwidth=width).fit(kept).score(held))
+    chosen = u[torch.randint(len(u), (n,), generator=generator)]
+    noise = torch.randn(chosen.shape, generator=generator)
+    return torch.addmm(mean, chosen + best * noise, root.mT)
+
+
+class _Likelihood:
+    """The negative log likelihood of a flow, as `train` takes a loss."""
+
+    def __repr__(self) -> str:
+        return "negative log likelihood"
+
+    def loss(self, net: torch.nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        loss: Tensor = -net().log_prob(x).mean()
+        return loss
+
+
+def spline_flow(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """Draw from a neural spline flow (zuko) of maximal likelihood, trained as scores are.
+
+    Args:
+        x: Samples `(sample, d)`.
+        n: How many to draw.
+        generator: Source of randomness.
+    """
+    try:
+        import zuko
+    except ImportError as error:
+        fix = "pip install 'scoremh[flows]'"
+        raise ImportError(_checks.message("zuko, for the row of a normalizing flow", "no such package", fix)) from error
+    u, mean, root = _standard(x)
+    with _random.weights(generator):
+        net = zuko.flows.NSF(u.shape[1], bins=16, transforms=4, hidden_features=[64, 64])
+    fit = train(net, _Likelihood(), u, recipe=RECIPE, generator=generator)
+    with torch.no_grad(), _random.weights(generator):
+        draws: Tensor = fit.net().sample((n,))
+    return mean + draws @ root.mT
