@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from scipy.stats import qmc
 from torch import Tensor, nn
 
 from scoremh import (
@@ -46,10 +47,12 @@ LAWS: dict[str, Callable[..., Tensor]] = {
     "s_curve": datasets.s_curve,
     "swiss_roll": datasets.swiss_roll,
 }
+EVEN = ("moons",)  # of n points scikit-learn puts exactly half on either moon, evenly spaced: they are not independent
 SAMPLES = 10_000  # to learn from, as in the paper
 LEVEL = 0.3  # noise at which chains run, in units of the samples' spread: their modes are connected there
 DOWN = (*annealing.geometric(LEVEL, 0.02, 8), 0.0)  # from there to the samples themselves
 ANNEALED = (5.0, 0.02, 25, 20, 0.5)  # highest and lowest noise, levels, steps at each, step size over noise squared
+FLOW = (5.0, 0.02, 40)  # highest and lowest noise, levels: the flow alone
 TESTED = 2000  # points of a two-sample test
 METRICS = ("w1", "w2", "mmd", "exact_w1", "exact_w2")
 PROPOSED = ("rw", "mala", "pcn")
@@ -84,6 +87,7 @@ METHODS: dict[str, Method] = {
     "simpson_low": Method("MALA, Simpson, at the fit's own level", "mala", rule=LineIntegral()),
     "annealed": Method("Annealed MALA, Simpson"),
     "annealed_ula": Method("Annealed ULA"),
+    "sobol_flow": Method("Probability flow from Sobol points"),
     "kde": Method("Kernel density estimate"),
     "spline_flow": Method("Neural spline flow"),
 }
@@ -110,7 +114,7 @@ class Config:
     steps: int
     floors: int
     tests: int
-    tested: tuple[str, ...] = ("annealed", "simpson")
+    tested: tuple[str, ...] = ("annealed", "simpson", "sobol_flow")
 
 
 def seeded(offset: int, seed: int) -> torch.Generator:
@@ -233,11 +237,23 @@ def drawn(
         draws = _outsiders.kernel_density(problem.x, n, generator)
     elif name == "spline_flow":
         draws = _outsiders.spline_flow(problem.x, n, generator)
+    elif name == "sobol_flow":
+        draws = _sobol_flow(problem, n, chain_seed)
     elif method.proposal is None:
         draws, counted = _annealed(problem, n, begin, generator, Always() if name == "annealed_ula" else LineIntegral())
     else:
         draws, counted = _chains(problem, name, method, config, steps, n, begin, generator)
     return draws, counted | {"seconds": time.perf_counter() - started}
+
+
+def _sobol_flow(problem: Problem, n: int, seed: int) -> Tensor:
+    """Carry evenly spread points of the broad normal law down to the samples: no chains, no further randomness."""
+    high, low, levels = FLOW
+    x, fit = problem.x, problem.score
+    u = torch.from_numpy(qmc.Sobol(x.shape[1], seed=seed).random_base2(math.ceil(math.log2(n)))[:n])
+    z = torch.special.ndtri(u.clamp(1e-9, 1 - 1e-9)).to(x)
+    start = torch.addmm(x.mean(0), z, torch.linalg.cholesky(_covariance(fit)).mT, alpha=math.sqrt(1 + high**2))
+    return annealing.flow(fit.at, [*annealing.karras(high, low, levels), 0.0], start, covariance=fit.covariance)
 
 
 def _annealed(
@@ -285,7 +301,7 @@ def _chains(
         rule = Learned(saved, "direct" if method.form == "free" else "metropolis")
     step = steps["low" if low else kind]
     kernel = metropolis_hastings(target, problem.proposal(kind, step, level), rule)
-    chains = sample(kernel, start, draws=1, warmup=config.steps - 1, generator=generator, threads=1)
+    chains = sample(kernel, start, draws=1, thin=config.steps, generator=generator, threads=1)
     down = (level, 0.0) if low else DOWN
     draws = annealing.flow(fit.at, down, chains.draws[:, -1], covariance=fit.covariance)
     return draws, {
@@ -316,8 +332,13 @@ def judged(problem: Problem, name: str, n: int) -> dict[str, Any]:
 
 
 def floor(problem: Problem, n: int, number: int) -> dict[str, Any]:
-    """Compare a fresh sample with those that draws are judged on."""
-    return distances(LAWS[problem.name](n, generator=seeded(6, 100 * problem.seed + number)), problem.judged(n))
+    """Compare a fresh sample with those that draws are judged on; and one of independent draws, where it is not so."""
+    law, generator, y = LAWS[problem.name], seeded(6, 100 * problem.seed + number), problem.judged(n)
+    found: dict[str, Any] = {**distances(law(n, generator=generator), y)}
+    if problem.name in EVEN:
+        many = law(100 * n, generator=generator)
+        found["independent"] = distances(many[torch.randperm(len(many), generator=generator)[:n]], y)
+    return found
 
 
 def tested(problem: Problem, name: str, config: Config, steps: Mapping[str, float], number: int) -> dict[str, Any]:
@@ -370,7 +391,7 @@ SWEPT = ("ula", "potential")
 
 
 def run(config: Config, out: Path, *, workers: int | None = None) -> dict[str, Any]:
-    """Compute all cells that are not in the folder yet, the cheap ones that tell most first.
+    """Compute all cells that are not in the folder yet, seed by seed.
 
     Args:
         config: How much of it all.
@@ -378,34 +399,34 @@ def run(config: Config, out: Path, *, workers: int | None = None) -> dict[str, A
         workers: Cells at the same time; as many as there are cores if None.
     """
     out.mkdir(parents=True, exist_ok=True)
-    path = out / "cells.json"
-    problems = [(name, str(seed)) for seed in config.seeds for name in LAWS]
-    learned = {(method.proposal, method.form) for method in METHODS.values() if method.form}
-    trainings = sorted((str(kind), str(form)) for kind, form in learned)
-    untrained = [name for name, method in METHODS.items() if not method.form]
-    with_training = [name for name, method in METHODS.items() if method.form]
-
-    def rows(names: list[str], what: str) -> list[Task]:
-        return [(what, *problem, name) for problem in problems for name in names]
-
-    stages: list[list[Task]] = [
-        [("score", *problem) for problem in problems],
-        [("steps", *problem, kind) for problem in problems for kind in STEPS],
-        rows(untrained, "draws"),
-        [("floor", *problem, str(k)) for problem in problems for k in range(config.floors)]
-        + rows(untrained, "metrics"),
-        [("acceptance", *problem, *training) for problem in problems for training in trainings],
-        rows(with_training, "draws"),
-        rows(with_training, "metrics"),
-        [
-            ("test", name, str(config.seeds[0]), row, str(k))
-            for name in LAWS
-            for row in config.tested
-            for k in range(config.tests)
-        ],
-        [("sweep", "swiss_roll", str(seed), row, str(f)) for seed in config.seeds for row in SWEPT for f in SWEEP],
-    ]
+    stages = [stage for seed in config.seeds for stage in _stages(config, str(seed))]
+    first = str(config.seeds[0])
+    tests = [(name, first, row, str(k)) for name in LAWS for row in config.tested for k in range(config.tests)]
+    stages.append([("test", *test) for test in tests])
     cells: dict[str, Any] = {}
     for tasks in stages:
-        cells |= compute(tasks, partial(_cell, config=config, out=out, known=cells), path, workers=workers)
+        cell = partial(_cell, config=config, out=out, known=cells)
+        cells |= compute(tasks, cell, out / "cells.json", workers=workers)
     return cells
+
+
+def _stages(config: Config, seed: str) -> list[list[Task]]:
+    """Return the cells of one seed, each stage after those it needs."""
+    untrained = [name for name, method in METHODS.items() if not method.form]
+    trained = {name: method for name, method in METHODS.items() if method.form}
+    trainings = sorted({(str(method.proposal), str(method.form)) for method in trained.values()})
+
+    def rows(what: str, *words: str) -> list[Task]:
+        return [(what, name, seed, word) for name in LAWS for word in words]
+
+    floors = rows("floor", *map(str, range(config.floors)))
+    swept = [("sweep", "swiss_roll", seed, row, str(factor)) for row in SWEPT for factor in SWEEP]
+    return [
+        [("score", name, seed) for name in LAWS],
+        rows("steps", *STEPS),
+        rows("draws", *untrained),
+        [*floors, *rows("metrics", *untrained)],
+        [("acceptance", name, seed, *training) for name in LAWS for training in trainings],
+        rows("draws", *trained),
+        [*rows("metrics", *trained), *swept],
+    ]

@@ -71,7 +71,7 @@ PAPER: dict[str, dict[str, tuple[float, float, float]]] = {
 }
 TITLES = {"moons": "Moons", "pinwheel": "Pinwheel", "s_curve": "S-curve", "swiss_roll": "Swiss roll"}
 NEAR = 1.15  # of the floor
-PICTURED = ("ula", "score_rw", "score_mala", "score_pcn", "annealed")
+PICTURED = (*PAPER_METHODS, "annealed")
 VERSIONS = ("scoremh", "torch", "numpy", "scipy", "scikit-learn", "pot", "zuko")
 
 
@@ -105,6 +105,7 @@ def results(cells: Mapping[str, Any], preset: str) -> dict[str, Any]:
                             "value": values[metric],
                             "paper": printed.get(metric),
                             "floor": floor[metric],
+                            **_independent(floors, metric),
                             "samples": config.draws[name],
                         }
                     )
@@ -126,6 +127,12 @@ def results(cells: Mapping[str, Any], preset: str) -> dict[str, Any]:
         | {"python": platform.python_version()},
     }
     return json.loads(json.dumps({"settings": settings, "records": records, "rows": rows, **others}))  # type: ignore[no-any-return]
+
+
+def _independent(floors: Sequence[Mapping[str, Any] | None], metric: str) -> dict[str, float]:
+    """Return the floor of independent draws, where fresh samples are not such."""
+    values = [one["independent"][metric] for one in floors if one and "independent" in one]
+    return {"independent_floor": statistics.mean(values)} if values else {}
 
 
 Cell = tuple[list[float], float | None, float | None]  # values over seeds, the paper's, the floor
@@ -187,10 +194,17 @@ def _dataset(found: Mapping[str, Any], cells: Mapping[tuple[str, str, str], Cell
             exact += [_over_seeds(values), "" if floor is None else f"{statistics.mean(values) / floor:.2f}"]
         other.append([METHODS[method].words, *exact, *shown])
     second = ["method", "exact W1", "ratio", "exact W2", "ratio", *COUNTED.values()]
+    independent = {
+        metric: [r["independent_floor"] for r in found["records"] if r["dataset"] == name and r["metric"] == metric]
+        for metric in METRICS
+        if any("independent_floor" in r and r["dataset"] == name for r in found["records"])
+    }
+    other_floor = ", ".join(f"{metric} {_number(statistics.mean(values))}" for metric, values in independent.items())
+    other_floor = other_floor and f"The floor of independent draws: {other_floor}.\n\n"
     fresh = [run["fresh_nearest"] for run in found["rows"] if run["dataset"] == name]
     return (
         f"{samples:,} draws per row, and as many fresh samples.\n\n"
-        f"{markdown([head, *body])}\n\n{markdown([second, *other])}\n\n"
+        f"{markdown([head, *body])}\n\n{markdown([second, *other])}\n\n{other_floor}"
         f"Fresh samples are {statistics.mean(fresh):.3g} from the nearest one that was learned from, in the median.\n\n"
         f"![{TITLES[name]}](table1_{name}.png)"
     )
