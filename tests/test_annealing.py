@@ -148,6 +148,7 @@ def test_the_flow_of_a_normal_law_is_known_and_its_error_is_of_second_order() ->
     assert error(41) < 2e-3
     assert 3.3 < error(21) / error(41) < 4.7
     sharp = annealing.flow(target_at, [0.1, 0.0], x, covariance=covariance)
+    assert not sharp.is_inference()
     torch.testing.assert_close(sharp, x / 1.01**0.5, rtol=1e-4, atol=0)  # and not x / 1.01, the mean of x given noise
 
 
@@ -179,6 +180,14 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "levels that rise": (lambda: anneal(kernel_at, [0.1, 1.0], torch.zeros(3, 2)), "levels from high to low, got"),
     "no levels": (lambda: anneal(kernel_at, [], torch.zeros(3, 2)), r"levels from high to low, got \[\]"),
     "no steps": (lambda: anneal(kernel_at, [1.0], torch.zeros(3, 2), steps_per_level=0), "steps_per_level of at least"),
+    "a flow that ends below 0": (
+        lambda: annealing.flow(blurred, [1.0, -0.1], torch.zeros(3, 2)),
+        "levels from high to low",
+    ),
+    "a flow through 0": (
+        lambda: annealing.flow(blurred, [1.0, 0.0, 0.0], torch.zeros(3, 2)),
+        "levels from high to low",
+    ),
     "a flow that rises": (lambda: annealing.flow(blurred, [0.1, 1.0], torch.zeros(3, 2)), "levels from high to low"),
     "a flow without a score": (
         lambda: annealing.flow(lambda level: Target(), [1.0, 0.1], torch.zeros(3, 2)),

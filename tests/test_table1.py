@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from scoremh import Recipe, balance_matching, cli, experiments, metrics, score_matching, targets
+from scoremh import Recipe, balance_matching, cli, experiments, metrics, plots, score_matching, targets
 from scoremh.experiments import _cells, _outsiders, table1
 from scoremh.experiments import _table1_cells as measured
+from scoremh.experiments import _table1_page as page_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 BRIEF = Recipe(steps=6, batch=32, check_every=3)
@@ -42,7 +43,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> measured.Config:
 
     monkeypatch.setattr(measured, "fit_acceptance", briefly)
     draws = {"pinwheel": 60, "swiss_roll": 50}
-    return measured.Config((1, 2), draws, dict.fromkeys(draws, 4), steps=3, floors=2, tests=2)
+    return measured.Config((1, 2), draws, dict.fromkeys(draws, 4), chain_steps=3, floors=2, tests=2)
 
 
 @pytest.mark.slow
@@ -85,7 +86,7 @@ def test_all_cells_are_computed_once_and_the_page_shows_them(
     cells = _cells.known(folder / "cells.json")
     half = {name: cell for name, cell in cells.items() if "score_mala" not in name and not name.startswith("sweep")}
     some = table1.results(half, "quick")
-    assert "of the 12 Score-MH cells" in table1.sections(some)["verdict"]  # what is not there yet is left out
+    assert "of the 12 Score-MH cells" in page_of.sections(some)["verdict"]  # what is not there yet is left out
 
 
 def test_starts_are_broad_and_nothing_is_judged_on_what_was_learned_from(tmp_path: Path) -> None:
@@ -99,21 +100,62 @@ def test_starts_are_broad_and_nothing_is_judged_on_what_was_learned_from(tmp_pat
     assert all(float(torch.cdist(other, problem.x).min()) > 0 for other in others)
 
 
-def test_a_cell_above_the_papers_is_said_to_be() -> None:
-    def result(value: float) -> dict[str, Any]:
-        record = {"dataset": "moons", "method": "score_rw", "metric": "w1", "seed": 1, "samples": 10}
-        return {"records": [record | {"value": value, "paper": 0.019, "floor": 0.01}]}
+def result(*values: float | None, metric: str = "w1") -> dict[str, Any]:
+    record = {"dataset": "moons", "method": "score_rw", "metric": metric, "samples": 10, "paper": 0.019, "floor": 0.01}
+    settings = {"tested": ["annealed"], "seeds": [1]}
+    rows = [{"dataset": "moons", "method": "score_rw", "nearest": None, "fresh_nearest": 0.1}]
+    records = [record | {"value": value, "seed": seed} for seed, value in enumerate(values)]
+    return {"records": records, "rows": rows, "test": [], "settings": settings}
 
-    below, above = table1.reached(table1.table(result(0.019)))
-    assert (len(below), above) == (1, [])
-    below, above = table1.reached(table1.table(result(0.0191)))
-    assert below == []
+
+def test_a_cell_above_the_papers_is_said_to_be() -> None:
+    below, above, unsettled = page_of.reached(page_of.table(result(0.019)))
+    assert (len(below), above, unsettled) == (1, [], [])
+    below, above, unsettled = page_of.reached(page_of.table(result(0.0191)))
+    assert (below, unsettled) == ([], [])
     assert above == ["Moons, Score RW, free, W1: 0.0191 for 0.019 (floor 0.01)"]
 
 
-def test_draws_that_ran_away_have_no_distance() -> None:
+def test_a_negative_number_is_no_success() -> None:
+    cells = page_of.table(result(-0.02, metric="w2"))
+    below, above, unsettled = page_of.reached(cells)
+    assert (below, above, len(unsettled)) == ([], [], 1)
+    assert cells["moons", "score_rw", "w2"].over(0.01) == ""
+    assert page_of._best(cells, "moons", ["score_rw"], "floor") is None
+
+
+def test_rows_that_ran_away_are_said_to_have(tmp_path: Path) -> None:
     x = torch.randn(10, 2, generator=seeded())
     assert measured.distances(x.where(x < 1, torch.inf), x) == dict.fromkeys(measured.METRICS)
+    cells = page_of.table(result(None, 0.01))
+    assert str(cells["moons", "score_rw", "w1"]) == "diverged"
+    assert len(page_of.reached(cells)[1]) == 1
+    plots.scatter_panels({"a": x.where(x < 1, torch.inf)}, tmp_path / "a.png")
+
+
+def test_the_pictures_are_small(tmp_path: Path) -> None:
+    for size, draw in ((2, plots.scatter_panels), (3, plots.space_panels)):
+        cloud = torch.randn(page_of.DOTS, size, generator=seeded())
+        draw({str(i): cloud for i in range(6)}, tmp_path / "a.png", captions=["W1 0.1"] * 6, title="Moons")
+        assert (tmp_path / "a.png").stat().st_size < 200_000
+
+
+def test_what_is_kept_is_not_lost(small: measured.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(table1.PRESETS, "quick", small)
+    with pytest.raises(ValueError, match=r"expected results to write in .*, got none"):
+        table1.run("quick", tmp_path, as_is=True)
+    kept = tmp_path / "docs" / "results" / "table1.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(json.dumps({"settings": {"preset": "paper"}}))
+    with pytest.raises(ValueError, match="to hold the preset 'quick', got those of 'paper'"):
+        table1.run("quick", tmp_path, tmp_path / "docs", as_is=True)
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells" / "settings.json").write_text(json.dumps(measured.settings(small) | {"level": 0.5}))
+    with pytest.raises(ValueError, match=r"to hold this table, with level = 0\.3, got level = 0\.5"):
+        measured.run(small, tmp_path / "cells")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install 'scoremh\[flows\]'"):
+        table1.run("quick", tmp_path)
 
 
 @pytest.mark.slow
@@ -182,6 +224,6 @@ def test_ctrl_c_stops_at_once_and_keeps_what_is_done(tmp_path: Path) -> None:
 def test_the_page_is_that_of_the_results() -> None:
     found = json.loads((DOCS / "results" / "table1.json").read_text())
     page = (DOCS / "reproduction.md").read_text()
-    assert _cells.fill(page, table1.sections(found)) == page
+    assert _cells.fill(page, page_of.sections(found)) == page
     for picture in DOCS.glob("table1_*.png"):
         assert picture.stat().st_size < 200_000

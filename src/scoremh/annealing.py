@@ -67,7 +67,7 @@ def _check_range(high: float, low: float, n: int) -> None:
 
 def _check_levels(levels: Sequence[float]) -> None:
     falling = all(later <= earlier for earlier, later in itertools.pairwise(levels))
-    if not levels or not falling:
+    if not levels or not falling or not levels[-1] > 0:
         fix = "Use annealing.geometric(high, low, n), for example."
         raise ValueError(_checks.message("levels from high to low", list(levels), fix))
 
@@ -159,7 +159,6 @@ def anneal(
     )
 
 
-@torch.inference_mode()
 def flow(
     target_at: Callable[[float], TargetLike],
     levels: Sequence[float],
@@ -191,7 +190,7 @@ def flow(
         1.0
     """
     _checks.events(x, "x")
-    _check_levels(levels)
+    _check_levels(levels[:-1] if levels and levels[-1] == 0 else levels)
     root = None if covariance is None else Root(covariance)
 
     def drift(x: Tensor, level: float) -> Tensor:
@@ -202,8 +201,9 @@ def flow(
         s = score(x)
         return s / -2 if root is None else root.apply(s) / -2
 
-    for high, low in itertools.pairwise(levels):
-        width, slope = low**2 - high**2, drift(x, high)
-        end = x + width * slope
-        x = end if low == 0 else torch.add(x, slope + drift(end, low), alpha=width / 2)
-    return x
+    with torch.inference_mode(), _checks.explained():
+        for high, low in itertools.pairwise(levels):
+            width, slope = low**2 - high**2, drift(x, high)
+            end = x + width * slope
+            x = end if low == 0 else torch.add(x, slope + drift(end, low), alpha=width / 2)
+    return x.clone()  # an ordinary tensor again

@@ -50,6 +50,8 @@ def reproduce(
         raise SystemExit(_checks.message(expected, repr(preset), "See --list."))
     try:
         found[name].run(preset, out, docs, workers=workers, as_is=as_is)
+    except (ImportError, ValueError) as error:
+        raise SystemExit(str(error)) from error
     except KeyboardInterrupt:
         raise SystemExit(f"stopped. What was finished is in {out}; the same command goes on from there.") from None
 

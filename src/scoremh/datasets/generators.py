@@ -1,4 +1,4 @@
-"""Independent draws from the paper's synthetic laws.
+"""Draws from the paper's synthetic laws: independent ones, but for `moons`, which spreads its points evenly.
 
 - `moons`, `s_curve`, `swiss_roll`: scikit-learn's curves and surfaces, with isotropic Gaussian noise.
 - `pinwheel`: x = r (cos phi, sin phi) + delta u, where phi = 2 pi k / K + rate r on the arm k of K,

@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor
 
-from scoremh import Recipe, _checks, _random
+from scoremh import Recipe, _random
 from scoremh.training import train
 
 BANDWIDTHS = torch.logspace(-2, 0, 15).tolist()  # of a kernel, in standard coordinates
 HELD_OUT = 1000  # samples that choose it
+SIZES = {"bins": 16, "transforms": 4, "hidden_features": [64, 64]}
 RECIPE = Recipe(steps=3000)  # of the flow, which stops early where held-out samples say so
 
 
@@ -53,14 +54,11 @@ def spline_flow(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
         n: How many to draw.
         generator: Source of randomness.
     """
-    try:
-        import zuko
-    except ImportError as error:
-        fix = "pip install 'scoremh[flows]'"
-        raise ImportError(_checks.message("zuko, for the row of a normalizing flow", "no such package", fix)) from error
+    import zuko
+
     u, mean, root = _standard(x)
     with _random.weights(generator):
-        net = zuko.flows.NSF(u.shape[1], bins=16, transforms=4, hidden_features=[64, 64])
+        net = zuko.flows.NSF(u.shape[1], **SIZES)
     fit = train(net, _Likelihood(), u, recipe=RECIPE, generator=generator)
     with torch.no_grad(), _random.weights(generator):
         draws: Tensor = fit.net().sample((n,))

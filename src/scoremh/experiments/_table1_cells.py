@@ -1,9 +1,10 @@
 """What `experiments.table1` computes: scores, acceptances, draws and distances, each a cell that is kept."""
 
+import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from scoremh import (
     Always,
     Learned,
     LineIntegral,
+    MultilevelDenoising,
     RandomWalk,
+    Recipe,
     ScoreFit,
     Target,
     _random,
@@ -34,7 +37,8 @@ from scoremh import (
     sample,
     tune,
 )
-from scoremh.balance_matching import PRESETS, RECIPE, FormName
+from scoremh._files import require_same
+from scoremh.balance_matching import MATCHING, PRESETS, RECIPE, FormName
 from scoremh.balance_matching.fitting import LOW
 from scoremh.experiments import _outsiders
 from scoremh.experiments._cells import Task, compute
@@ -53,6 +57,8 @@ LEVEL = 0.3  # noise at which chains run, in units of the samples' spread: their
 DOWN = (*annealing.geometric(LEVEL, 0.02, 8), 0.0)  # from there to the samples themselves
 ANNEALED = (5.0, 0.02, 25, 20, 0.5)  # highest and lowest noise, levels, steps at each, step size over noise squared
 FLOW = (5.0, 0.02, 40)  # highest and lowest noise, levels: the flow alone
+RATE = 0.5  # of the training of a paper's network, times its width
+POTENTIAL = 4  # times as many steps for a potential, each of which costs half as much and less
 TESTED = 2000  # points of a two-sample test
 METRICS = ("w1", "w2", "mmd", "exact_w1", "exact_w2")
 PROPOSED = ("rw", "mala", "pcn")
@@ -102,16 +108,16 @@ class Config:
         seeds: Of everything: samples, training, chains, and what they are judged on.
         draws: By dataset, chains of a row and points it is judged on.
         training: By dataset, steps of an acceptance's training.
-        steps: Of a chain.
+        chain_steps: Of a chain.
         floors: Fresh samples whose distances give the floor, per seed.
-        tests: Two-sample tests of `tested`, each on other chains from the score of the first seed.
+        tests: Two-sample tests of `tested`, each on other chains, in turn from the scores of all seeds.
         tested: Rows that are tested.
     """
 
     seeds: tuple[int, ...]
     draws: Mapping[str, int]
     training: Mapping[str, int]
-    steps: int
+    chain_steps: int
     floors: int
     tests: int
     tested: tuple[str, ...] = ("annealed", "simpson", "sobol_flow")
@@ -210,9 +216,9 @@ def trained(problem: Problem, kind: str, form: FormName, step: float, steps: int
             net = AcceptanceMLP(tuple(x.shape[1:]), row.hidden, row.blocks)
         if form == "free":
             nn.init.constant_(net.last.bias, LOW)
-    recipe = replace(RECIPE, steps=4 * steps)
+    recipe = replace(RECIPE, steps=POTENTIAL * steps)
     if net is not None:  # wide ones take small steps: with RECIPE's rate the widest do not learn
-        recipe = replace(RECIPE, steps=steps, rate=0.5 / row.hidden)
+        recipe = replace(RECIPE, steps=steps, rate=RATE / row.hidden)
     fit = fit_acceptance(
         problem.score.at(LEVEL),
         problem.proposal(kind, step),
@@ -301,13 +307,13 @@ def _chains(
         rule = Learned(saved, "direct" if method.form == "free" else "metropolis")
     step = steps["low" if low else kind]
     kernel = metropolis_hastings(target, problem.proposal(kind, step, level), rule)
-    chains = sample(kernel, start, draws=1, thin=config.steps, generator=generator, threads=1)
+    chains = sample(kernel, start, draws=1, thin=config.chain_steps, generator=generator, threads=1)
     down = (level, 0.0) if low else DOWN
     draws = annealing.flow(fit.at, down, chains.draws[:, -1], covariance=fit.covariance)
     return draws, {
         "acceptance": chains.acceptance_rate,
         "score_calls": chains.score_calls,
-        "steps": config.steps,
+        "steps": config.chain_steps,
         "step": step,
         "level": level,
     }
@@ -328,7 +334,9 @@ def nearest(x: Tensor, y: Tensor) -> float:
 def judged(problem: Problem, name: str, n: int) -> dict[str, Any]:
     """Compare a row's draws with samples that nothing has seen."""
     draws, y = load_file(problem.path("draws", name))["draws"], problem.judged(n)
-    return distances(draws, y) | {"nearest": nearest(draws, problem.x), "fresh_nearest": nearest(y, problem.x)}
+    ended = bool(draws.isfinite().all())
+    near = nearest(draws, problem.x) if ended else None
+    return {**distances(draws, y), "nearest": near, "fresh_nearest": nearest(y, problem.x)}
 
 
 def floor(problem: Problem, n: int, number: int) -> dict[str, Any]:
@@ -336,15 +344,22 @@ def floor(problem: Problem, n: int, number: int) -> dict[str, Any]:
     law, generator, y = LAWS[problem.name], seeded(6, 100 * problem.seed + number), problem.judged(n)
     found: dict[str, Any] = {**distances(law(n, generator=generator), y)}
     if problem.name in EVEN:
-        many = law(100 * n, generator=generator)
-        found["independent"] = distances(many[torch.randperm(len(many), generator=generator)[:n]], y)
+        found["independent"] = distances(independent(problem.name, n, generator), y)
     return found
+
+
+def independent(name: str, n: int, generator: torch.Generator) -> Tensor:
+    """Return n independent draws: where the generator spreads its points evenly, some of a hundred times as many."""
+    if name not in EVEN:
+        return LAWS[name](n, generator=generator)
+    many = LAWS[name](100 * n, generator=generator)
+    return many[torch.randperm(len(many), generator=generator)[:n]]
 
 
 def tested(problem: Problem, name: str, config: Config, steps: Mapping[str, float], number: int) -> dict[str, Any]:
     """Ask a two-sample test to tell a row's draws from fresh samples."""
     draws, _ = drawn(problem, name, config, steps, TESTED, 10_000 + number)
-    fresh = LAWS[problem.name](TESTED, generator=seeded(7, number))
+    fresh = independent(problem.name, TESTED, seeded(7, number))
     return {"p_value": metrics.two_sample_test(draws, fresh, generator=seeded(7, 1000 + number)).p_value}
 
 
@@ -400,14 +415,53 @@ def run(config: Config, out: Path, *, workers: int | None = None) -> dict[str, A
     """
     out.mkdir(parents=True, exist_ok=True)
     stages = [stage for seed in config.seeds for stage in _stages(config, str(seed))]
-    first = str(config.seeds[0])
-    tests = [(name, first, row, str(k)) for name in LAWS for row in config.tested for k in range(config.tests)]
-    stages.append([("test", *test) for test in tests])
+    turns = [(k, config.seeds[k % len(config.seeds)]) for k in range(config.tests)]
+    stages.append(
+        [("test", name, str(seed), row, str(k)) for name in LAWS for row in config.tested for k, seed in turns]
+    )
+    _same(out / "settings.json", settings(config))
     cells: dict[str, Any] = {}
     for tasks in stages:
         cell = partial(_cell, config=config, out=out, known=cells)
         cells |= compute(tasks, cell, out / "cells.json", workers=workers)
     return cells
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """Return all that decides the numbers, but for the code and its versions."""
+    networks = {
+        name: {"hidden": row.hidden, "blocks": row.blocks, "rate": RATE / row.hidden} for name, row in PRESETS.items()
+    }
+    chosen = {
+        **asdict(config),
+        "samples": SAMPLES,
+        "score": {"net": "NoiseConditionalMLP(residual=True)", "loss": repr(MultilevelDenoising()), **asdict(Recipe())},
+        "level": LEVEL,
+        "down": DOWN,
+        "annealed": dict(
+            zip(("high", "low", "levels", "steps", "step_size_over_noise_squared"), ANNEALED, strict=True)
+        ),
+        "flow": dict(zip(("high", "low", "levels"), FLOW, strict=True)),
+        "acceptance": {"networks": networks, "matching": {k: repr(v) for k, v in MATCHING.items()}, **asdict(RECIPE)},
+        "potential": {"steps_times": POTENTIAL},
+        "sweep": SWEEP,
+        "tested_points": TESTED,
+        "outsiders": {
+            "bandwidths": _outsiders.BANDWIDTHS,
+            "spline_flow": _outsiders.SIZES,
+            **asdict(_outsiders.RECIPE),
+        },
+        "methods": {name: method.words for name, method in METHODS.items()},
+    }
+    return json.loads(json.dumps(chosen))  # type: ignore[no-any-return]
+
+
+def _same(path: Path, now: dict[str, Any]) -> None:
+    """Refuse a folder whose cells were computed with other settings."""
+    if path.exists():
+        require_same(now, json.loads(path.read_text()), path.parent, "table", "folder")
+    else:
+        path.write_text(json.dumps(now, indent=1))
 
 
 def _stages(config: Config, seed: str) -> list[list[Task]]:

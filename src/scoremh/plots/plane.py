@@ -37,7 +37,9 @@ def scatter_panels(
     """
     if not panels:
         raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n, 2)."))
-    figure = Figure(figsize=(3.1 * len(panels), 3.9), dpi=150, layout="constrained", facecolor=PAPER)
+    figure = Figure(
+        figsize=(3.1 * len(panels), 3.9), dpi=600 // max(4, len(panels)), layout="constrained", facecolor=PAPER
+    )
     axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     low, high = limits(list(panels.values()))
     for i, (name, points) in enumerate(panels.items()):

@@ -24,6 +24,7 @@ def frame(axis: Axes, title: str, caption: str) -> None:
 def limits(clouds: Sequence[Tensor]) -> tuple[float, float]:
     """Return one range for both axes that holds nearly all points of all panels."""
     values = np.concatenate([cloud.detach().cpu().double().numpy().ravel() for cloud in clouds])
+    values = values[np.isfinite(values)]
     low, high = np.quantile(values, [0.001, 0.999])
     margin = 0.08 * (high - low)
     return float(low - margin), float(high + margin)
