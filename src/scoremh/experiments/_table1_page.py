@@ -111,7 +111,7 @@ def _dataset(found: Mapping[str, Any], cells: Mapping[Key, Cell], name: str, sam
             above = method in PAPER_METHODS[1:] and cell.paper is not None and cell.mean > cell.paper
             row += [
                 f"**{cell}**" if above else str(cell),
-                number(cell.paper),
+                "" if cell.paper is None else f"{cell.paper:g}",
                 number(cell.floor),
                 cell.over(cell.floor),
             ]
