@@ -1,6 +1,7 @@
 """What the experiments share: cells that are computed once, and pages that are filled in from them."""
 
 import json
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +25,8 @@ def known(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _begin() -> None:
-    """Use one thread, and end at Ctrl-C without a word: the parent says what there is to say."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Use one thread, and leave Ctrl-C to the parent, which ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
 
 
@@ -55,6 +56,8 @@ def compute(
                 console.print(f"{number} of {len(tasks)}:", name, brief)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # else an interrupted run would first compute all the rest
+            for worker in multiprocessing.active_children():
+                worker.terminate()
             raise
     return cells
 

@@ -25,7 +25,9 @@ from scoremh import _checks, _random
 from scoremh.metrics._points import Points, both, pieces
 
 ITERATIONS = 10_000_000  # with its default POT stops early at 10,000 points and only warns
-KEPT = 2**26  # costs that are kept in memory: 512 MB, three times
+SMALL = -80.0  # exponents below are as good as this one; numbers that underflow take four times as long
+ROWS = 256  # of costs at a time: they stay in the cache
+KEPT = 2**26  # costs that are kept in memory: 512 MB, four times
 
 
 def w1(x: Tensor, y: Tensor) -> float:
@@ -105,14 +107,15 @@ def sinkhorn_divergence(
     if diameter == 0:
         return 0.0
     temperatures = [diameter**p, diameter**p, *_cooling(diameter, blur, p, cooling)]
-    across, of_x, of_y = _Costs(first, second, p), _Costs(first, first, p), _Costs(second, second, p)
+    across, back = _Costs(first, second, p), _Costs(second, first, p)
+    of_x, of_y = _Costs(first, first, p), _Costs(second, second, p)
     f, g, a, b = (costs.new_zeros(len(costs)) for costs in (first[:, 0], second[:, 0], first[:, 0], second[:, 0]))
     for number, e in enumerate(temperatures):
         step = 1.0 if number == 0 else 0.5
-        news = across.soften(g, e), across.soften(f, e, back=True), of_x.soften(a, e), of_y.soften(b, e)
+        news = across.soften(g, e), back.soften(f, e), of_x.soften(a, e), of_y.soften(b, e)
         f, g, a, b = (torch.lerp(old, new, step) for old, new in zip((f, g, a, b), news, strict=True))
     e = temperatures[-1]
-    f, g, a, b = across.soften(g, e), across.soften(f, e, back=True), of_x.soften(a, e), of_y.soften(b, e)
+    f, g, a, b = across.soften(g, e), back.soften(f, e), of_x.soften(a, e), of_y.soften(b, e)
     return float((f - a).mean() + (g - b).mean())
 
 
@@ -132,11 +135,14 @@ class _Costs:
         for distance in pieces(x, y):
             yield distance if self.p == 1 else distance.square_().div_(2)
 
-    def soften(self, potential: Float[Tensor, " point"], e: float, *, back: bool = False) -> Float[Tensor, " other"]:
-        """Return -e log mean_j exp((potential_j - c_ij) / e), j over y; with `back`, over x."""
-        x, y = (self.y, self.x) if back else (self.x, self.y)
-        shift = potential / e - math.log(len(y))
-        if self.kept is not None:
-            costs = self.kept.T if back else self.kept
-            return -e * torch.cat([torch.logsumexp(shift - part / e, 1) for part in costs.split(2048)])
-        return -e * torch.cat([torch.logsumexp(part.div_(-e).add_(shift), 1) for part in self._pieces(x, y)])
+    def soften(self, potential: Float[Tensor, " other"], e: float) -> Float[Tensor, " point"]:
+        """Return -e log mean_j exp((potential_j - c_ij) / e), j over y."""
+        shift = potential / e - math.log(len(self.y))
+        costs = self._pieces(self.x, self.y) if self.kept is None else self.kept.split(ROWS)
+        return -e * torch.cat([_log_sum_exp(torch.add(shift, part, alpha=-1 / e)) for part in costs])
+
+
+def _log_sum_exp(z: Float[Tensor, "point other"]) -> Float[Tensor, " point"]:
+    """Return log sum exp of rows; the exponentials, and nothing else, in float32: a third of the time, 1e-7 off."""
+    top = z.amax(1, keepdim=True)
+    return top[:, 0] + z.sub_(top).float().clamp_(min=SMALL).exp_().sum(1, dtype=z.dtype).log()
