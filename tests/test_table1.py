@@ -17,6 +17,7 @@ from scoremh import Recipe, balance_matching, cli, experiments, metrics, plots, 
 from scoremh.experiments import _cells, _outsiders, table1
 from scoremh.experiments import _table1_cells as measured
 from scoremh.experiments import _table1_page as page_of
+from scoremh.experiments import _table1_rows as rows_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 BRIEF = Recipe(steps=6, batch=32, check_every=3)
@@ -30,18 +31,20 @@ def seeded(seed: int = 0) -> torch.Generator:
 def small(monkeypatch: pytest.MonkeyPatch) -> measured.Config:
     """Make everything tiny, in two datasets: the numbers are bad, and all of them are there."""
     for name in ("moons", "s_curve"):
-        monkeypatch.delitem(measured.LAWS, name)
-    for name, value in {"SAMPLES": 300, "TESTED": 40, "ANNEALED": (5.0, 0.02, 3, 2, 0.5), "SWEEP": (0.5, 1.0)}.items():
+        monkeypatch.delitem(rows_of.LAWS, name)
+    for name, value in {"TESTED": 40, "SWEEP": (0.5, 1.0)}.items():
         monkeypatch.setattr(measured, name, value)
+    for name, value in {"SAMPLES": 300, "ANNEALED": (5.0, 0.02, 3, 2, 0.5)}.items():
+        monkeypatch.setattr(rows_of, name, value)
     monkeypatch.setattr(_outsiders, "RECIPE", BRIEF)
     monkeypatch.setattr(_outsiders, "HELD_OUT", 50)
-    monkeypatch.setattr(measured, "fit_score", partial(score_matching.fit_score, recipe=BRIEF))
-    monkeypatch.setattr(measured, "tune", lambda make, x, **options: options["start"])
+    monkeypatch.setattr(rows_of, "fit_score", partial(score_matching.fit_score, recipe=BRIEF))
+    monkeypatch.setattr(rows_of, "tune", lambda make, x, **options: options["start"])
 
     def briefly(*parts: Any, recipe: Recipe, **options: Any) -> Any:
         return balance_matching.fit_acceptance(*parts, recipe=BRIEF, **options)
 
-    monkeypatch.setattr(measured, "fit_acceptance", briefly)
+    monkeypatch.setattr(rows_of, "fit_acceptance", briefly)
     draws = {"pinwheel": 60, "swiss_roll": 50}
     return measured.Config((1, 2), draws, dict.fromkeys(draws, 4), chain_steps=3, floors=2, tests=2)
 
@@ -58,7 +61,7 @@ def test_all_cells_are_computed_once_and_the_page_shows_them(
     assert {(r["dataset"], r["method"], r["metric"], r["seed"]) for r in records} == {
         (name, method, metric, seed)
         for name in ("pinwheel", "swiss_roll")
-        for method in measured.METHODS
+        for method in rows_of.METHODS
         for metric in ("w1", "w2", "mmd", "exact_w1", "exact_w2")
         for seed in (1, 2)
     }
@@ -90,13 +93,13 @@ def test_all_cells_are_computed_once_and_the_page_shows_them(
 
 
 def test_starts_are_broad_and_nothing_is_judged_on_what_was_learned_from(tmp_path: Path) -> None:
-    problem = measured.Problem("swiss_roll", 1, tmp_path)
+    problem = rows_of.Problem("swiss_roll", 1, tmp_path)
     score_matching.fit_score(problem.x, recipe=Recipe(steps=1, check_every=1)).save(problem.path("score"))
-    start = problem.start(5000, measured.LEVEL, seeded())
+    start = problem.start(5000, rows_of.LEVEL, seeded())
     assert bool((torch.linalg.eigvalsh(torch.cov(start.T) - torch.cov(problem.x.T)) > 0).all())
     assert measured.nearest(start, problem.x) > 3 * measured.nearest(problem.judged(2000), problem.x)
     assert measured.nearest(problem.x[:100], problem.x) == 0  # copies would be seen
-    others = [problem.judged(500), measured.Problem("swiss_roll", 2, tmp_path).x]
+    others = [problem.judged(500), rows_of.Problem("swiss_roll", 2, tmp_path).x]
     assert all(float(torch.cdist(other, problem.x).min()) > 0 for other in others)
 
 

@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from scoremh import plots
 from scoremh.experiments import _table1_cells as measured
 from scoremh.experiments._cells import markdown
-from scoremh.experiments._table1_cells import METHODS, METRICS, PAPER_METHODS
+from scoremh.experiments._table1_cells import METRICS
+from scoremh.experiments._table1_rows import EVEN, METHODS, PAPER_METHODS, Problem
 
 TITLES = {"moons": "Moons", "pinwheel": "Pinwheel", "s_curve": "S-curve", "swiss_roll": "Swiss roll"}
 NEAR = 1.15  # times the floor
@@ -172,7 +173,7 @@ def _verdict(found: Mapping[str, Any], cells: Mapping[Key, Cell]) -> str:
     ours = [method for method in METHODS if method not in OUTSIDERS]
     for name, title in TITLES.items():
         separate = [method for method in ours if method not in EVENLY]
-        floor = "independent" if name in measured.EVEN else "floor"
+        floor = "independent" if name in EVEN else "floor"
         for methods, kind, words in (
             (ours, "floor", "best row"),
             (separate, floor, "best row of independent draws"),
@@ -210,7 +211,7 @@ def pictures(found: Mapping[str, Any], folder: Path, docs: Path) -> None:
     """
     seed, cells = found["settings"]["seeds"][0], table(found)
     for name in {record["dataset"]: None for record in found["records"]}:
-        problem = measured.Problem(name, seed, folder)
+        problem = Problem(name, seed, folder)
         there = [m for m in PICTURED if problem.path("draws", m).exists() and (name, m, "w1") in cells]
         panels = {"Fresh samples": problem.judged(DOTS)}
         panels |= {METHODS[m].words: load_file(problem.path("draws", m))["draws"][:DOTS] for m in there}

@@ -22,7 +22,8 @@ from scoremh._files import replacing
 from scoremh.experiments import _table1_cells as measured
 from scoremh.experiments import _table1_page as page
 from scoremh.experiments._cells import SEPARATOR, fill_in, known
-from scoremh.experiments._table1_cells import LAWS, METHODS, METRICS, Config
+from scoremh.experiments._table1_cells import METRICS, Config
+from scoremh.experiments._table1_rows import EVEN, LAWS, METHODS
 
 PRESETS = {
     "quick": Config(
@@ -100,7 +101,7 @@ def results(cells: Mapping[str, Any], preset: str) -> dict[str, Any]:
                 for metric in METRICS:
                     record = {"metric": metric, "value": values[metric], "paper": printed.get(metric)}
                     record |= {"floor": _mean(floors, metric), "samples": config.draws[name]}
-                    if name in measured.EVEN:
+                    if name in EVEN:
                         record["independent_floor"] = _mean([f and f.get("independent") for f in floors], metric)
                     records.append(which | record)
     others: dict[str, list[dict[str, Any]]] = {what: [] for what in WORDS}
