@@ -10,7 +10,7 @@ from torch import Tensor
 from scoremh import _checks
 from scoremh.plots.style import INK, PAPER, limits
 
-VIEW = {"elev": 12, "azim": -76}  # along a rolled-up surface, so that its layers are seen
+VIEW = {"elev": 9, "azim": -83}  # along a rolled-up surface, so that its layers are seen
 
 
 def space_panels(
@@ -26,19 +26,22 @@ def space_panels(
     """
     if not panels:
         raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n, 3)."))
-    figure = Figure(figsize=(2.6 * len(panels), 3.4), dpi=110, layout="constrained", facecolor=PAPER)
+    figure = Figure(figsize=(2.6 * len(panels), 3.4), dpi=90, layout="constrained", facecolor=PAPER)
     axes = figure.subplots(1, len(panels), squeeze=False, subplot_kw={"projection": "3d"})[0]
     clouds = list(panels.values())
     box = [limits([cloud[:, i] for cloud in clouds]) for i in range(3)]
     for i, (name, points) in enumerate(panels.items()):
         inside = [points[:, k].ge(low) & points[:, k].le(high) for k, (low, high) in enumerate(box)]
         x, y, z = points[inside[0] & inside[1] & inside[2]].detach().cpu().double().numpy().T
-        axes[i].scatter(x, y, z, s=2, c=z, cmap="viridis", alpha=0.6, linewidths=0)
+        axes[i].scatter(x, y, z, s=5, c=z, cmap="viridis", vmax=1.25 * box[2][1], alpha=0.9, linewidths=0)
         axes[i].set(xlim=box[0], ylim=box[1], zlim=box[2])
         axes[i].view_init(**VIEW)
+        axes[i].set_box_aspect((1, 1, 1), zoom=1.25)
+        axes[i].grid(visible=False)
         axes[i].tick_params(labelsize=6, colors=INK)
+        axes[i].set_yticks([])
         axes[i].set_title(name, fontsize=10, color=INK)
-        axes[i].text2D(0.5, -0.02, captions[i] if i < len(captions) else "", transform=axes[i].transAxes, ha="center")
+        axes[i].text2D(0.5, -0.15, captions[i] if i < len(captions) else "", transform=axes[i].transAxes, ha="center")
     if title:
         figure.suptitle(title, fontsize=12, color=INK)
     figure.savefig(path)
