@@ -18,6 +18,7 @@ from scoremh.experiments._table1_rows import EVEN, METHODS, PAPER_METHODS, Probl
 TITLES = {"moons": "Moons", "pinwheel": "Pinwheel", "s_curve": "S-curve", "swiss_roll": "Swiss roll"}
 NEAR = 1.15  # times the floor
 PICTURED = (*PAPER_METHODS, "annealed")
+AWAY = 100  # times the floor, beyond which chains have run away
 DOTS = 800  # points of a panel
 EVENLY = ("sobol_flow",)  # rows whose draws are not independent
 OUTSIDERS = ("kde", "spline_flow")
@@ -223,23 +224,25 @@ def pictures(found: Mapping[str, Any], folder: Path, docs: Path) -> None:
 
 
 def _sweep(found: Mapping[str, Any], cells: Mapping[Key, Cell], path: Path) -> None:
+    floor = cells["swiss_roll", "ula", "w1"].floor
     lines: dict[str, plots.Curve] = {}
     rates: dict[str, plots.Curve] = {}
     for method in measured.SWEPT:
-        runs = [run for run in found["sweep"] if run["method"] == method and run["w1"] is not None]
+        every = [run for run in found["sweep"] if run["method"] == method]
+        runs = [run for run in every if run["w1"] is not None and run["w1"] < AWAY * (floor or math.inf)]
+        lost = [run["step"] for run in every if run not in runs]
+        name = METHODS[method].words + (f", which runs away from h = {min(lost):.2g}" if lost else "")
         factors = sorted({float(run["factor"]) for run in runs})
         groups = [[run for run in runs if float(run["factor"]) == factor] for factor in factors]
         steps = [statistics.mean(run["step"] for run in group) for group in groups]
         for curves, key in ((lines, "w1"), (rates, "acceptance")):
             values = [[run[key] for run in group] for group in groups]
             spreads = [statistics.stdev(v) if len(v) > 1 else 0.0 for v in values]
-            curves[METHODS[method].words] = (steps, [statistics.mean(v) for v in values], spreads)
-    floor = cells["swiss_roll", "ula", "w1"].floor
+            curves[name] = (steps, [statistics.mean(v) for v in values], spreads)
     plots.curve_panels(
         {"W1": lines, "acceptance": rates},
         path,
         labels=("step size h", "W1, and acceptance"),
         levels={"W1": {} if floor is None else {"floor": floor}, "acceptance": {}},
-        log=True,
         title="Swiss roll: W1 against the step size",
     )
