@@ -117,6 +117,9 @@ def test_a_cell_above_the_papers_is_said_to_be() -> None:
     below, above, unsettled = page_of.reached(page_of.table(result(0.0191)))
     assert (below, unsettled) == ([], [])
     assert above == ["Moons, Score RW, free, W1: 0.0191 for 0.019 (floor 0.01)"]
+    verdict = page_of._verdict(result(0.0191), page_of.table(result(0.0191)))
+    assert "**Not computed yet**: Moons (seeds 1); Pinwheel (seeds 1);" in verdict  # the only one there has seed 0
+    assert "At or below the paper: 0 of the 1 Score-MH cells computed (of 36)" in verdict
 
 
 def test_a_negative_number_is_no_success() -> None:

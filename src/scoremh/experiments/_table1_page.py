@@ -168,7 +168,8 @@ def _best(cells: Mapping[Key, Cell], name: str, methods: Sequence[str], floor: s
 def _verdict(found: Mapping[str, Any], cells: Mapping[Key, Cell]) -> str:
     below, above, unsettled = reached(cells)
     count = len(below) + len(above) + len(unsettled)
-    lines = [f"- At or below the paper: {len(below)} of the {count} Score-MH cells computed (of 36)."]
+    lines = _missing(found)
+    lines += [f"- At or below the paper: {len(below)} of the {count} Score-MH cells computed (of 36)."]
     lines += [f"  - Above: {text}." for text in above]
     lines += [f"  - Not settled, and counted as neither: {text}." for text in unsettled]
     ours = [method for method in METHODS if method not in OUTSIDERS]
@@ -200,6 +201,16 @@ def _verdict(found: Mapping[str, Any], cells: Mapping[Key, Cell]) -> str:
                     f"scores{mild})."
                 )
     return "\n".join(lines)
+
+
+def _missing(found: Mapping[str, Any]) -> list[str]:
+    """Say which datasets and seeds of the preset are not there yet."""
+    there = {(record["dataset"], record["seed"]) for record in found["records"]}
+    missing = []
+    for name, title in TITLES.items():
+        seeds = [str(seed) for seed in found["settings"]["seeds"] if (name, seed) not in there]
+        missing += [f"{title} (seeds {', '.join(seeds)})"] if seeds else []
+    return [f"- **Not computed yet**: {'; '.join(missing)}."] if missing else []
 
 
 def pictures(found: Mapping[str, Any], folder: Path, docs: Path) -> None:
