@@ -70,7 +70,9 @@ def test_a_linear_score_learns_the_precision_matrix(loss: Loss) -> None:
     covariance = torch.tensor([[1.0, 0.6], [0.6, 0.8]], dtype=torch.float64)
     law = targets.Gaussian(torch.tensor([0.5, -1.0], dtype=torch.float64), covariance)
     x = law.sample(20_000, generator=seeded())
-    net = nn.Linear(2, 2).double()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Linear(2, 2).double()
     recipe = Recipe(steps=1500, batch=1000, rate=0.03, clip=None)
     train(net, loss, x, recipe=recipe, generator=seeded(1))
     noise = loss.std**2 if isinstance(loss, DenoisingScoreMatching) else 0.0
@@ -389,8 +391,9 @@ def test_with_residual_layers_a_flat_direction_is_learned_beside_a_bent_one() ->
     true = true / (normal.cdf(ends[0]) - normal.cdf(ends[1]))
     errors = []
     for residual in (True, False):
-        torch.manual_seed(0)
-        net = NoiseConditionalMLP(3, residual=residual)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            net = NoiseConditionalMLP(3, residual=residual)
         fit = fit_score(x, net=net, recipe=Recipe(2000), generator=seeded(3))
         learned = fit.net(y, level)[:, 1]
         errors.append(float((learned - true).square().mean() / true.square().mean()) ** 0.5)
