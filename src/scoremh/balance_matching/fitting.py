@@ -206,10 +206,11 @@ def fit_acceptance(
         matching, net, standardize, recipe = row.matching, row.network(event, generator), False, row.recipe
     form = form or ("potential" if preset is None else "free")
     if net is None:
-        with _random.weights(generator):
-            net = PotentialMLP(event) if form == "potential" else AcceptanceMLP(event, hidden=128, blocks=2)
-        if isinstance(net, AcceptanceMLP) and form == "free":
-            nn.init.constant_(net.last.bias, LOW)
+        if form == "potential":
+            with _random.weights(generator):
+                net = PotentialMLP(event)
+        else:
+            net = pair_network(form, event, hidden=128, blocks=2, generator=generator)
     net.to(samples)
     inputs = StandardInputs.of(net, samples) if standardize else net
     made_for = MadeFor.of(proposal, samples)
@@ -226,6 +227,17 @@ def fit_acceptance(
     recipe = RECIPE if recipe is None else recipe
     fit = train(whole, bound, samples, recipe=recipe, generator=generator, progress=progress, checkpoint=checkpoint)
     return AcceptanceFit(**vars(fit), loss=_checks.named(bound.matching), proposal=_checks.named(proposal))
+
+
+def pair_network(
+    form: FormName, event: tuple[int, ...], hidden: int, blocks: int, *, generator: torch.Generator | None = None
+) -> AcceptanceMLP:
+    """Make the network of a free or antisymmetric form, a free one at its first logit."""
+    with _random.weights(generator):
+        net = AcceptanceMLP(event, hidden, blocks)
+    if form == "free":
+        nn.init.constant_(net.last.bias, LOW)
+    return net
 
 
 def _rounded(numbers: Tensor | list[float]) -> list[float]:

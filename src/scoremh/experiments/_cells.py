@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -75,6 +76,11 @@ def fill_in(path: Path, parts: Mapping[str, str]) -> None:
     """Put the parts into a page; where there is none yet, make one of them alone."""
     bare = "\n\n".join(f"<!-- {name} -->\n<!-- end -->" for name in parts) + "\n"
     path.write_text(fill(path.read_text() if path.exists() else bare, parts))
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return the standard deviation, 0 of one value."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

@@ -163,7 +163,7 @@ def settings(config: Config) -> dict[str, Any]:
         "samples": rows_of.SAMPLES,
         "score": {"net": "NoiseConditionalMLP(residual=True)", "loss": repr(MultilevelDenoising()), **asdict(Recipe())},
         "level": rows_of.LEVEL,
-        "down": rows_of.DOWN,
+        "down": [*rows_of.DOWN, 0.0],
         "annealed": dict(
             zip(("high", "low", "levels", "steps", "step_size_over_noise_squared"), rows_of.ANNEALED, strict=True)
         ),

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from scoremh import plots
 from scoremh.experiments import _table1_cells as measured
-from scoremh.experiments._cells import markdown
+from scoremh.experiments._cells import markdown, spread
 from scoremh.experiments._table1_cells import METRICS
 from scoremh.experiments._table1_rows import EVEN, METHODS, PAPER_METHODS, Problem
 
@@ -59,8 +59,7 @@ class Cell(NamedTuple):
         if not math.isfinite(self.mean):
             return "diverged"
         values = [value for value in self.values if value is not None]
-        spread = f" +- {statistics.stdev(values):.1g}" if len(values) > 1 else ""
-        return f"{number(self.mean)}{spread}"
+        return number(self.mean) + (f" +- {spread(values):.1g}" if len(values) > 1 else "")
 
 
 Key = tuple[str, str, str]  # dataset, method, metric
@@ -248,8 +247,7 @@ def _sweep(found: Mapping[str, Any], cells: Mapping[Key, Cell], path: Path) -> N
         steps = [statistics.mean(run["step"] for run in group) for group in groups]
         for curves, key in ((lines, "w1"), (rates, "acceptance")):
             values = [[run[key] for run in group] for group in groups]
-            spreads = [statistics.stdev(v) if len(v) > 1 else 0.0 for v in values]
-            curves[name] = (steps, [statistics.mean(v) for v in values], spreads)
+            curves[name] = (steps, [*map(statistics.mean, values)], [*map(spread, values)])
     plots.curve_panels(
         {"W1": lines, "acceptance": rates},
         path,

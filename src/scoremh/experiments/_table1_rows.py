@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from scipy.stats import qmc
-from torch import Tensor, nn
+from torch import Tensor
 
 from scoremh import (
     MALA,
@@ -21,7 +21,6 @@ from scoremh import (
     LineIntegral,
     RandomWalk,
     ScoreFit,
-    Target,
     _random,
     anneal,
     annealing,
@@ -33,9 +32,9 @@ from scoremh import (
     tune,
 )
 from scoremh.balance_matching import PRESETS, RECIPE, FormName
-from scoremh.balance_matching.fitting import LOW
+from scoremh.balance_matching.fitting import pair_network
 from scoremh.experiments import _outsiders
-from scoremh.networks import AcceptanceMLP, NoiseConditionalMLP
+from scoremh.networks import NoiseConditionalMLP
 from scoremh.types import Acceptance, Kernel, Proposal
 
 LAWS: dict[str, Callable[..., Tensor]] = {
@@ -47,7 +46,7 @@ LAWS: dict[str, Callable[..., Tensor]] = {
 EVEN = ("moons",)  # of n points scikit-learn puts exactly half on either moon, evenly spaced: they are not independent
 SAMPLES = 10_000  # to learn from, as in the paper
 LEVEL = 0.3  # noise at which chains run, in units of the samples' spread: their modes are connected there
-DOWN = (*annealing.geometric(LEVEL, 0.02, 8), 0.0)  # from there to the samples themselves
+DOWN = annealing.geometric(LEVEL, 0.02, 8)  # from there down
 ANNEALED = (5.0, 0.02, 25, 20, 0.5)  # highest and lowest noise, levels, steps at each, step size over noise squared
 FLOW = (5.0, 0.02, 40)  # highest and lowest noise, levels: the flow alone
 RATE = 0.5  # of the training of a paper's network, times its width
@@ -64,12 +63,14 @@ class Method:
         proposal: "rw", "mala" or "pcn"; None where there are no chains of one kernel.
         form: Of a learned acceptance.
         rule: One that is not learned.
+        low: Whether its chains run at the fit's own level, in its box.
     """
 
     words: str
     proposal: str | None = None
     form: FormName | None = None
     rule: Acceptance | None = None
+    low: bool = False
 
 
 METHODS: dict[str, Method] = {
@@ -81,9 +82,9 @@ METHODS: dict[str, Method] = {
     "potential": Method("Score MALA, potential", "mala", "potential"),
     "simpson": Method("MALA, Simpson", "mala", rule=LineIntegral()),
     "adaptive": Method("MALA, adaptive integral", "mala", rule=LineIntegral("adaptive")),
-    "simpson_low": Method("MALA, Simpson, at the fit's own level", "mala", rule=LineIntegral()),
-    "annealed": Method("Annealed MALA, Simpson"),
-    "annealed_ula": Method("Annealed ULA"),
+    "simpson_low": Method("MALA, Simpson, at the fit's own level", "mala", rule=LineIntegral(), low=True),
+    "annealed": Method("Annealed MALA, Simpson", rule=LineIntegral()),
+    "annealed_ula": Method("Annealed ULA", rule=Always()),
     "sobol_flow": Method("Probability flow from Sobol points"),
     "kde": Method("Kernel density estimate"),
     "spline_flow": Method("Neural spline flow"),
@@ -130,22 +131,35 @@ class Problem:
 
     def start(self, n: int, level: float, generator: torch.Generator) -> Tensor:
         """Draw from a normal law with the mean of the samples, and their covariance with noise of this level."""
-        z = torch.randn(n, self.x.shape[1], generator=generator)
-        root = torch.linalg.cholesky(_covariance(self.score))
-        return torch.addmm(self.x.mean(0), z, root.mT, alpha=math.sqrt(1 + level**2))
+        return self.spread_out(torch.randn(n, self.x.shape[1], generator=generator), level)
+
+    def spread_out(self, z: Tensor, level: float) -> Tensor:
+        """Return draws of that law from those of a standard normal one."""
+        return torch.addmm(self.x.mean(0), z, self.root.mT, alpha=math.sqrt(1 + level**2))
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        """That of noise of level 1: the samples' own."""
+        covariance = self.score.covariance
+        assert covariance is not None
+        return covariance
+
+    @cached_property
+    def root(self) -> Tensor:
+        """L of the covariance L L^T."""
+        root: Tensor = torch.linalg.cholesky(self.covariance)
+        return root
+
+    def carried(self, draws: Tensor, *levels: float) -> Tensor:
+        """Return draws at the first of these levels, carried over the others down to the samples themselves."""
+        return annealing.flow(self.score.at, [*levels, 0.0], draws, covariance=self.covariance)
 
     def proposal(self, kind: str, step: float, level: float = LEVEL) -> Proposal:
         """Return a proposal that fits the samples with noise of this level."""
-        covariance = _covariance(self.score)
-        wide = (1 + level**2) * covariance
+        wide = (1 + level**2) * self.covariance
         if kind == "rw":
             return RandomWalk(step, covariance=wide)
-        return MALA(step, covariance=covariance) if kind == "mala" else PCN(step, self.x.mean(0), covariance=wide)
-
-
-def _covariance(score: ScoreFit) -> Tensor:
-    assert score.covariance is not None
-    return score.covariance
+        return MALA(step, covariance=self.covariance) if kind == "mala" else PCN(step, self.x.mean(0), covariance=wide)
 
 
 def fitted(problem: Problem) -> dict[str, Any]:
@@ -176,16 +190,11 @@ def trained(problem: Problem, kind: str, form: FormName, step: float, steps: int
     """Learn an acceptance for the law blurred by `LEVEL`, with the paper's network where the form is the paper's."""
     generator, row = seeded(3, problem.seed), PRESETS[problem.name]
     x = problem.x
-    root = torch.linalg.cholesky(_covariance(problem.score))
-    blurred = x + LEVEL * torch.randn(x.shape, generator=generator) @ root.mT
-    net = None
-    if form != "potential":
-        with _random.weights(generator):
-            net = AcceptanceMLP(tuple(x.shape[1:]), row.hidden, row.blocks)
-        if form == "free":
-            nn.init.constant_(net.last.bias, LOW)
-    recipe = replace(RECIPE, steps=POTENTIAL * steps)
-    if net is not None:  # wide ones take small steps: with RECIPE's rate the widest do not learn
+    blurred = x + LEVEL * torch.randn(x.shape, generator=generator) @ problem.root.mT
+    if form == "potential":
+        net, recipe = None, replace(RECIPE, steps=POTENTIAL * steps)
+    else:  # wide networks take small steps: with RECIPE's rate the widest do not learn
+        net = pair_network(form, tuple(x.shape[1:]), row.hidden, row.blocks, generator=generator)
         recipe = replace(RECIPE, steps=steps, rate=RATE / row.hidden)
     fit = fit_acceptance(
         problem.score.at(LEVEL),
@@ -214,43 +223,44 @@ def drawn(
     elif name == "sobol_flow":
         draws = _sobol_flow(problem, n, chain_seed)
     elif method.proposal is None:
-        draws, counted = _annealed(problem, n, begin, generator, Always() if name == "annealed_ula" else LineIntegral())
+        draws, counted = _annealed(problem, method, n, begin, generator)
     else:
-        draws, counted = _chains(problem, name, method, length, steps, n, begin, generator)
+        draws, counted = _chains(problem, method, length, steps, n, begin, generator)
     return draws, counted | {"seconds": time.perf_counter() - started}
 
 
 def _sobol_flow(problem: Problem, n: int, seed: int) -> Tensor:
     """Carry evenly spread points of the broad normal law down to the samples: no chains, no further randomness."""
     high, low, levels = FLOW
-    x, fit = problem.x, problem.score
-    u = torch.from_numpy(qmc.Sobol(x.shape[1], seed=seed).random_base2(math.ceil(math.log2(n)))[:n])
-    z = torch.special.ndtri(u.clamp(1e-9, 1 - 1e-9)).to(x)
-    start = torch.addmm(x.mean(0), z, torch.linalg.cholesky(_covariance(fit)).mT, alpha=math.sqrt(1 + high**2))
-    return annealing.flow(fit.at, [*annealing.karras(high, low, levels), 0.0], start, covariance=fit.covariance)
+    u = torch.from_numpy(qmc.Sobol(problem.x.shape[1], seed=seed).random_base2(math.ceil(math.log2(n)))[:n])
+    start = problem.spread_out(torch.special.ndtri(u.clamp(1e-9, 1 - 1e-9)).to(problem.x), high)
+    return problem.carried(start, *annealing.karras(high, low, levels))
 
 
 def _annealed(
-    problem: Problem, n: int, begin: torch.Generator, generator: torch.Generator, rule: Acceptance
+    problem: Problem, method: Method, n: int, begin: torch.Generator, generator: torch.Generator
 ) -> tuple[Tensor, dict[str, Any]]:
     high, low, count, steps, ratio = ANNEALED
-    fit = problem.score
+    rule = method.rule
+    assert rule is not None
 
     def kernel_at(level: float) -> Kernel:
-        return metropolis_hastings(fit.at(level), problem.proposal("mala", ratio * level**2), rule)
+        return metropolis_hastings(problem.score.at(level), problem.proposal("mala", ratio * level**2), rule)
 
     start = problem.start(n, high, begin)
     found = anneal(
         kernel_at, annealing.karras(high, low, int(count)), start, steps_per_level=int(steps), generator=generator
     )
-    sharp = annealing.flow(fit.at, [low, 0.0], found.draws, covariance=fit.covariance)
     rates = found.acceptance_rates
-    return sharp, {"acceptance": sum(rates) / len(rates), "score_calls": found.score_calls, "steps": sum(found.steps)}
+    return problem.carried(found.draws, low), {
+        "acceptance": sum(rates) / len(rates),
+        "score_calls": found.score_calls,
+        "steps": sum(found.steps),
+    }
 
 
 def _chains(
     problem: Problem,
-    name: str,
     method: Method,
     length: int,
     steps: Mapping[str, float],
@@ -261,24 +271,19 @@ def _chains(
     fit, kind = problem.score, method.proposal
     assert kind is not None
     assert fit.level is not None
-    low = name.endswith("_low")
-    level = fit.level if low else LEVEL
-    target = fit.at(level)
-    target = Target(target.score, None, fit.support) if low else target
+    level, target = (fit.level, fit) if method.low else (LEVEL, fit.at(LEVEL))
     start = problem.start(n, level, begin)
-    if low:
+    if method.low:
         start = start.clamp(fit.support.low, fit.support.high)
     rule = method.rule
     if rule is None:
         assert method.form is not None
         saved = AcceptanceFit.load(problem.path(method.form, kind))
         rule = Learned(saved, "direct" if method.form == "free" else "metropolis")
-    step = steps["low" if low else kind]
+    step = steps["low" if method.low else kind]
     kernel = metropolis_hastings(target, problem.proposal(kind, step, level), rule)
     chains = sample(kernel, start, draws=1, thin=length, generator=generator, threads=1)
-    down = (level, 0.0) if low else DOWN
-    draws = annealing.flow(fit.at, down, chains.draws[:, -1], covariance=fit.covariance)
-    return draws, {
+    return problem.carried(chains.draws[:, -1], *((level,) if method.low else DOWN)), {
         "acceptance": chains.acceptance_rate,
         "score_calls": chains.score_calls,
         "steps": length,

@@ -14,7 +14,7 @@ from scipy import stats
 
 from scoremh import _checks, datasets, plots
 from scoremh.experiments import _acceptance_cells as measured
-from scoremh.experiments._cells import SEPARATOR, fill_in, known, markdown
+from scoremh.experiments._cells import SEPARATOR, fill_in, known, markdown, spread
 
 PRESETS = {"paper": measured.SEEDS}
 GOAL = 0.05  # decisions that may differ
@@ -25,11 +25,7 @@ def _over_seeds(values: Sequence[float]) -> str:
     """Return mean and standard deviation, or nothing where not all seeds are there."""
     if len(values) < len(measured.SEEDS):
         return ""
-    return f"{statistics.mean(values):.4f} +- {_spread(values):.4f}"
-
-
-def _spread(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):.4f} +- {spread(values):.4f}"
 
 
 def errors(cells: Mapping[str, Any], form: str, pairs: str, walk: str, budget: int) -> list[float]:
@@ -146,7 +142,7 @@ def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
         lines: dict[str, plots.Curve] = {}
         for kind in KINDS:
             there = _complete(cells, *kind, walk)
-            means, spreads = map(statistics.mean, there.values()), map(_spread, there.values())
+            means, spreads = map(statistics.mean, there.values()), map(spread, there.values())
             lines[", ".join(kind)] = ([float(budget) for budget in there], list(means), list(spreads))
         panels[_checks.named(proposal)] = lines
     levels = {_checks.named(proposal): free_of_training[walk] for walk, proposal in measured.PROPOSALS["moons"].items()}
@@ -176,7 +172,7 @@ def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
         runs = {w: _entropy_runs(cells, w, form) for w in measured.LAMBDAS}
         for words, key in (("mean over the grid", "mean"), ("acceptance of proposals", "on_proposals")):
             values = [[run[key] for run in there] for there in runs.values()]
-            means, spreads = map(statistics.mean, values), map(_spread, values)
+            means, spreads = map(statistics.mean, values), map(spread, values)
             curve[f"{form}: {words}"] = (list(runs), list(means), list(spreads))
     plots.curves(
         curve,
