@@ -204,6 +204,10 @@ def test_refused(case: str) -> None:
 
 
 UNCHECKED = {  # run without the shape checks of the tests, which would be faster than ours
+    "another kind of frame": (
+        "ScoreMH().set_output(transform='polars')",
+        "transform to be one of 'default', 'pandas', got 'polars'",
+    ),
     "a list of points": ("sample(kernel, [[0.0, 0.0]], draws=1)", "initial to be a torch.Tensor, got list"),
     "a step as text": ("MALA('0.1')", "step_size to be a number, got str '0.1'"),
     "a tensor as step": ("MALA(torch.tensor(0.1))", "step_size to be a number, got a float32 tensor of shape ()"),

@@ -345,7 +345,7 @@ class Takes3(nn.Module):
 
 GOOD = torch.randn(100, 2, generator=seeded())
 BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "too few": (lambda: fit_score(GOOD[:5]), ValueError, "at least 20 samples, got 5 samples"),
+    "too few": (lambda: fit_score(GOOD[:5]), ValueError, "at least 8 samples, got 5 samples"),
     "constant": (lambda: fit_score(torch.cat([GOOD, torch.ones(100, 1)], 1)), ValueError, r"a constant at \[2\]"),
     "nan": (lambda: fit_score(GOOD.log()), ValueError, "NaN or inf"),
     "integers": (lambda: fit_score(GOOD.int()), TypeError, "floating"),

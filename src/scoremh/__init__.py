@@ -4,6 +4,8 @@ A score-based Metropolis-Hastings sampler is the composition of a **score**, a *
 a **kernel**.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from scoremh import datasets, diagnostics, metrics, networks, targets
 from scoremh._fitness import DegenerateRuleWarning
 from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor
@@ -24,6 +26,9 @@ from scoremh.score_matching import (
 from scoremh.training import DivergenceError, Fit, Recipe
 from scoremh.tuning import TuningError, tune
 from scoremh.types import Acceptance, Kernel, Move, Point, Proposal, Target, Trace
+
+if TYPE_CHECKING:
+    from scoremh.estimator import ScoreMH
 
 __version__ = "0.1.0"
 
@@ -51,6 +56,7 @@ __all__ = [
     "RandomWalk",
     "Recipe",
     "ScoreFit",
+    "ScoreMH",
     "SlicedScoreMatching",
     "Target",
     "Taylor",
@@ -68,3 +74,12 @@ __all__ = [
     "targets",
     "tune",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the estimator, and scikit-learn with it, only where it is asked for."""
+    if name == "ScoreMH":
+        from scoremh.estimator import ScoreMH
+
+        return ScoreMH
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,6 +31,7 @@ from scoremh.training import Fit, Loss, Recipe, load_fit, save_fit, split, train
 from scoremh.types import Target
 
 EXACT_TRACE = 32  # coordinates up to which a held-out trace is summed exactly; beyond, it is estimated
+LEAST = 8  # samples to learn from
 # An implicit loss below -d times this, at unit scale, is taken for unbounded: in a plane, 4 % wide samples have it.
 UNBOUNDED = 150.0
 MARGIN = 0.1  # by which a support is wider than the samples, as a share of their range, on either side
@@ -152,21 +153,23 @@ class MultilevelDenoising:
         return [self.low * (top / self.low) ** (i / 6) for i in range(7)]
 
 
+def _implicit(net: nn.Module, x: Float[Tensor, "sample *event"]) -> Float[Tensor, " sample"]:
+    """Return the implicit loss of every sample, with the same projections every time: differences are what counts."""
+    judge = ImplicitScoreMatching() if x[0].numel() <= EXACT_TRACE else SlicedScoreMatching()
+    return judge.each(net, x, generator=_random.seeded(0, x.device)).detach()
+
+
 def choose_level(net: nn.Module, levels: Sequence[float], x: Float[Tensor, "sample *event"]) -> float:
     """Return the level at which to read a noise-conditional score, by its implicit loss on samples it has not seen.
 
     A low level is near the score of the samples themselves but hard to learn, a high one is blurred. From the middle
     level on, the next one is taken as long as it is better by more than a standard error.
     """
-    exact = x[0].numel() <= EXACT_TRACE
-    judge = ImplicitScoreMatching() if exact else SlicedScoreMatching()
-    each = [  # with the same projections at all levels: their differences are what counts
-        judge.each(AtLevel(net, level), x, generator=_random.seeded(0, x.device)).detach() for level in levels
-    ]
+    each = [_implicit(AtLevel(net, level), x) for level in levels]
 
     def better(there: int) -> bool:
         gain = each[here] - each[there]
-        return float(gain.mean()) > float(gain.std()) / math.sqrt(len(x))
+        return len(x) > 1 and float(gain.mean()) > float(gain.std()) / math.sqrt(len(x))
 
     here = len(levels) // 2
     while steps := [there for there in (here - 1, here + 1) if 0 <= there < len(levels) and better(there)]:
@@ -357,10 +360,20 @@ def fit_score(
     return ScoreFit(**fields, support=_box_of(samples), level=level, loss=_checks.named(loss))
 
 
+def implicit_losses(fit: ScoreFit, x: Float[Tensor, "sample *event"]) -> Float[Tensor, " sample"]:
+    """Return the implicit score-matching loss of a learned score at every sample, in the samples' own coordinates.
+
+    Args:
+        fit: The score.
+        x: Samples that it was not learned from.
+    """
+    return _implicit(fit.net if fit.level is None else AtLevel(fit.net, fit.level), x)
+
+
 def _enough(samples: Tensor, *, flat_is_fine: bool) -> None:
-    if len(samples) < 20:
+    if len(samples) < LEAST:
         got, fix = f"{len(samples)} samples", "Thousands are needed for a score one can trust."
-        raise ValueError(_checks.message("at least 20 samples", got, fix))
+        raise ValueError(_checks.message(f"at least {LEAST} samples", got, fix))
     constant = (samples == samples[0]).all(0)
     if constant.any() and not flat_is_fine:  # noise gives the dark corners of images some width
         fix = "Leave it out: a constant has no score."

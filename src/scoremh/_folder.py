@@ -1,0 +1,106 @@
+"""A run's folder: what `config.json` says of it, and files whose contents it vouches for.
+
+`config.json` holds a hash of every file. A file is written beside its place, its hash is noted, and only then it takes
+its place: a write that is killed leaves the old file or the new one, and either is known.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scoremh import _checks
+from scoremh._files import replacing
+from scoremh.training import versions
+
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder and its configuration.
+
+    Args:
+        path: Where it is.
+        config: What `config.json` holds.
+    """
+
+    path: Path
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any]) -> "Folder":
+        """Make the folder of a run; one that holds a run already is left alone."""
+        if (path / CONFIG).exists() or (path.exists() and not path.is_dir()):
+            got = "one with a run in it" if path.is_dir() else "a file"
+            raise FileExistsError(_checks.message(f"{path} to be a new folder", got, "Name another one."))
+        path.mkdir(parents=True, exist_ok=True)
+        folder = cls(path, {"versions": versions(), **config, "files": {}})
+        folder.note()
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> "Folder":
+        """Read a folder's configuration; one of another version is refused, and so is one that is damaged."""
+        place = path / CONFIG
+        if not place.is_file():
+            got = f"no {CONFIG} there" if path.is_dir() else "no such folder"
+            fix = "Make one: scoremh fit data.csv --out FOLDER, or ScoreMH.save."
+            raise FileNotFoundError(_checks.message(f"{path} to be the folder of a run", got, fix))
+        config = read_json(place)
+        if not isinstance(config, dict) or not {"versions", "files"} <= set(config):
+            raise ValueError(_checks.message(f"{place} to describe a run", "something else", "Run the fit again."))
+        ours, theirs = versions()["scoremh"], config["versions"].get("scoremh")
+        if ours != theirs:
+            fix = f"Run the fit again, or install scoremh {theirs}."
+            raise ValueError(_checks.message(f"{place} of scoremh {ours}", f"one of scoremh {theirs}", fix))
+        return cls(path, config)
+
+    def note(self, **more: Any) -> None:
+        """Write `config.json`, with more in it."""
+        self.config.update(more)
+        with replacing(self.path / CONFIG) as partial:
+            partial.write_text(json.dumps(self.config, indent=1) + "\n")
+
+    def put(self, name: str, write: Callable[[Path], object]) -> None:
+        """Write a file of the run.
+
+        Args:
+            name: Of the file.
+            write: Is called with the place to write to.
+        """
+        files: dict[str, list[str]] = self.config["files"]
+        with replacing(self.path / name) as partial:
+            write(partial)
+            new = _hash(partial)
+            self.note(files=files | {name: [*files.get(name, []), new]})
+        self.note(files=files | {name: [new]})
+
+    def get(self, name: str, fix: str = "Run the fit again.") -> Path:
+        """Return the path of a file, if it is whole.
+
+        Args:
+            name: Of the file.
+            fix: What to do where there is none.
+        """
+        path = self.path / name
+        if name not in self.config["files"] or not path.is_file():
+            raise FileNotFoundError(_checks.message(f"{path}", "no such file", fix))
+        if _hash(path) not in self.config["files"][name]:
+            raise ValueError(_checks.message(f"{path} as it was written", "a damaged or foreign file", fix))
+        return path
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; a broken one is an error that names it."""
+    try:
+        return json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(_checks.message(f"{path} to be JSON", error, "It is damaged: make it again.")) from error
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

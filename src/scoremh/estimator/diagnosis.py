@@ -1,0 +1,110 @@
+"""What a fit finds out about itself, on rows that it has not seen, in numbers and in words."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scoremh import diagnostics, metrics
+from scoremh.chains import Chains
+from scoremh.estimator.sampler import Sampler
+from scoremh.score_matching import implicit_losses
+
+FEW = 20  # rows, below which nothing can be said
+R_HAT, P_VALUE, BALANCE, ACCEPTED = 1.05, 0.01, 0.5, 0.05  # beyond these a reader is told
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a fit found out about itself. Printing it says it in words.
+
+    Args:
+        held_out_loss: Implicit score-matching loss on held-out rows; the lower the better, and it may be negative.
+        conservativity: Asymmetry of the score's Jacobian; 0 for a gradient.
+        balance_residual: Root mean square, in log units, of what a learned acceptance lacks for detailed balance.
+        acceptance_rate: Share of the last kernel's moves that were accepted.
+        ess: Effective draws of all chains together, in the coordinate with the fewest.
+        r_hat: Of the coordinate where it is largest.
+        p_value: Of a two-sample test between draws and held-out rows.
+        warnings: What a reader should know, in words.
+    """
+
+    held_out_loss: float | None
+    conservativity: float | None
+    balance_residual: float | None
+    acceptance_rate: float
+    ess: float
+    r_hat: float
+    p_value: float | None
+    warnings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Say it in a few lines."""
+        numbers = [f"{name.replace('_', ' ')} {value:.3g}" for name, value in self.numbers().items()]
+        return "\n".join([", ".join(numbers), *self.warnings])
+
+    def numbers(self) -> dict[str, float]:
+        """Return the numbers that there are, by name."""
+        return {name: value for name, value in asdict(self).items() if isinstance(value, float)}
+
+
+def diagnose(
+    sampler: Sampler, chains: Chains, held: Tensor, columns: Sequence[str], *, generator: torch.Generator
+) -> Diagnosis:
+    """Judge a fit.
+
+    Args:
+        sampler: What was learned.
+        chains: That it made.
+        held: Rows that it has not seen.
+        columns: Their names.
+        generator: Source of randomness.
+    """
+    table, enough = diagnostics.summary(chains).table, len(held) >= FEW
+    loss = conservativity = balance = p_value = None
+    if enough:
+        loss = float(implicit_losses(sampler.score, held).mean())
+        conservativity = diagnostics.conservativity(sampler.score.score, held, generator=generator).asymmetry
+        p_value = metrics.two_sample_test(chains.last, held, generator=generator).p_value
+    if enough and sampler.learned is not None:
+        proposal = sampler.proposed(sampler.step)
+        residual = diagnostics.balance_residual(
+            sampler.learned, sampler.score, proposal, held, groups=1, generator=generator
+        )
+        balance = residual.integral.rms
+    found = Diagnosis(
+        loss,
+        conservativity,
+        balance,
+        chains.acceptance_rate,
+        float(np.min(table["ess_bulk"])),
+        float(np.max(table["r_hat"])),
+        p_value,
+    )
+    return replace(found, warnings=tuple(_warnings(found, columns[int(np.argmax(table["r_hat"]))], len(held))))
+
+
+def _warnings(found: Diagnosis, column: str, held: int) -> list[str]:
+    said = []
+    if not found.r_hat <= R_HAT:  # NaN too
+        said.append(
+            f"R-hat {found.r_hat:.3g} on {column}: the chains have not mixed; how often each region is drawn was "
+            "decided by the annealing and not by the accept step. Raise chain_steps, or compare with held-out rows."
+        )
+    if found.p_value is None:
+        said.append(f"Only {held} rows were held out: whether draws are like the data was not tested. Bring more rows.")
+    elif found.p_value < P_VALUE:
+        said.append(
+            f"Two-sample p-value {found.p_value:.3g}: draws can be told from held-out rows. Train longer "
+            "(score_steps), bring more rows, or look where they differ."
+        )
+    if found.balance_residual is not None and found.balance_residual > BALANCE:
+        said.append(
+            f"Balance residual {found.balance_residual:.2g}: the learned acceptance is off by that much in log units. "
+            'Train it longer (acceptance_steps), or use acceptance="simpson".'
+        )
+    if found.acceptance_rate < ACCEPTED:
+        said.append(f"Acceptance rate {found.acceptance_rate:.2g}: the last kernel hardly moves.")
+    return said

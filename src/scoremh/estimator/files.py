@@ -1,0 +1,64 @@
+"""A fitted estimator as files: settings in JSON, weights and rows in safetensors, no pickle."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from scoremh import _checks
+from scoremh._folder import CONFIG, Folder
+from scoremh.balance_matching import AcceptanceFit
+from scoremh.estimator.diagnosis import Diagnosis
+from scoremh.score_matching import ScoreFit
+
+if TYPE_CHECKING:
+    from scoremh.estimator.model import ScoreMH
+
+SCORE, ACCEPTANCE, HELD_OUT = "score.safetensors", "acceptance.safetensors", "held_out.safetensors"
+
+
+def write(model: "ScoreMH", folder: Folder) -> None:
+    """Write all that a fitted estimator is into the folder of a run."""
+    folder.put(SCORE, model.score_.save)
+    if model.acceptance_ is not None:
+        folder.put(ACCEPTANCE, model.acceptance_.save)
+    folder.put(HELD_OUT, lambda path: save_file({"rows": np.ascontiguousarray(model.held_out_)}, path))
+    names = getattr(model, "feature_names_in_", None)
+    folder.note(
+        parameters=parameters(model),
+        columns=None if names is None else [str(name) for name in names],
+        step_size=model.step_size_,
+        diagnosis=asdict(model.diagnosis_),
+        finished=True,
+    )
+
+
+def parameters(model: "ScoreMH") -> dict[str, Any]:
+    """Return the parameters of an estimator as JSON holds them; a generator's state is not kept."""
+    seed = model.random_state
+    return {**model.get_params(), "random_state": int(seed) if isinstance(seed, int | np.integer) else None}
+
+
+def read(cls: type["ScoreMH"], folder: Folder) -> "ScoreMH":
+    """Make an estimator of what `write` wrote."""
+    if not folder.config.get("finished"):
+        fix = f"Finish it: scoremh fit ... --out {folder.path} --resume."
+        raise ValueError(_checks.message(f"{folder.path} to hold a finished fit", "an interrupted one", fix))
+    try:
+        config = folder.config
+        model = cls(**config["parameters"])
+        model.score_ = ScoreFit.load(folder.get(SCORE))
+        learned = ACCEPTANCE in config["files"]
+        model.acceptance_ = AcceptanceFit.load(folder.get(ACCEPTANCE)) if learned else None
+        model.held_out_ = load_file(folder.get(HELD_OUT))["rows"]
+        model.step_size_ = config["step_size"]
+        told = config["diagnosis"]
+        model.diagnosis_ = Diagnosis(**told | {"warnings": tuple(told["warnings"])})
+        if config["columns"] is not None:
+            model.feature_names_in_ = np.array(config["columns"], dtype=object)
+    except (KeyError, TypeError) as error:
+        expected, got = f"{folder.path / CONFIG} to describe a fit", f"something else ({error!r})"
+        raise ValueError(_checks.message(expected, got, "Run the fit again.")) from error
+    model.n_features_in_ = model.held_out_.shape[1]
+    return model

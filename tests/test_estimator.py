@@ -1,0 +1,291 @@
+"""The front door: scikit-learn's conventions, what a fit learns and says of itself, and its files."""
+
+import copy
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from scoremh import Learned, ScoreMH, metrics, metropolis_hastings, sample, targets
+from scoremh.estimator.sampler import AcceptanceName, ProposalName
+
+SMALL: dict[str, Any] = {
+    "score_steps": 20,
+    "acceptance_steps": 20,
+    "annealing_steps": 1,
+    "chain_steps": 8,
+    "verbose": False,
+    "random_state": 0,
+}
+LAW = targets.GaussianMixture([0.3, 0.7], [[-2.0, 0.0], [2.0, 1.0]], [[0.5, 0.2], [0.2, 0.4]])
+X = LAW.sample(2000, generator=torch.Generator().manual_seed(1)).double().numpy()
+FRAME = pd.DataFrame(X, columns=["width", "height"])
+
+
+@pytest.fixture(scope="module")
+def small() -> ScoreMH:
+    return ScoreMH(**SMALL).fit(FRAME)
+
+
+@pytest.fixture(scope="module")
+def trained() -> ScoreMH:
+    return ScoreMH(score_steps=1500, acceptance_steps=1500, verbose=False, random_state=0).fit(X)
+
+
+@pytest.mark.slow
+def test_passes_the_checks_of_scikit_learn_and_none_is_skipped() -> None:
+    call = [sys.executable, "-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-q", "tests/estimator_checks.py"]
+    ran = subprocess.run(
+        call,
+        env=os.environ | {"SCIPY_ARRAY_API": "1"},
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stdout
+    assert " passed" in ran.stdout
+    assert "skipped" not in ran.stdout
+    assert "xfailed" not in ran.stdout
+
+
+@pytest.mark.slow
+def test_draws_are_like_rows_it_has_not_seen(trained: ScoreMH) -> None:
+    fresh = LAW.sample(1000, generator=torch.Generator().manual_seed(2))
+    drawn = torch.from_numpy(trained.sample(1000)).float()
+    assert metrics.two_sample_test(drawn, fresh, generator=torch.Generator().manual_seed(3)).p_value > 0.001
+    assert abs(float((drawn[:, 0] > 0).float().mean()) - 0.7) < 0.06  # four standard errors
+    start = trained._sampler.noise(1000, torch.Generator().manual_seed(4))
+    assert metrics.two_sample_test(start, fresh, generator=torch.Generator().manual_seed(3)).p_value == 0.001
+
+
+@pytest.mark.slow
+def test_the_potential_is_the_log_density_up_to_a_constant(trained: ScoreMH) -> None:
+    x = LAW.sample(500, generator=torch.Generator().manual_seed(5))
+    found, true = trained.score_samples(x.double().numpy()), LAW.log_density(x).numpy()
+    assert np.corrcoef(found, true)[0, 1] > 0.97
+
+
+@pytest.mark.slow
+def test_diagnosis_has_every_number_and_finds_the_fit_good(trained: ScoreMH) -> None:
+    found = trained.diagnose()
+    assert found.p_value is not None
+    assert found.p_value > 0.001
+    assert 0.4 < found.acceptance_rate < 0.75
+    assert found.balance_residual is not None
+    assert found.balance_residual < 0.5
+    assert found.conservativity is not None
+    assert found.held_out_loss == pytest.approx(-trained.score(trained.held_out_), rel=1e-5)
+    assert found.ess > 100
+    assert "acceptance rate" in str(found)
+
+
+def test_a_bad_fit_says_so(small: ScoreMH) -> None:
+    found = small.diagnose()
+    assert found.p_value == 0.001
+    assert any("draws can be told from held-out rows" in text for text in found.warnings)
+    assert any(text.startswith("R-hat") and ("on width" in text or "on height" in text) for text in found.warnings)
+    assert "told from" in str(found)
+
+
+def test_few_rows_are_not_judged() -> None:
+    found = ScoreMH(**SMALL).fit(X[:50]).diagnose()
+    assert found.p_value is None
+    assert found.warnings[-1].startswith("Only 5 rows were held out") or "Only 5 rows" in str(found)
+
+
+PAIRS = [(p, a) for p in get_args(ProposalName) for a in get_args(AcceptanceName) if p == "mala" or a != "always"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("proposal", "acceptance"), PAIRS)
+def test_every_proposal_with_every_rule(proposal: ProposalName, acceptance: AcceptanceName, tmp_path: Path) -> None:
+    model = ScoreMH(proposal, acceptance, **SMALL).fit(X)
+    drawn = model.sample(20)
+    assert drawn.shape == (20, 2)
+    assert np.isfinite(drawn).all()
+    assert (model.acceptance_ is None) == (acceptance in ("simpson", "adaptive", "always"))
+    model.save(tmp_path / "run")
+    again = ScoreMH.load(tmp_path / "run")
+    np.testing.assert_array_equal(again.sample(20), drawn)
+    assert hasattr(model, "score_samples") == (acceptance == "potential")
+
+
+def test_no_potential_no_log_density() -> None:
+    with pytest.raises(AttributeError) as raised:
+        ScoreMH(acceptance="simpson", **SMALL).score_samples(X)
+    assert 'acceptance="potential"' in f"{raised.value} {raised.value.__cause__}"
+
+
+@pytest.mark.slow
+def test_seeds(small: ScoreMH) -> None:
+    np.testing.assert_array_equal(small.sample(5), small.sample(5))
+    assert not np.array_equal(small.sample(5), small.sample(5, random_state=1))
+    again = ScoreMH(**SMALL).fit(FRAME)
+    np.testing.assert_array_equal(small.sample(5), again.sample(5))
+    unseeded = ScoreMH(**SMALL | {"random_state": None}).fit(FRAME)
+    assert not np.array_equal(unseeded.sample(5), unseeded.sample(5))
+
+
+def test_data_frames_keep_their_columns(small: ScoreMH) -> None:
+    drawn = small.sample(3)
+    assert list(drawn.columns) == ["width", "height"]
+    assert drawn.dtypes.tolist() == [np.float64, np.float64]
+    plain = ScoreMH(**SMALL).fit(X)
+    assert isinstance(plain.sample(3), np.ndarray)
+    with sklearn.config_context(transform_output="pandas"):
+        assert list(plain.sample(3).columns) == ["x0", "x1"]
+    assert list(plain.set_output(transform="pandas").sample(3).columns) == ["x0", "x1"]
+    assert isinstance(copy.copy(small).set_output(transform="default").sample(3), np.ndarray)
+    assert clone(plain)._sklearn_output_config == {"transform": "pandas"}
+
+
+def test_in_a_pipeline() -> None:
+    pipe = make_pipeline(StandardScaler(), ScoreMH(**SMALL)).fit(FRAME)
+    drawn = pipe[:-1].inverse_transform(pipe[-1].sample(50))
+    assert np.abs(drawn - X.mean(0)).max() < 20
+    assert pipe.score_samples(FRAME[:4]).shape == (4,)
+
+
+@pytest.mark.slow
+def test_a_search_finds_the_better_score() -> None:
+    search = GridSearchCV(ScoreMH(**SMALL), {"score_steps": [1, 500]}, cv=2).fit(X)
+    assert search.best_params_ == {"score_steps": 500}
+
+
+def test_float32_rows_give_float32_draws() -> None:
+    assert ScoreMH(**SMALL).fit(X.astype(np.float32)).sample(2).dtype == np.float32
+
+
+def test_rows_far_from_zero_keep_their_digits() -> None:
+    far = X + 1e9
+    drawn = ScoreMH(**SMALL).fit(far).sample(100)
+    assert len(np.unique(drawn[:, 0])) == 100  # in float32 they are 64 apart
+    assert np.abs(drawn - 1e9).max() < 100
+
+
+def test_columns_that_follow_from_others_are_said() -> None:
+    found = ScoreMH(**SMALL).fit(np.c_[X, X @ [1.0, 2.0]])
+    assert any("Some columns follow from the others" in text for text in found.diagnose().warnings)
+    assert np.isfinite(found.sample(5)).all()
+
+
+def test_chains_start_from_noise_and_end_in_the_sample(small: ScoreMH) -> None:
+    chains = small.sample_chains(30, draws=4)
+    assert chains.draws.shape == (30, 4, 2)
+    np.testing.assert_array_equal(small.sample(30).to_numpy(), chains.last.double().numpy())
+    assert not (torch.cdist(chains.last.double(), torch.from_numpy(X)).amin(1) == 0).any()
+
+
+def test_a_fitted_score_is_a_target(small: ScoreMH) -> None:
+    assert small.acceptance_ is not None
+    kernel = metropolis_hastings(small.score_, small._sampler.proposed(0.1), Learned(small.acceptance_))
+    assert sample(kernel, torch.zeros(3, 2), draws=2).draws.shape == (3, 2, 2)
+
+
+def test_saved_and_loaded_without_pickle(small: ScoreMH, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small.save(tmp_path / "run")
+    names = {"config.json", "score.safetensors", "acceptance.safetensors", "held_out.safetensors"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == names
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a pickle")
+
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    again = ScoreMH.load(tmp_path / "run")
+    pd.testing.assert_frame_equal(again.sample(5), small.sample(5))
+    np.testing.assert_array_equal(again.score_samples(FRAME), small.score_samples(FRAME))
+    assert again.diagnose() == small.diagnose()
+    assert again.get_params() == small.get_params()
+    with pytest.raises(FileExistsError, match="to be a new folder, got one with a run in it"):
+        small.save(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["config.json", "score.safetensors", "acceptance.safetensors", "held_out.safetensors"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "remove"])
+def test_a_damaged_file_is_refused_by_name(small: ScoreMH, tmp_path: Path, name: str, damage: str) -> None:
+    small.save(tmp_path / "run")
+    path = tmp_path / "run" / name
+    raw = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(raw[: len(raw) // 2] + (b"" if damage == "cut" else b"\x00" + raw[len(raw) // 2 + 1 :]))
+    with pytest.raises((ValueError, FileNotFoundError), match=name):
+        ScoreMH.load(tmp_path / "run")
+
+
+def test_another_version_is_refused(small: ScoreMH, tmp_path: Path) -> None:
+    small.save(tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    config = json.loads(path.read_text())
+    config["versions"]["scoremh"] = "0.0.1"
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"config.json of scoremh .*, got one of scoremh 0.0.1"):
+        ScoreMH.load(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_killed_fit_goes_on_and_ends_with_the_same_bits(tmp_path: Path) -> None:
+    options = {**SMALL, "score_steps": 1000, "acceptance_steps": 200}
+    script = (
+        "import numpy as np; from scoremh import ScoreMH, training; training.SAVE_SECONDS = 0.0\n"
+        f"ScoreMH(**{options!r}).fit(np.load({str(tmp_path / 'x.npy')!r}), checkpoint={str(tmp_path)!r})"
+    )
+    np.save(tmp_path / "x.npy", X)
+    process = subprocess.Popen([sys.executable, "-c", script])
+    while not (tmp_path / "score.checkpoint").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    resumed = ScoreMH(**options).fit(X, checkpoint=tmp_path)
+    np.testing.assert_array_equal(resumed.sample(10), ScoreMH(**options).fit(X).sample(10))
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown proposal": ({"proposal": "hmc"}, "proposal to be one of 'mala', 'rw', 'pcn', got 'hmc'"),
+    "an unknown rule": ({"acceptance": "exact"}, "acceptance to be one of 'potential'"),
+    "a walk that always goes on": (
+        {"proposal": "rw", "acceptance": "always"},
+        'proposal="mala" with acceptance="always", ULA, got \'rw\'',
+    ),
+    "no chain": ({"chain_steps": 0}, "chain_steps of at least 1, got 0"),
+    "all held out": ({"validation_fraction": 1.0}, "validation_fraction between 0 and 1, got 1.0"),
+    "no training": ({"score_steps": 0}, "steps of at least 1, got 0"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_parameters_are_refused_when_fitting(case: str) -> None:
+    parameters, text = WRONG[case]
+    with pytest.raises(ValueError, match=text.replace("(", r"\(")):
+        ScoreMH().set_params(**SMALL | parameters).fit(X)
+
+
+def test_refused_before_and_after_fitting(small: ScoreMH) -> None:
+    for call in ("sample", "diagnose", "sample_chains"):
+        with pytest.raises(NotFittedError):
+            getattr(ScoreMH(), call)(*[3] * (call == "sample_chains"))
+    with pytest.raises(ValueError, match="the number of chains of at least 1, got 0"):
+        small.sample(0)
+    with pytest.raises(ValueError, match="draws of at most chain_steps, 8, got 9"):
+        small.sample_chains(3, draws=9)
+    with pytest.raises(ValueError, match="a constant at"):
+        ScoreMH(**SMALL).fit(np.c_[X, np.ones(len(X))])
