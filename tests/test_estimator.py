@@ -70,7 +70,7 @@ def test_draws_are_like_rows_it_has_not_seen(trained: ScoreMH) -> None:
     drawn = torch.from_numpy(trained.sample(1000)).float()
     assert metrics.two_sample_test(drawn, fresh, generator=torch.Generator().manual_seed(3)).p_value > 0.001
     assert abs(float((drawn[:, 0] > 0).float().mean()) - 0.7) < 0.06  # four standard errors
-    start = trained._sampler.noise(1000, torch.Generator().manual_seed(4))
+    start = trained.sampler.noise(1000, torch.Generator().manual_seed(4))
     assert metrics.two_sample_test(start, fresh, generator=torch.Generator().manual_seed(3)).p_value == 0.001
 
 
@@ -194,7 +194,7 @@ def test_chains_start_from_noise_and_end_in_the_sample(small: ScoreMH) -> None:
 
 def test_a_fitted_score_is_a_target(small: ScoreMH) -> None:
     assert small.acceptance_ is not None
-    kernel = metropolis_hastings(small.score_, small._sampler.proposed(0.1), Learned(small.acceptance_))
+    kernel = metropolis_hastings(small.score_, small.sampler.proposed(0.1), Learned(small.acceptance_))
     assert sample(kernel, torch.zeros(3, 2), draws=2).draws.shape == (3, 2, 2)
 
 

@@ -21,14 +21,20 @@ def replacing(path: Path) -> Iterator[Path]:
         got, fix = f"{path.parent}, which does not exist", f"Create {path.parent} first."
         raise FileNotFoundError(_checks.message("a folder to write to", got, fix))
     partial = path.with_name(path.name + ".partial")
-    yield partial
-    partial.replace(path)
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
     """Write a safetensors file."""
     with replacing(path) as partial:
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, metadata)
+        try:
+            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, metadata)
+        except SafetensorError as error:
+            raise OSError(f"{path} could not be written: {error}") from error
 
 
 @contextmanager

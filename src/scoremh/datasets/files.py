@@ -46,6 +46,19 @@ def load(path: str | Path, *, key: str | None = None, dtype: torch.dtype | None 
         key: the name of the array, where an npz file holds several.
         dtype: of the answer, by default torch's default.
     """
+    return read(path, key=key, dtype=dtype)[0]
+
+
+def read(
+    path: str | Path, *, key: str | None = None, dtype: torch.dtype | None = None
+) -> tuple[Float[Tensor, "draw *event"], list[str]]:
+    """Read samples as `load` does, and the names of their columns, where the file has some.
+
+    Args:
+        path: As for `load`.
+        key: As for `load`.
+        dtype: As for `load`.
+    """
     path, dtype = Path(path).expanduser(), _arguments.floating(dtype)
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
@@ -62,7 +75,7 @@ def load(path: str | Path, *, key: str | None = None, dtype: torch.dtype | None 
         contents = _read_csv(path)
     else:
         contents = _read_parquet(path) if suffix == ".parquet" else _read_numpy(path, key)
-    return _tensor(path, contents, dtype)
+    return _tensor(path, contents, dtype), list(contents.columns)
 
 
 def _refuse(path: Path, expected: str, got: object, fix: str) -> ValueError:

@@ -4,9 +4,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+import torch
+from safetensors.numpy import load_file
 
 from scoremh import _checks
+from scoremh._files import save_tensors
 from scoremh._folder import CONFIG, Folder
 from scoremh.balance_matching import AcceptanceFit
 from scoremh.estimator.diagnosis import Diagnosis
@@ -23,11 +25,13 @@ def write(model: "ScoreMH", folder: Folder) -> None:
     folder.put(SCORE, model.score_.save)
     if model.acceptance_ is not None:
         folder.put(ACCEPTANCE, model.acceptance_.save)
-    folder.put(HELD_OUT, lambda path: save_file({"rows": np.ascontiguousarray(model.held_out_)}, path))
+    rows = torch.from_numpy(np.array(model.held_out_))
+    folder.put(HELD_OUT, lambda path: save_tensors(path, {"rows": rows}, {}))
     names = getattr(model, "feature_names_in_", None)
     folder.note(
         parameters=parameters(model),
         columns=None if names is None else [str(name) for name in names],
+        event=folder.config.get("event", [model.n_features_in_]),
         step_size=model.step_size_,
         diagnosis=asdict(model.diagnosis_),
         finished=True,

@@ -148,7 +148,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         many = min(max(TUNED, held), CHECKED)
         chains = self._run(many, self.chain_steps, for_check)
         seen = _tensor(self.held_out_, like=rows)
-        found = diagnose(self._sampler, chains, seen, self._names, generator=for_check)
+        found = diagnose(self.sampler, chains, seen, self._names, generator=for_check)
         self.diagnosis_ = replace(found, warnings=(*[DEPENDENT] * dependent, *found.warnings))
         return self
 
@@ -261,11 +261,13 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(_checks.message("validation_fraction between 0 and 1", self.validation_fraction, fix))
 
     @property
-    def _sampler(self) -> Sampler:
+    def sampler(self) -> Sampler:
+        """What a fit draws with."""
+        check_is_fitted(self)
         return Sampler(self.score_, self.proposal, self.acceptance, self.step_size_, self.acceptance_)
 
     def _run(self, n: int, draws: int, generator: torch.Generator, store: Path | None = None) -> Chains:
-        sampler, show = self._sampler, self.verbose
+        sampler, show = self.sampler, self.verbose
         stores = (None, None) if store is None else (store / "annealing", store / "chains")
         start = sampler.annealed(n, self.annealing_steps, generator=generator, progress=show, store=stores[0])
         return sampler.run(start, self.chain_steps, draws, generator=generator, progress=show, store=stores[1])

@@ -1,17 +1,14 @@
-"""The command line: `scoremh reproduce` computes the tables and figures of the paper."""
+"""`scoremh reproduce`: the tables and figures of the paper."""
 
 from pathlib import Path
 
-from cyclopts import App
 from rich.console import Console
 from rich.table import Table
 
 from scoremh import _checks, experiments
+from scoremh.cli.output import Output, resumable
 
-app = App(help="Metropolis-Hastings sampling when only a score is known.")
 
-
-@app.command
 def reproduce(
     name: str | None = None,
     *,
@@ -21,6 +18,7 @@ def reproduce(
     workers: int | None = None,
     as_is: bool = False,
     list_: bool = False,
+    output: Output = Output(),  # noqa: B008  # frozen
 ) -> None:
     """Compute a table or figure of the paper. What is there already is kept: an interrupted run goes on.
 
@@ -33,6 +31,7 @@ def reproduce(
         workers: Parts to compute at the same time; as many as there are cores if not given.
         as_is: Compute nothing, and write the page from what is there.
         list_: Show the experiments, and do nothing.
+        output: How to speak.
     """
     found = experiments.found()
     if list_ or name is None:
@@ -42,20 +41,11 @@ def reproduce(
         Console().print(table)
         return
     if name not in found:
-        raise SystemExit(_checks.message(f"an experiment, one of {', '.join(found)}", repr(name), "See --list."))
+        raise ValueError(_checks.message(f"an experiment, one of {', '.join(found)}", repr(name), "See --list."))
     presets = list(found[name].PRESETS)
     preset = presets[0] if preset is None else preset
     if preset not in presets:
         expected = f"a preset of {name}, one of {', '.join(presets)}"
-        raise SystemExit(_checks.message(expected, repr(preset), "See --list."))
-    try:
+        raise ValueError(_checks.message(expected, repr(preset), "See --list."))
+    with resumable(f"What was finished is in {out}; the same command goes on from there."):
         found[name].run(preset, out, docs, workers=workers, as_is=as_is)
-    except (ImportError, ValueError) as error:
-        raise SystemExit(str(error)) from error
-    except KeyboardInterrupt:
-        raise SystemExit(f"stopped. What was finished is in {out}; the same command goes on from there.") from None
-
-
-def main() -> None:
-    """Run the command line."""
-    app()

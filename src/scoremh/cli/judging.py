@@ -1,0 +1,160 @@
+"""Draws beside rows: their distances with floors, as a table, a file, and a page."""
+
+import json
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from scoremh import Chains, _checks, _progress, diagnostics, metrics
+from scoremh._folder import read_json
+from scoremh.estimator import ScoreMH
+from scoremh.report import Contents
+from scoremh.report import write as page
+
+__all__ = ["contents", "judged", "page", "read", "table", "write"]
+
+REPEATS = 5  # pairs of samples that give a floor
+FEWEST = 20  # rows
+NAMES = {"mala": "MALA", "rw": "RW", "pcn": "pCN"}
+
+
+def judged(
+    samples: Mapping[str, Tensor], rows: Tensor, points: int, *, seed: int = 0, progress: bool = False
+) -> dict[str, Any]:
+    """Return the distances of samples to rows, with the floor of each and the p-value of a two-sample test.
+
+    Args:
+        samples: By sampler, `(draw, *event)`.
+        rows: `(row, *event)`, of which nothing was learned.
+        points: To compare at most; the floor takes twice as many rows.
+        seed: Of what is random in it.
+        progress: Show a progress bar.
+    """
+    if len(rows) < FEWEST:
+        raise ValueError(_checks.message(f"at least {FEWEST} rows to compare with", len(rows), "Bring a --reference."))
+    _checks.count(points, "points")
+    generator = torch.Generator().manual_seed(seed)
+    measures = {
+        "w1": metrics.w1,
+        "w2": metrics.w2,
+        "sliced_w2": partial(metrics.sliced_w2, generator=generator),
+        "energy_distance": metrics.energy_distance,
+        "mmd_squared": metrics.mmd_squared,
+    }
+    rows = rows[torch.randperm(len(rows), generator=generator)]
+    n = min(points, len(rows) // 2, *map(len, samples.values()))
+    found: dict[str, Any] = {"points": n, "floors": {}, "samplers": {name: {} for name in samples}}
+    with _progress.bar(len(measures) * (1 + len(samples)), "judging", unit="metrics", show=progress) as tick:
+        for metric, measure in measures.items():
+            floor = metrics.floor(rows, measure, n, repeats=REPEATS, generator=generator)
+            found["floors"][metric] = [floor.mean, floor.spread]
+            tick(1, metric)
+            for name, draws in samples.items():
+                finite = bool(draws[:n].isfinite().all())
+                found["samplers"][name][metric] = measure(draws[:n], rows[:n]) if finite else None
+                tick(1, metric)
+    for name, draws in samples.items():
+        test = partial(metrics.two_sample_test, generator=generator)
+        found["samplers"][name]["p_value"] = test(draws[:n], rows[:n]).p_value if draws[:n].isfinite().all() else 0.0
+    return found
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Draw the distances as a table, each with its multiple of the floor.
+
+    Args:
+        found: By `judged`.
+    """
+    floors = found["floors"]
+    drawn = Table("", *floors, "p", title=f"{found['points']} points each", box=None, pad_edge=False)
+    for name, values in found["samplers"].items():
+        cells = [
+            "infinite" if values[m] is None else f"{values[m]:.3g} ({_ratio(values[m], floors[m][0])})" for m in floors
+        ]
+        drawn.add_row(name, *cells, f"{values['p_value']:.3g}")
+    drawn.add_row("floor: fresh rows", *(f"{mean:.3g} +- {spread:.1g}" for mean, spread in floors.values()), "")
+    console = Console(width=110)
+    with console.capture() as capture:
+        console.print(drawn)
+    return capture.get().rstrip()
+
+
+def _ratio(value: float, floor: float) -> str:
+    return f"{value / floor:.2g} x" if floor > 0 else "-"
+
+
+def write(found: Mapping[str, Any], path: Path) -> None:
+    """Write what `judged` found."""
+    path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read what `write` wrote."""
+    found: dict[str, Any] = read_json(path)
+    return found
+
+
+def contents(
+    model: ScoreMH,
+    config: Mapping[str, Any],
+    chains: Chains,
+    rows: Tensor,
+    found: Mapping[str, Any] | None,
+    samples: Mapping[str, Tensor] | None = None,
+) -> Contents:
+    """Gather what a report shows.
+
+    Args:
+        model: That drew.
+        config: Of its run.
+        chains: That it made.
+        rows: To show beside them.
+        found: Their distances, by `judged`.
+        samples: More than the chains' last draws, by sampler.
+    """
+    own = name_of(model)
+    columns = config["columns"] or [f"x{i}" for i in range(math.prod(config["event"]))]
+    said = [*model.diagnose().warnings, *diagnostics.summary(chains).warnings]
+    if found is not None:
+        said += [
+            f"{'The draws' if name == 'draws' else name} can be told from the rows (p = {values['p_value']:.2g})."
+            for name, values in found["samplers"].items()
+            if values["p_value"] < 0.01
+        ]
+    about = {
+        "command": config.get("command") or "ScoreMH(...).fit(...), in Python",
+        "data": f"{config.get('data', 'rows in memory')}, {config.get('rows', '?')} rows of {len(columns)} columns",
+        "sampler": f"{own}, step {model.step_size_:.3g}, {model.chain_steps} steps after the annealing",
+        "chains": str(chains),
+        "what the fit found": str(model.diagnose()).splitlines()[0],
+        "versions": ", ".join(f"{name} {version}" for name, version in config["versions"].items()),
+    }
+    histories = {"score": model.score_.history}
+    if model.acceptance_ is not None:
+        histories["acceptance"] = model.acceptance_.history
+    values = {} if found is None else found["samplers"]
+    return Contents(
+        title=f"{own}: {config.get('data', 'a run')}",
+        about=about,
+        columns=columns,
+        data=rows,
+        samples={own: chains.last} if samples is None else samples,
+        chains=chains,
+        histories=histories,
+        metrics={own if name == "draws" else name: value for name, value in values.items()},
+        floors={} if found is None else {name: (floor[0], floor[1]) for name, floor in found["floors"].items()},
+        warnings=said,
+    )
+
+
+def name_of(model: ScoreMH) -> str:
+    """Return what a sampler is called: Score MALA (potential), ULA."""
+    kind = NAMES[model.proposal]
+    return "ULA" if model.acceptance == "always" else f"Score {kind} ({model.acceptance})"

@@ -1,0 +1,66 @@
+"""What all commands share: how they speak, and how they end."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+FAILED, WRONG, STOPPED = 1, 2, 130
+CODES = f"""Exit codes: 0 done; {FAILED} failed on the way (a training that runs away, a full disk); {WRONG} asked for
+something that cannot be (an option, a file, a value); {STOPPED} stopped by Ctrl-C."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C, with a word on how to go on."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Output:
+    """How to speak.
+
+    Args:
+        quiet: Say nothing but errors.
+        json: Print the result as JSON, and nothing else.
+        debug: Show the traceback of an error.
+    """
+
+    quiet: bool = False
+    json: bool = False
+    debug: bool = False
+
+    @property
+    def talks(self) -> bool:
+        """Whether bars and words are wanted."""
+        return not (self.quiet or self.json)
+
+    def say(self, text: str) -> None:
+        """Print words for a person."""
+        if self.talks:
+            Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def tell(self, result: Mapping[str, Any], text: str) -> None:
+        """Print the result, as JSON or in words."""
+        if self.json:
+            print(json.dumps(result, allow_nan=False, default=str))
+        self.say(text)
+
+
+def command() -> str:
+    """Return what was typed."""
+    return shlex.join(["scoremh", *sys.argv[1:]])
+
+
+@contextmanager
+def resumable(how: str) -> Iterator[None]:
+    """Say, where Ctrl-C is pressed within, how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped(f"stopped; nothing is lost. {how}") from None

@@ -1,0 +1,213 @@
+"""`scoremh fit`, `sample`, `evaluate` and `report`: all of one run, in one folder."""
+
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from scoremh import Chains, _checks
+from scoremh._files import fingerprint, require_same
+from scoremh._folder import CONFIG, Folder
+from scoremh.cli import judging
+from scoremh.cli.output import Output, command, resumable
+from scoremh.datasets import files as tables
+from scoremh.estimator import ScoreMH, files
+from scoremh.estimator.sampler import AcceptanceName, ProposalName
+
+CHAINS, METRICS, REPORT = "chains.nc", "metrics.json", "report.html"
+CHECKPOINTS, SAMPLING = ("score.checkpoint", "acceptance.checkpoint"), "sampling"
+KEPT = 50  # draws of a chain
+
+
+def fit(
+    data: Path,
+    *,
+    out: Path,
+    proposal: ProposalName = "mala",
+    acceptance: AcceptanceName = "potential",
+    score_steps: int = 8000,
+    acceptance_steps: int = 4000,
+    annealing_steps: int = 20,
+    chain_steps: int = 100,
+    seed: int = 0,
+    resume: bool = False,
+    overwrite: bool = False,
+    output: Output = Output(),  # noqa: B008  # frozen
+) -> None:
+    """Learn score, acceptance and step from rows in a file, and check the fit.
+
+    Args:
+        data: A csv, npy, npz or parquet file; rows are samples.
+        out: Folder of the run.
+        proposal: Langevin, a random walk, or preconditioned Crank-Nicolson.
+        acceptance: The rule: learned in one of three forms, integrated from the score by one of two rules, or always.
+        score_steps: Of the score's training, at most.
+        acceptance_steps: Of the acceptance's training, at most.
+        annealing_steps: Of a chain at each noise level on its way down.
+        chain_steps: Of a chain's last kernel.
+        seed: Of everything.
+        resume: Go on with an interrupted fit.
+        overwrite: Remove the run that is in the folder.
+        output: How to speak.
+    """
+    x, columns = tables.read(data, dtype=torch.float64)
+    model = ScoreMH(
+        proposal,
+        acceptance,
+        score_steps=score_steps,
+        acceptance_steps=acceptance_steps,
+        annealing_steps=annealing_steps,
+        chain_steps=chain_steps,
+        verbose=output.talks,
+        random_state=seed,
+    )
+    asked = {"parameters": files.parameters(model), "rows": len(x), "event": list(x.shape[1:])}
+    asked["data_hash"] = fingerprint(x)
+    folder = _begun(out, asked, {"command": command(), "data": str(data)}, resume=resume, overwrite=overwrite)
+    flat = x.flatten(1).numpy()
+    with resumable(f"Go on: scoremh fit {data} --out {out} --resume, with the same options."):
+        model.fit(pd.DataFrame(flat, columns=columns) if columns else flat, checkpoint=out)
+        files.write(model, folder)
+    for name in CHECKPOINTS:
+        (out / name).unlink(missing_ok=True)
+    found = model.diagnose()
+    result = {"run": str(out), "step_size": model.step_size_, "diagnosis": asdict(found)}
+    output.tell(result, f"{found}\nstep size {model.step_size_:.3g}; in {out}. Next: scoremh sample {out} --draws 1000")
+
+
+def _begun(out: Path, asked: dict[str, Any], told: dict[str, Any], *, resume: bool, overwrite: bool) -> Folder:
+    """Return the folder of a run to write into: a new one, or the one that was interrupted."""
+    if resume:
+        folder = Folder.open(out)
+        if folder.config.get("finished"):
+            raise ValueError(_checks.message(f"an interrupted fit in {out}", "a finished one", "Leave --resume out."))
+        require_same(asked, folder.config, out, "fit", "folder")
+        return folder
+    if (out / CONFIG).exists() and not overwrite:
+        fix = "Name another folder, or add --overwrite; --resume goes on with an interrupted fit."
+        raise FileExistsError(_checks.message(f"{out} to be a new folder", "one with a run in it", fix))
+    cleared(out)
+    return Folder.create(out, {**told, **asked, "finished": False})
+
+
+def cleared(out: Path) -> None:
+    """Remove a run, and nothing else, from a folder."""
+    for name in (CONFIG, files.SCORE, files.ACCEPTANCE, files.HELD_OUT, CHAINS, METRICS, REPORT, *CHECKPOINTS):
+        (out / name).unlink(missing_ok=True)
+    shutil.rmtree(out / SAMPLING, ignore_errors=True)
+
+
+def sample(
+    run: Path,
+    *,
+    draws: int = 1000,
+    trace: int | None = None,
+    csv: Path | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    overwrite: bool = False,
+    output: Output = Output(),  # noqa: B008  # frozen
+) -> None:
+    """Draw rows, each the end of a chain of its own that began as noise.
+
+    Args:
+        run: Folder of the run.
+        draws: How many rows, and chains.
+        trace: How many steps of each chain to keep, to look at; at most 50 if not given.
+        csv: A file for the rows as well.
+        seed: Of the chains.
+        resume: Go on with an interrupted sampling.
+        overwrite: Forget an interrupted sampling.
+        output: How to speak.
+    """
+    folder = Folder.open(run)
+    model = files.read(ScoreMH, folder).set_params(verbose=output.talks)
+    store = run / SAMPLING
+    if overwrite:
+        shutil.rmtree(store, ignore_errors=True)
+    if store.exists() != resume:
+        got = "one" if store.exists() else "none"
+        fix = "Add --resume to go on with it, or --overwrite to forget it." if store.exists() else "Leave --resume out."
+        expected = f"{'an' if resume else 'no'} interrupted sampling in {run}"
+        raise ValueError(_checks.message(expected, got, fix))
+    if csv is not None and not csv.parent.is_dir():
+        got, fix = f"{csv.parent}, which does not exist", "Create it first."
+        raise FileNotFoundError(_checks.message("a folder for the csv file", got, fix))
+    kept = min(KEPT, model.chain_steps) if trace is None else trace
+    with resumable(f"Go on: scoremh sample {run} --resume, with the same options."):
+        flat = model.sample_chains(draws, draws=kept, random_state=seed, store=store)
+        chains = replace(flat, draws=flat.draws.unflatten(2, folder.config["event"]))
+        folder.put(CHAINS, chains.save)
+    shutil.rmtree(store)
+    if csv is not None:
+        names = folder.config["columns"] or [f"x{i}" for i in range(flat.draws.shape[2])]
+        pd.DataFrame(flat.last.numpy(), columns=names).to_csv(csv, index=False)
+    result = {"run": str(run), "draws": draws, "acceptance_rate": chains.acceptance_rate}
+    output.tell(result, f"{chains}\nin {run / CHAINS}. Next: scoremh evaluate {run}")
+
+
+def evaluate(
+    run: Path,
+    *,
+    reference: Path | None = None,
+    points: int = 1000,
+    seed: int = 0,
+    output: Output = Output(),  # noqa: B008  # frozen
+) -> None:
+    """Compare draws with rows that nothing was learned from, each distance beside its floor.
+
+    Args:
+        run: Folder of the run.
+        reference: A file of such rows; those that the fit held out if not given.
+        points: To compare at most; the floor takes twice as many rows of the reference.
+        seed: Of what is random in it.
+        output: How to speak.
+    """
+    folder = Folder.open(run)
+    chains, rows = _drawn(folder), _rows(folder, reference)
+    found = judging.judged({"draws": chains.last}, rows, points, seed=seed, progress=output.talks)
+    found["reference"] = "held-out rows" if reference is None else str(reference)
+    folder.put(METRICS, lambda path: judging.write(found, path))
+    output.tell(found, f"{judging.table(found)}\nin {run / METRICS}. Next: scoremh report {run}")
+
+
+def report(run: Path, *, reference: Path | None = None, output: Output = Output()) -> None:  # noqa: B008  # frozen
+    """Write one page to look at: draws beside rows, traces, acceptance, losses, distances and warnings.
+
+    Args:
+        run: Folder of the run.
+        reference: A file of rows to show beside the draws; those that the fit held out if not given.
+        output: How to speak.
+    """
+    folder = Folder.open(run)
+    chains, rows = _drawn(folder), _rows(folder, reference)
+    model = files.read(ScoreMH, folder)
+    metrics = judging.read(folder.get(METRICS)) if METRICS in folder.config["files"] else None
+    contents = judging.contents(model, folder.config, chains, rows, metrics)
+    folder.put(REPORT, lambda path: judging.page(contents, path))
+    output.tell({"run": str(run), "report": str(run / REPORT)}, f"open {run / REPORT}")
+
+
+def _drawn(folder: Folder) -> Chains:
+    return Chains.load(folder.get(CHAINS, f"Make it: scoremh sample {folder.path}."))
+
+
+def _rows(folder: Folder, reference: Path | None) -> Tensor:
+    """Return rows to compare with, in the events of the run."""
+    event = folder.config["event"]
+    if reference is None:
+        return torch.from_numpy(files.read(ScoreMH, folder).held_out_).unflatten(1, event)
+    x, columns = tables.read(reference, dtype=torch.float64)
+    known, fix = folder.config["columns"], "Bring rows with the columns of the fit."
+    if list(x.shape[1:]) != event:
+        got = f"{tuple(x.shape[1:])} in {reference}"
+        raise ValueError(_checks.message(f"rows of shape {tuple(event)}", got, fix))
+    if columns and known and columns != known:
+        raise ValueError(
+            _checks.message(f"the columns {', '.join(known)}", f"{', '.join(columns)} in {reference}", fix)
+        )
+    return x
