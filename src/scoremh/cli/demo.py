@@ -89,7 +89,7 @@ def _learned(found: dict[str, Any]) -> str:
     ratios = {name: values["w1"] / floor for name, values in found["samplers"].items()}
     adjusted = [ratio for name, ratio in ratios.items() if name != "ULA"]
     return (
-        f"With an accept step, learned from the score alone, draws are {min(adjusted):.2f} to {max(adjusted):.2f} times as "
-        f"far from fresh points (W1) as other fresh points are; without one (ULA, the step of Score MALA) "
+        f"With an accept step, learned from the score alone, draws are {min(adjusted):.2f} to {max(adjusted):.2f} "
+        f"times as far from fresh points (W1) as other fresh points are; without one (ULA, the step of Score MALA) "
         f"{ratios['ULA']:.2f} times."
     )

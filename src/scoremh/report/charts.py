@@ -1,0 +1,115 @@
+"""Charts of samples and of training, as plotly's figures."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from scoremh.report.choice import few, limits
+from scoremh.report.figures import Figure, axis, clip, figure, literal, packed, series
+
+POINTS = 1000  # shown of a sample
+CELLS = 40  # of a density, along an axis
+BINS = 40  # of a histogram
+LOOKS = 400  # shown along a curve
+NEAR = "%{x:.3g}, %{y:.3g}<extra></extra>"
+
+
+class View(NamedTuple):
+    """The part of the plane to look at, and the names of its axes."""
+
+    names: tuple[str, str]
+    x: tuple[float, float]
+    y: tuple[float, float]
+
+    def axes(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return both axes."""
+        return axis(self.names[0], self.x), axis(self.names[1], self.y)
+
+    def outside(self, points: Tensor) -> int:
+        """Return how many points are not seen."""
+        low, high = points.new_tensor([self.x, self.y]).T
+        return int(((points < low) | (points > high)).any(1).sum())
+
+
+def view(names: Sequence[str], data: Tensor, other: Tensor) -> View:
+    """Return a view of points in the plane that holds nearly all of the data, and of the others near it."""
+    x, y = names
+    return View((x, y), limits(data[:, 0], other[:, 0]), limits(data[:, 1], other[:, 1]))
+
+
+def scatter(points: Tensor, at: View, colour: str) -> Figure:
+    """Return points in the plane."""
+    return figure([dots(few(points, POINTS), colour)], *at.axes(), hovermode="closest")
+
+
+def densities(clouds: Sequence[Tensor], at: View) -> list[Figure]:
+    """Return the densities of points in the plane, all in the same shades."""
+    area = (at.x[1] - at.x[0]) * (at.y[1] - at.y[0]) / CELLS**2
+    offset = torch.arange(CELLS, dtype=torch.float64)
+    blur = torch.exp(-(offset[:, None] - offset).square() / 2)  # by one cell
+    blur /= blur.sum(0)
+    shades = [blur @ counts(x, at) @ blur.T / (max(len(x), 1) * area) for x in clouds]
+    top = float(torch.stack(shades).max()) or 1.0
+    scale = [[0, "--paper"], [0.5, "--series-0"], [1, "--ink"]]
+    near = "%{x:.3g}, %{y:.3g}: density %{z:.3g}<extra></extra>"
+    shown = {"type": "heatmap", "zmin": 0, "zmax": top, "colorscale": scale, "showscale": False, "zsmooth": "best"}
+    return [figure([{**shown, **grid(at), "z": packed(z), "hovertemplate": near}], *at.axes()) for z in shades]
+
+
+def histograms(clouds: Sequence[tuple[str, Tensor]], name: str, ends: tuple[float, float]) -> Figure:
+    """Return the densities of numbers; the first of them, the data's, as an area."""
+    curves = [curve(*histogram(x, ends), label, i) for i, (label, x) in enumerate(clouds)]
+    return figure(curves, axis(name, ends), axis("density", rangemode="tozero"), showlegend=True)
+
+
+def losses(history: Mapping[str, Sequence[float]]) -> Figure:
+    """Return curves over steps; all but the losses wait in the legend to be chosen."""
+    names = [name for name in history if name != "step"]
+    steps = torch.tensor(history.get("step", range(len(history[names[0]]))), dtype=torch.float64)
+    curves = []
+    for i, name in enumerate(names[:8]):
+        y = torch.tensor(history[name], dtype=torch.float64)
+        seen = few(torch.stack([steps, y], 1)[y.float().isfinite()], LOOKS)
+        label = literal(name.replace("_", " "))
+        curve = {"type": "scatter", "mode": "lines", "x": packed(seen[:, 0]), "y": packed(seen[:, 1]), "name": label}
+        curve |= {"line": {"color": series(i), "width": 1.6}, "hovertemplate": f"{label} %{{y:.4g}}<extra></extra>"}
+        curves.append(curve if name in ("loss", "held_out") else {**curve, "visible": "legendonly"})
+    return figure(curves, axis("step"), axis(), showlegend=True, hovermode="x")
+
+
+def dots(points: Tensor, colour: str, opacity: float = 0.55) -> dict[str, Any]:
+    """Return points as a trace."""
+    marker = {"color": colour, "size": 4, "opacity": opacity, "line": {"width": 0}}
+    ends = {"x": packed(points[:, 0]), "y": packed(points[:, 1])}
+    return {"type": "scatter", "mode": "markers", **ends, "marker": marker, "hovertemplate": NEAR}
+
+
+def curve(x: Tensor, y: Tensor, label: str, number: int) -> dict[str, Any]:
+    """Return a histogram's outline; the first one is that of the data."""
+    colour = series(number - 1) if number else "--data"
+    line = {"color": colour, "width": 1.6, "shape": "hvh"}
+    fill = {} if number else {"fill": "tozeroy"}
+    near = f"{literal(label)} at %{{x:.3g}}: %{{y:.3g}}<extra></extra>"
+    curve = {"type": "scatter", "mode": "lines", "x": packed(x), "y": packed(y), "line": line, **fill}
+    return {**curve, "name": literal(clip(label, 24)), "hovertemplate": near}
+
+
+def histogram(x: Tensor, ends: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """Return the middles of bins and the share of all numbers in each, per width."""
+    edges = torch.linspace(*ends, BINS + 1, dtype=torch.float64)
+    counts = torch.histogram(x, edges).hist
+    return (edges[1:] + edges[:-1]) / 2, counts / max(len(x), 1) / (edges[1] - edges[0])
+
+
+def counts(points: Tensor, at: View, weight: Tensor | None = None) -> Tensor:
+    """Return how many points are in each cell of the plane, `(row, column)`, rows going up."""
+    ends = [*at.x, *at.y]
+    return torch.histogramdd(points, [CELLS, CELLS], range=ends, weight=weight).hist.T.contiguous()
+
+
+def grid(at: View) -> dict[str, float]:
+    """Say where the cells of a heatmap are."""
+    wide, high = (at.x[1] - at.x[0]) / CELLS, (at.y[1] - at.y[0]) / CELLS
+    return {"x0": at.x[0] + wide / 2, "dx": wide, "y0": at.y[0] + high / 2, "dy": high}

@@ -1,0 +1,81 @@
+"""Grids of images, as PNGs inside the page."""
+
+import struct
+import zlib
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from scoremh.report.choice import few, finite, spaced
+
+SIDE = 32  # pixels of an image along its longer side; larger ones are averaged down
+GRIDS, FRAMES = 300_000, 250_000  # bytes for all grids that stand side by side, and for those of a slider
+MOST = 6  # images along the side of a grid
+GAP = 128  # the shade that is transparent; images take the next darker one for it
+DRAWS = 60  # that a slider goes through
+
+
+def grids(clouds: Sequence[Tensor], ends: tuple[float, float]) -> list[str]:
+    """Return a square grid of images of each sample, as the source of an <img>."""
+    side = across(clouds[0], GRIDS // len(clouds))
+    chosen = [few(finite(few(x, 10 * side**2)), side**2) for x in clouds]  # some of ten times as many are finite
+    return [png(_tiled(shades(x, ends), side)) for x in chosen]
+
+
+def movie(draws: Tensor, ends: tuple[float, float]) -> dict[str, Any]:
+    """Return a grid of chains at their draws."""
+    chains = min(4, across(draws[:, 0], FRAMES // 8))
+    kept = few(draws, chains**2)
+    room = FRAMES // (chains**2 * shades(kept[:1, 0], ends)[0].numel())
+    moments = spaced(draws.shape[1], min(DRAWS, max(2, room)))
+    grids = [png(_tiled(shades(kept[:, k].cpu().double(), ends), chains)) for k in moments]
+    return {"labels": (moments + 1).tolist(), "images": grids, "chains": len(kept)}
+
+
+def across(images: Tensor, room: int) -> int:
+    """Return how many images go along the side of a grid that has this many bytes."""
+    pixels = shades(images[:1].cpu().double(), (0.0, 1.0))[0].numel()
+    return max(2, min(MOST, int((room / pixels) ** 0.5)))
+
+
+def shades(images: Tensor, ends: tuple[float, float]) -> Tensor:
+    """Return images `(image, row, column, channel)` in bytes: one channel or three, and small."""
+    x = images.unsqueeze(1) if images.ndim == 3 else images
+    x = x if x.shape[1] in (1, 3) else x.mean(1, keepdim=True)
+    shrink = max(x.shape[2:]) / SIDE
+    if shrink > 1:
+        rows, columns = (max(1, round(size / shrink)) for size in x.shape[2:])
+        x = functional.adaptive_avg_pool2d(x, (rows, columns))
+    low, high = ends
+    x = (x - low) / (high - low or 1.0) * 255
+    return x.nan_to_num(0, 255, 0).clamp(0, 255).round().to(torch.uint8).movedim(1, 3)
+
+
+def png(pixels: Tensor) -> str:
+    """Return bytes `(row, column, channel)` as a PNG in a data: address."""
+    rows, columns, channels = pixels.shape
+    kind = 0 if channels == 1 else 2  # grey or RGB, of 8 bits
+    lines = b"".join(b"\0" + row.numpy().tobytes() for row in pixels.contiguous())
+    parts = [
+        (b"IHDR", struct.pack(">IIBBBBB", columns, rows, 8, kind, 0, 0, 0)),
+        (b"tRNS", bytes([0, GAP]) * channels),
+        (b"IDAT", zlib.compress(lines, 9)),
+        (b"IEND", b""),
+    ]
+    body = b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
+    )
+    return "data:image/png;base64," + b64encode(b"\x89PNG\r\n\x1a\n" + body).decode()
+
+
+def _tiled(images: Tensor, side: int) -> Tensor:
+    """Return a square of images, a pixel apart; there, and where there is no image, the page is seen."""
+    count, rows, columns, channels = images.shape
+    tiles = torch.full((side * side, rows + 1, columns + 1, channels), GAP, dtype=torch.uint8)
+    tiles[:count, :rows, :columns] = images.where(images != GAP, GAP - 1)
+    square = tiles.view(side, side, rows + 1, columns + 1, channels).movedim(2, 1)
+    return square.reshape(side * (rows + 1), side * (columns + 1), channels)[:-1, :-1]
