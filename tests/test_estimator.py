@@ -70,7 +70,7 @@ def test_draws_are_like_rows_it_has_not_seen(trained: ScoreMH) -> None:
     drawn = torch.from_numpy(trained.sample(1000)).float()
     assert metrics.two_sample_test(drawn, fresh, generator=torch.Generator().manual_seed(3)).p_value > 0.001
     assert abs(float((drawn[:, 0] > 0).float().mean()) - 0.7) < 0.06  # four standard errors
-    start = trained.sampler.noise(1000, torch.Generator().manual_seed(4))
+    start = trained.sampler.start(1000, torch.Generator().manual_seed(4))
     assert metrics.two_sample_test(start, fresh, generator=torch.Generator().manual_seed(3)).p_value == 0.001
 
 

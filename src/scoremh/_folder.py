@@ -36,9 +36,13 @@ class Folder:
         if (path / CONFIG).exists() or (path.exists() and not path.is_dir()):
             got = "one with a run in it" if path.is_dir() else "a file"
             raise FileExistsError(_checks.message(f"{path} to be a new folder", got, "Name another one."))
-        path.mkdir(parents=True, exist_ok=True)
         folder = cls(path, {"versions": versions(), **config, "files": {}})
-        folder.note()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            folder.note()
+        except OSError as error:
+            fix = "Name one that may be written to."
+            raise PermissionError(_checks.message(f"{path} to take files", error.strerror, fix)) from error
         return folder
 
     @classmethod

@@ -1,9 +1,11 @@
 """The command line."""
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 
+import torch
 from cyclopts import App, CycloptsError
 
 from scoremh import DivergenceError, TuningError, __version__
@@ -33,6 +35,8 @@ def main(tokens: Sequence[str] | None = None) -> None:
         tokens: What was typed; that of the process if None.
     """
     tokens = sys.argv[1:] if tokens is None else tokens
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)  # threads within small matrices cost more than they give
     try:
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except KeyboardInterrupt as stop:

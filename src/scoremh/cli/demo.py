@@ -21,7 +21,7 @@ SAMPLERS: dict[str, tuple[ProposalName, AcceptanceName]] = {
     "Score pCN": ("pcn", "potential"),
     "ULA": ("mala", "always"),
 }
-ROWS, DRAWS, STEPS, KEPT = 5000, 1000, 100, 50
+ROWS, DRAWS, STEPS, KEPT = 5000, 1000, 300, 50
 
 
 def demo(
@@ -45,7 +45,7 @@ def demo(
     told = {"command": command(), "data": f"datasets.moons({ROWS})", "rows": ROWS, "event": [2], "finished": False}
     folder = Folder.create(out, told)
     output.say(f"{ROWS:,} points of two moons: learning their score, and a potential that decides what to accept")
-    options = {"score_steps": 2500, "acceptance_steps": 1500, "chain_steps": STEPS}
+    options = {"score_steps": 4000, "acceptance_steps": 3000, "chain_steps": STEPS}
     model = ScoreMH(**options, verbose=output.talks, random_state=seed).fit(x.numpy())  # type: ignore[arg-type]
     files.write(model, folder)
     output.say(f"{DRAWS:,} chains from noise, then {STEPS} steps of each kernel from where they came down")
@@ -71,7 +71,7 @@ def _drawn(model: ScoreMH, generator: torch.Generator, *, progress: bool) -> dic
         learned = first.learned if acceptance == "potential" else None
         sampler = replace(first, proposal=proposal, acceptance=acceptance, learned=learned)
         if proposal != first.proposal:
-            sampler = sampler.tuned(start[:200], 3 * STEPS, generator=generator, progress=progress)
+            sampler = sampler.tuned(start[:200], STEPS, generator=generator, progress=progress)
         drawn[name] = sampler.run(start, STEPS, KEPT, generator=generator, progress=progress)
     return drawn
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def judged(
         raise ValueError(_checks.message(f"at least {FEWEST} rows to compare with", len(rows), "Bring a --reference."))
     _checks.count(points, "points")
     generator = torch.Generator().manual_seed(seed)
-    measures = {
+    measures: dict[str, Callable[[Tensor, Tensor], float]] = {
         "w1": metrics.w1,
         "w2": metrics.w2,
         "sliced_w2": partial(metrics.sliced_w2, generator=generator),
@@ -75,19 +75,19 @@ def table(found: Mapping[str, Any]) -> str:
     floors = found["floors"]
     drawn = Table("", *floors, "p", title=f"{found['points']} points each", box=None, pad_edge=False)
     for name, values in found["samplers"].items():
-        cells = [
-            "infinite" if values[m] is None else f"{values[m]:.3g} ({_ratio(values[m], floors[m][0])})" for m in floors
-        ]
-        drawn.add_row(name, *cells, f"{values['p_value']:.3g}")
+        drawn.add_row(name, *(_cell(values[m], floors[m][0]) for m in floors), f"{values['p_value']:.3g}")
     drawn.add_row("floor: fresh rows", *(f"{mean:.3g} +- {spread:.1g}" for mean, spread in floors.values()), "")
-    console = Console(width=110)
+    console = Console(width=140)
     with console.capture() as capture:
         console.print(drawn)
-    return capture.get().rstrip()
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def _ratio(value: float, floor: float) -> str:
-    return f"{value / floor:.2g} x" if floor > 0 else "-"
+def _cell(value: float | None, floor: float) -> str:
+    """Return a distance, and its multiple of the floor; an unbiased one may have a floor below 0, and no multiple."""
+    if value is None:
+        return "ran away"
+    return f"{value:.3g} ({value / floor:.2g} x)" if floor > 0 else f"{value:.3g}"
 
 
 def write(found: Mapping[str, Any], path: Path) -> None:

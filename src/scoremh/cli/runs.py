@@ -29,10 +29,11 @@ def fit(
     out: Path,
     proposal: ProposalName = "mala",
     acceptance: AcceptanceName = "potential",
+    noise: float = 0.3,
     score_steps: int = 8000,
     acceptance_steps: int = 4000,
     annealing_steps: int = 20,
-    chain_steps: int = 100,
+    chain_steps: int = 300,
     seed: int = 0,
     resume: bool = False,
     overwrite: bool = False,
@@ -45,6 +46,7 @@ def fit(
         out: Folder of the run.
         proposal: Langevin, a random walk, or preconditioned Crank-Nicolson.
         acceptance: The rule: learned in one of three forms, integrated from the score by one of two rules, or always.
+        noise: Blurs the law that the kernel runs on, in units of the rows' spread: it connects modes.
         score_steps: Of the score's training, at most.
         acceptance_steps: Of the acceptance's training, at most.
         annealing_steps: Of a chain at each noise level on its way down.
@@ -58,6 +60,7 @@ def fit(
     model = ScoreMH(
         proposal,
         acceptance,
+        noise=noise,
         score_steps=score_steps,
         acceptance_steps=acceptance_steps,
         annealing_steps=annealing_steps,
@@ -140,7 +143,7 @@ def sample(
     kept = min(KEPT, model.chain_steps) if trace is None else trace
     with resumable(f"Go on: scoremh sample {run} --resume, with the same options."):
         flat = model.sample_chains(draws, draws=kept, random_state=seed, store=store)
-        chains = replace(flat, draws=flat.draws.unflatten(2, folder.config["event"]))
+        chains = replace(flat, draws=flat.draws.reshape(draws, kept, *folder.config["event"]))
         folder.put(CHAINS, chains.save)
     shutil.rmtree(store)
     if csv is not None:
@@ -200,7 +203,8 @@ def _rows(folder: Folder, reference: Path | None) -> Tensor:
     """Return rows to compare with, in the events of the run."""
     event = folder.config["event"]
     if reference is None:
-        return torch.from_numpy(files.read(ScoreMH, folder).held_out_).unflatten(1, event)
+        held: Tensor = torch.from_numpy(files.read(ScoreMH, folder).held_out_)
+        return held.reshape(-1, *event)
     x, columns = tables.read(reference, dtype=torch.float64)
     known, fix = folder.config["columns"], "Bring rows with the columns of the fit."
     if list(x.shape[1:]) != event:

@@ -22,7 +22,7 @@ class Diagnosis:
 
     Args:
         held_out_loss: Implicit score-matching loss on held-out rows; the lower the better, and it may be negative.
-        conservativity: Asymmetry of the score's Jacobian; 0 for a gradient.
+        conservativity: Asymmetry of the score's Jacobian, at the kernel's noise; 0 for a gradient.
         balance_residual: Root mean square, in log units, of what a learned acceptance lacks for detailed balance.
         acceptance_rate: Share of the last kernel's moves that were accepted.
         ess: Effective draws of all chains together, in the coordinate with the fewest.
@@ -66,14 +66,15 @@ def diagnose(
     loss = conservativity = balance = p_value = None
     if enough:
         loss = float(implicit_losses(sampler.score, held).mean())
-        conservativity = diagnostics.conservativity(sampler.score.score, held, generator=generator).asymmetry
+        blurred, score = sampler.blurred(held, generator), sampler.target.score
+        assert score is not None
+        conservativity = diagnostics.conservativity(score, blurred, generator=generator).asymmetry
         p_value = metrics.two_sample_test(chains.last, held, generator=generator).p_value
-    if enough and sampler.learned is not None:
-        proposal = sampler.proposed(sampler.step)
-        residual = diagnostics.balance_residual(
-            sampler.learned, sampler.score, proposal, held, groups=1, generator=generator
-        )
-        balance = residual.integral.rms
+        if sampler.learned is not None:
+            residual = diagnostics.balance_residual(
+                sampler.learned, sampler.target, sampler.proposed(sampler.step), blurred, groups=1, generator=generator
+            )
+            balance = residual.integral.rms
     found = Diagnosis(
         loss,
         conservativity,

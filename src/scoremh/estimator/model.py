@@ -28,7 +28,7 @@ from scoremh.score_matching import ScoreFit, fit_score, implicit_losses
 from scoremh.training import Recipe
 
 HELD = 2000  # rows held out at most
-TUNED, TUNING = 200, 3  # chains that a step is tuned on, for so many times the steps of a chain
+TUNED = 200  # chains that a step is tuned on
 CHECKED = 1000  # chains that a fit checks itself on, at most
 WIDE = 1e4  # float32 has 7 digits: rows further from 0 than this many of their spreads are learned from in float64
 FLAT, JITTER = 1e-6, 3e-3  # variance of a direction taken for none; noise that is added then; both of the spread
@@ -53,9 +53,11 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         proposal: "mala" (Langevin), "rw" (a random walk) or "pcn" (preconditioned Crank-Nicolson).
         acceptance: The rule that decides: learned as a "potential", "antisymmetric" or "free" (the paper's);
             integrated from the score by "simpson" or "adaptive"; or "always", which is ULA.
+        noise: Blurs the law that the kernel runs on and the acceptance is learned for, in units of the rows' spread.
+            It connects modes; the flow takes it away from the draws, and not from `score_samples`.
         score_steps: Of the score's training, at most.
         acceptance_steps: Of the acceptance's training, at most.
-        annealing_steps: Of every chain at each of 25 noise levels, on its way down from noise.
+        annealing_steps: Of every chain at each of 15 noise levels, on its way down from noise.
         chain_steps: Of the last kernel, after that.
         validation_fraction: Share of the rows that is held out to check the fit, 2,000 rows at most.
         verbose: Show progress bars.
@@ -84,16 +86,18 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         proposal: ProposalName = "mala",
         acceptance: AcceptanceName = "potential",
         *,
+        noise: float = 0.3,
         score_steps: int = 8000,
         acceptance_steps: int = 4000,
         annealing_steps: int = 20,
-        chain_steps: int = 100,
+        chain_steps: int = 300,
         validation_fraction: float = 0.1,
         verbose: bool = True,
         random_state: Seed = None,
     ) -> None:
         self.proposal = proposal
         self.acceptance = acceptance
+        self.noise = noise
         self.score_steps = score_steps
         self.acceptance_steps = acceptance_steps
         self.annealing_steps = annealing_steps
@@ -129,16 +133,16 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             progress=self.verbose,
             checkpoint=places["score"],
         )
-        sampler = Sampler(self.score_, self.proposal, self.acceptance)
+        sampler = Sampler(self.score_, self.noise, self.proposal, self.acceptance)
         start = sampler.annealed(TUNED, self.annealing_steps, generator=for_start, progress=self.verbose)
-        sampler = sampler.tuned(start, TUNING * self.chain_steps, generator=for_step, progress=self.verbose)
+        sampler = sampler.tuned(start, self.chain_steps, generator=for_step, progress=self.verbose)
         self.step_size_ = sampler.step
         self.acceptance_: AcceptanceFit | None = None
         if self.acceptance in get_args(FormName):
             self.acceptance_ = fit_acceptance(
-                self.score_,
+                sampler.target,
                 sampler.proposed(sampler.step),
-                x,
+                sampler.blurred(x, for_acceptance),
                 form=self.acceptance,  # type: ignore[arg-type]
                 recipe=replace(RECIPE, steps=self.acceptance_steps),
                 generator=for_acceptance,
@@ -192,7 +196,9 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     @available_if(_has_potential)  # type: ignore[untyped-decorator]
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the learned log density of rows up to a constant: the potential. Other acceptances have none.
+        """Return the learned log density of rows up to a constant: the potential, of the law with noise.
+
+        Other acceptances have none.
 
         Args:
             X: The rows.
@@ -253,6 +259,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         _checks.one_of(self.proposal, get_args(ProposalName), "proposal")
         _checks.one_of(self.acceptance, get_args(AcceptanceName), "acceptance")
         _checks.count(self.chain_steps, "chain_steps")
+        _checks.positive(self.noise, "noise")
         if self.acceptance == "always" and self.proposal != "mala":
             got, fix = f"{self.proposal!r}, which would walk away", 'Use "simpson" with it.'
             raise ValueError(_checks.message('proposal="mala" with acceptance="always", ULA', got, fix))
@@ -264,7 +271,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def sampler(self) -> Sampler:
         """What a fit draws with."""
         check_is_fitted(self)
-        return Sampler(self.score_, self.proposal, self.acceptance, self.step_size_, self.acceptance_)
+        return Sampler(self.score_, self.noise, self.proposal, self.acceptance, self.step_size_, self.acceptance_)
 
     def _run(self, n: int, draws: int, generator: torch.Generator, store: Path | None = None) -> Chains:
         sampler, show = self.sampler, self.verbose

@@ -1,4 +1,8 @@
-"""What a fit draws with: chains led down from noise, some steps of the learned kernel, and the flow to the rows."""
+"""What a fit draws with: chains led down from noise, steps of the learned kernel, and the flow to the rows.
+
+The kernel's target is the law of the rows blurred by some noise. A learned score is wrong between modes, and what lies
+between decides how much weight each gets; noise connects them, and the flow takes it away again.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -18,12 +22,12 @@ from scoremh.proposals import MALA, PCN, RandomWalk
 from scoremh.sampling import sample
 from scoremh.score_matching import ScoreFit
 from scoremh.tuning import tune
-from scoremh.types import Acceptance, Kernel, Proposal
+from scoremh.types import Acceptance, Kernel, Proposal, Target
 
 ProposalName = Literal["mala", "rw", "pcn"]
 AcceptanceName = Literal["potential", "antisymmetric", "free", "simpson", "adaptive", "always"]
-HIGH, LEVELS, RATIO = 5.0, 25, 0.5  # of the annealing: most noise, levels, step over noise squared
-DOWN, LEAST = 4, 0.02  # of the flow: levels, and the noise that is taken away in one stroke
+HIGH, LEVELS, RATIO = 5.0, 15, 0.5  # of the annealing: most noise, levels, step over noise squared
+DOWN, LEAST = 8, 0.02  # of the flow: levels, and the noise that is taken away in one stroke
 AT_ONCE = 10_000  # draws that are carried down in one piece
 
 
@@ -33,6 +37,7 @@ class Sampler:
 
     Args:
         score: Noise-conditional, in standard coordinates.
+        noise: Level at which the kernel runs, in units of the rows' spread.
         proposal: Its name.
         acceptance: The rule's name.
         step: Of the proposal.
@@ -40,26 +45,35 @@ class Sampler:
     """
 
     score: ScoreFit
+    noise: float
     proposal: ProposalName
     acceptance: AcceptanceName
     step: float = math.nan
     learned: AcceptanceFit | None = None
 
     @property
-    def level(self) -> float:
-        """The noise level of the last kernel."""
-        assert self.score.level is not None
-        return self.score.level
+    def target(self) -> Target:
+        """The law of the rows, blurred."""
+        return self.score.at(self.noise)
+
+    @property
+    def _standard(self) -> Standardized:
+        assert isinstance(self.score.net, Standardized)
+        return self.score.net
+
+    @property
+    def _covariance(self) -> Tensor:
+        assert self.score.covariance is not None
+        return self.score.covariance
 
     def proposed(self, step: float) -> Proposal:
-        """Return the proposal with a step, in the shape of the rows."""
-        covariance = self.score.covariance
+        """Return the proposal with a step, in the shape of the blurred rows."""
+        wide = (1 + self.noise**2) * self._covariance
         if self.proposal == "mala":
-            return MALA(step, covariance=covariance)
+            return MALA(step, covariance=self._covariance)
         if self.proposal == "rw":
-            return RandomWalk(step, covariance=covariance)
-        assert isinstance(self.score.net, Standardized)
-        return PCN(step, self.score.net.mean, covariance=covariance)
+            return RandomWalk(step, covariance=wide)
+        return PCN(step, self._standard.mean, covariance=wide)
 
     def rule(self) -> Acceptance:
         """Return the rule."""
@@ -78,7 +92,7 @@ class Sampler:
         """
         rule = LineIntegral("simpson" if self.proposal == "mala" else "adaptive")
         step = tune(
-            lambda step: metropolis_hastings(self.score, self.proposed(step), rule),
+            lambda step: metropolis_hastings(self.target, self.proposed(step), rule),
             start,
             start=0.05,
             upper=1.0 if self.proposal == "pcn" else math.inf,
@@ -88,17 +102,24 @@ class Sampler:
         )
         return replace(self, step=step)
 
-    def noise(self, n: int, generator: torch.Generator) -> Tensor:
+    def blurred(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        """Return rows with the kernel's noise added."""
+        return rows + self.noise * self._spread(_random.normal(tuple(rows.shape), rows, generator))
+
+    def start(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw from a normal law with the rows' mean, and their covariance with noise of the highest level."""
-        net = self.score.net
-        assert isinstance(net, Standardized)
-        z = math.sqrt(1 + HIGH**2) * _random.normal((n, *net.mean.shape), net.mean, generator)
-        return net.mean + (z * net.root if net.root.ndim == 0 else z @ net.root.mT)
+        mean = self._standard.mean
+        return mean + math.sqrt(1 + HIGH**2) * self._spread(_random.normal((n, *mean.shape), mean, generator))
+
+    def _spread(self, z: Tensor) -> Tensor:
+        """Give standard normal numbers the covariance of the rows."""
+        root = self._standard.root
+        return z * root if root.ndim == 0 else z @ root.mT
 
     def annealed(
         self, n: int, steps: int, *, generator: torch.Generator, progress: bool, store: Path | None = None
     ) -> Tensor:
-        """Lead n chains from noise down to the level of the last kernel, and into the box of the rows.
+        """Lead n chains from high noise down to that of the kernel.
 
         Args:
             n: How many.
@@ -107,18 +128,17 @@ class Sampler:
             progress: Show a progress bar.
             store: A folder from which the same call goes on.
         """
-        fit = self.score
         rule = Always() if self.acceptance == "always" else LineIntegral()
 
         def kernel_at(level: float) -> Kernel:
-            return metropolis_hastings(fit.at(level), MALA(RATIO * level**2, covariance=fit.covariance), rule)
+            proposal = MALA(RATIO * level**2, covariance=self._covariance)
+            return metropolis_hastings(self.score.at(level), proposal, rule)
 
-        levels = annealing.karras(HIGH, self.level, LEVELS)
-        start = self.noise(n, generator)
+        levels, start = annealing.karras(HIGH, self.noise, LEVELS), self.start(n, generator)
         found = annealing.anneal(
             kernel_at, levels, start, steps_per_level=steps, generator=generator, progress=progress, store=store
         )
-        return found.draws.clamp(fit.support.low, fit.support.high)
+        return found.draws
 
     def run(
         self,
@@ -140,7 +160,7 @@ class Sampler:
             progress: Show a progress bar.
             store: A folder from which the same call goes on.
         """
-        kernel = metropolis_hastings(self.score, self.proposed(self.step), self.rule())
+        kernel = metropolis_hastings(self.target, self.proposed(self.step), self.rule())
         thin = steps // draws
         warmup = steps - thin * draws
         chains = sample(
@@ -153,10 +173,9 @@ class Sampler:
             progress=progress,
             store=store,
         )
-        down = [*annealing.geometric(self.level, min(LEAST, self.level), DOWN), 0.0]
-        covariance = self.score.covariance
+        down = [*annealing.geometric(self.noise, min(LEAST, self.noise), DOWN), 0.0]
         ends = [
-            annealing.flow(self.score.at, down, part, covariance=covariance)
+            annealing.flow(self.score.at, down, part, covariance=self._covariance)
             for part in chains.draws.flatten(0, 1).split(AT_ONCE)
         ]
         return replace(chains, draws=torch.cat(ends).reshape(chains.draws.shape))
