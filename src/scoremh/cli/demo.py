@@ -22,6 +22,7 @@ SAMPLERS: dict[str, tuple[ProposalName, AcceptanceName]] = {
     "ULA": ("mala", "always"),
 }
 ROWS, DRAWS, STEPS, KEPT = 5000, 1000, 300, 50
+TRAINING = (4000, 3000)  # steps of the score's and of the acceptance's
 
 
 def demo(
@@ -45,8 +46,14 @@ def demo(
     told = {"command": command(), "data": f"datasets.moons({ROWS})", "rows": ROWS, "event": [2], "finished": False}
     folder = Folder.create(out, told)
     output.say(f"{ROWS:,} points of two moons: learning their score, and a potential that decides what to accept")
-    options = {"score_steps": 4000, "acceptance_steps": 3000, "chain_steps": STEPS}
-    model = ScoreMH(**options, verbose=output.talks, random_state=seed).fit(x.numpy())  # type: ignore[arg-type]
+    score_steps, acceptance_steps = TRAINING
+    model = ScoreMH(
+        score_steps=score_steps,
+        acceptance_steps=acceptance_steps,
+        chain_steps=STEPS,
+        verbose=output.talks,
+        random_state=seed,
+    ).fit(x.numpy())
     files.write(model, folder)
     output.say(f"{DRAWS:,} chains from noise, then {STEPS} steps of each kernel from where they came down")
     drawn = _drawn(model, generator, progress=output.talks)

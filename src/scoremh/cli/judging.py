@@ -121,7 +121,8 @@ def contents(
     """
     own = name_of(model)
     columns = config["columns"] or [f"x{i}" for i in range(math.prod(config["event"]))]
-    said = [*model.diagnose().warnings, *diagnostics.summary(chains).warnings]
+    met = diagnostics.summary(chains).warnings
+    said = [*model.diagnose().warnings, *(text for text in met if not text.startswith("R-hat"))]  # the fit said that
     if found is not None:
         said += [
             f"{'The draws' if name == 'draws' else name} can be told from the rows (p = {values['p_value']:.2g})."

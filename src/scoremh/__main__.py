@@ -1,0 +1,6 @@
+"""`python -m scoremh` is the command line."""
+
+from scoremh.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,330 @@
+"""The command line, on one run folder: what it writes, what it says, and what it refuses."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from scoremh import Chains, ScoreMH, cli, datasets
+from scoremh._folder import Folder
+from scoremh.cli import demo, runs
+
+BRIEF = [
+    *("--score-steps", "20", "--acceptance-steps", "20", "--annealing-steps", "1", "--chain-steps", "6"),
+    *("--seed", "3", "--quiet"),
+]
+
+
+def write_table(path: Path, n: int = 400, seed: int = 0) -> Path:
+    x = datasets.moons(n, generator=torch.Generator().manual_seed(seed))
+    pd.DataFrame(x.numpy(), columns=["width", "height"]).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_table(tmp_path_factory.mktemp("data") / "data.csv")
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run with everything in it."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    cli.main(["fit", str(data), "--out", str(run), *BRIEF])
+    cli.main(["sample", str(run), "--draws", "60", "--quiet"])
+    cli.main(["evaluate", str(run), "--quiet"])
+    cli.main(["report", str(run), "--quiet"])
+    return run
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    """Return a copy of that run."""
+    copy = tmp_path / "run"
+    copy.mkdir()
+    for path in whole.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    return copy
+
+
+def ended(tokens: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Return the exit code and what was said to standard error."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as end:
+        cli.main(tokens)
+    return int(str(end.value.code)), capsys.readouterr().err
+
+
+def test_one_folder_holds_everything(whole: Path, data: Path) -> None:
+    assert {path.name for path in whole.iterdir()} == {
+        "config.json",
+        "score.safetensors",
+        "acceptance.safetensors",
+        "held_out.safetensors",
+        "chains.nc",
+        "metrics.json",
+        "report.html",
+    }
+    config = json.loads((whole / "config.json").read_text())
+    assert config["versions"]["scoremh"]
+    assert config["parameters"]["random_state"] == 3
+    assert config["command"].startswith("scoremh ")
+    assert config["data"] == str(data)
+    assert config["columns"] == ["width", "height"]
+    chains = Chains.load(whole / "chains.nc")
+    assert chains.draws.shape == (60, 6, 2)
+    model = ScoreMH.load(whole)
+    np.testing.assert_array_equal(model.sample(60, random_state=0).to_numpy(), chains.last.double().numpy())
+    metrics = json.loads((whole / "metrics.json").read_text())
+    assert metrics["points"] == 20
+    assert metrics["floors"]["w1"][0] > 0
+    assert metrics["samplers"]["draws"]["w1"] > 0
+    assert 0 < metrics["samplers"]["draws"]["p_value"] <= 1
+    page = (whole / "report.html").read_text()
+    assert "width" in page
+    assert "R-hat" in page
+
+
+def test_quiet_says_nothing_and_json_nothing_else(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    cli.main(["fit", str(data), "--out", str(run), *BRIEF])
+    captured = capfd.readouterr()
+    assert captured.out + captured.err == ""
+    results = []
+    for call in (["sample", str(run), "--draws", "45"], ["evaluate", str(run)], ["report", str(run)], ["doctor"]):
+        cli.main([*call, "--json"])
+        captured = capfd.readouterr()
+        assert captured.err == ""
+        results.append(json.loads(captured.out))
+    assert results[0]["draws"] == 45
+    assert results[1] == json.loads((run / "metrics.json").read_text())
+    assert results[2]["report"] == str(run / "report.html")
+    assert results[3]["versions"]["torch"] == torch.__version__
+    cli.main(["evaluate", str(run)])
+    captured = capfd.readouterr()
+    assert "judging" in captured.err
+    assert "floor: fresh rows" in captured.out
+    assert "Next: scoremh report" in captured.out
+
+
+def test_rows_as_csv_and_another_reference(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["sample", str(run), "--draws", "30", "--csv", str(tmp_path / "drawn.csv"), "--quiet"])
+    frame = pd.read_csv(tmp_path / "drawn.csv")
+    assert list(frame.columns) == ["width", "height"]
+    np.testing.assert_allclose(frame.to_numpy(), Chains.load(run / "chains.nc").last.numpy(), rtol=1e-6)
+    reference = write_table(tmp_path / "test.csv", 100, seed=9)
+    cli.main(["evaluate", str(run), "--reference", str(reference), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["points"], found["reference"]) == (30, str(reference))
+    again = json.loads((run / "metrics.json").read_text())
+    assert again == found
+
+
+def test_images_are_drawn_and_shown_as_images(tmp_path: Path) -> None:
+    np.save(tmp_path / "digits.npy", datasets.digits(300)[:, 0, :, :].numpy())
+    run = tmp_path / "run"
+    cli.main(["fit", str(tmp_path / "digits.npy"), "--out", str(run), *BRIEF])
+    cli.main(["sample", str(run), "--draws", "20", "--quiet"])
+    assert Chains.load(run / "chains.nc").draws.shape == (20, 6, 8, 8)
+    cli.main(["evaluate", str(run), "--quiet"])
+    cli.main(["report", str(run), "--quiet"])
+    assert (run / "report.html").stat().st_size < 6_000_000
+
+
+WRONG: dict[str, tuple[str, str]] = {
+    "an unknown command": ("smaple RUN", 'Did you mean "sample"?'),
+    "an unknown option": ("sample RUN --darws 10", "--draws instead of --darws"),
+    "an unknown choice": ("fit DATA --out NEW --proposal mla", 'Did you mean "mala"?'),
+    "no number": ("sample RUN --draws many", 'unable to convert "many" into int'),
+    "a missing file": ("fit nothing.csv --out NEW", "nothing.csv to be a file, got none there"),
+    "a missing run": ("sample NEW", "to be the folder of a run, got no such folder"),
+    "a folder without a run": ("report EMPTY", "to be the folder of a run, got no config.json there"),
+    "text in a column": ("fit TEXT --out NEW", "'tall' in line 4, column 'height'"),
+    "a folder that is a file": ("fit DATA --out DATA", "to be a new folder, got a file"),
+    "a folder with a run": ("fit DATA --out RUN", "got one with a run in it. Name another folder, or add --overwrite"),
+    "a finished fit to resume": ("fit DATA --out RUN --resume", "an interrupted fit in"),
+    "a fit to resume that is not there": ("fit DATA --out NEW --resume", "got no such folder"),
+    "a sampling to resume that is not there": ("sample RUN --resume", "got none. Leave --resume out."),
+    "no draws": ("sample RUN --draws 0", "the number of chains of at least 1, got 0"),
+    "more trace than steps": ("sample RUN --trace 7", "draws of at most chain_steps, 6, got 7"),
+    "a reference of another shape": ("evaluate RUN --reference WIDE", "rows of shape (2,), got (3,)"),
+    "a reference of other columns": ("evaluate RUN --reference OTHER", "the columns width, height, got a, b"),
+    "a folder for rows that is not there": ("sample RUN --csv NEW/x.csv", "a folder for the csv file"),
+    "a folder that takes no files": ("fit DATA --out LOCKED/run", "to take files, got"),
+    "a step that makes no sense": ("fit DATA --out NEW --noise -1", "noise to be finite and above 0, got -1.0"),
+    "an unknown experiment": ("reproduce tabel1", "an experiment, one of"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_input_is_one_line_and_loses_nothing(
+    case: str, run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, text = WRONG[case]
+    (tmp_path / "text.csv").write_text("width,height\n1,2\n3,4\n5,tall\n")
+    (tmp_path / "wide.csv").write_text("a,b,c\n1,2,3\n4,5,7\n")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n3,5\n")
+    (tmp_path / "empty").mkdir()
+    locked = Path("/sys") if os.geteuid() == 0 else tmp_path / "locked"  # root may write to any ordinary folder
+    if os.geteuid() != 0:
+        locked.mkdir(mode=0o500)
+    places = {"RUN": run, "DATA": data, "NEW": tmp_path / "new", "EMPTY": tmp_path / "empty", "LOCKED": locked}
+    places |= {"TEXT": tmp_path / "text.csv", "WIDE": tmp_path / "wide.csv", "OTHER": tmp_path / "other.csv"}
+    for name, place in places.items():
+        words = words.replace(name, str(place))
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    code, said = ended([*words.split(), "--quiet"], capsys)
+    assert code == 2
+    assert text in said
+    assert said.startswith("scoremh: ")
+    assert said.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    assert not (tmp_path / "new").exists()
+    code, said = ended([*words.split(), "--debug"], capsys)
+    assert "Traceback" in said
+
+
+@pytest.mark.parametrize("name", ["config.json", "score.safetensors", "chains.nc", "metrics.json"])
+def test_a_damaged_file_is_refused_by_name(run: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = (run / name).read_bytes()
+    (run / name).write_bytes(raw[: len(raw) // 2])
+    code, said = ended(["report", str(run)], capsys)
+    assert code == 2
+    assert str(run / name) in said
+
+
+def test_overwriting_removes_the_run_and_nothing_else(run: Path, data: Path) -> None:
+    (run / "notes.txt").write_text("mine")
+    cli.main(["fit", str(data), "--out", str(run), "--overwrite", *BRIEF])
+    left = {"config.json", "score.safetensors", "acceptance.safetensors", "held_out.safetensors", "notes.txt"}
+    assert {path.name for path in run.iterdir()} == left
+
+
+def test_a_write_that_is_killed_leaves_the_old_file_or_the_new_one(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, old = Folder.open(run), (run / "metrics.json").read_text()
+
+    def half(path: Path) -> None:
+        path.write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        folder.put("metrics.json", half)
+    assert Folder.open(run).get("metrics.json").read_text() == old
+    replace = Path.replace
+
+    def killed(self: Path, target: Path) -> Path:
+        if target.name != "metrics.json":
+            return replace(self, target)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:  # after its hash was noted, before it took its place
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            folder.put("metrics.json", lambda path: path.write_text("new"))
+    assert Folder.open(run).get("metrics.json").read_text() == old
+    Folder.open(run).put("metrics.json", lambda path: path.write_text("new"))
+    assert Folder.open(run).get("metrics.json").read_text() == "new"
+
+
+def limited(size: int) -> Any:
+    """Return what makes a process's files no larger than this, as on a full disk."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["fit", "sample", "report"])
+def test_a_full_disk_is_one_line_and_loses_nothing(command: str, run: Path, data: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    words = {
+        "fit": ["fit", str(data), "--out", str(tmp_path / "new"), *BRIEF],
+        "sample": ["sample", str(run), "--draws", "2000", "--quiet"],
+        "report": ["report", str(run), "--quiet"],
+    }[command]
+    call = [sys.executable, "-m", "scoremh", *words]
+    ran = subprocess.run(call, capture_output=True, text=True, preexec_fn=limited(20_000))
+    assert ran.returncode == 1, ran.stderr
+    assert ran.stderr.startswith("scoremh: ")
+    assert ran.stderr.count("\n") == 1
+    assert "arge" in ran.stderr  # File too large
+    after = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    assert {name: after[name] for name in before if name != "config.json"} == {
+        name: raw for name, raw in before.items() if name != "config.json"
+    }
+    assert not [name for name in after if name.endswith(".partial")]
+    assert runs.report(run) is None  # still whole
+
+
+def begun(call: list[str], until: Path) -> subprocess.Popen[str]:
+    """Start a command, and return when a file is there."""
+    process = subprocess.Popen([sys.executable, "-m", "scoremh", *call], stderr=subprocess.PIPE, text=True)
+    while not until.exists():
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.02)
+    return process
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_a_fit_and_resume_ends_with_the_same_bits(data: Path, tmp_path: Path) -> None:
+    options = [*BRIEF[2:], "--score-steps", "12000"]
+    call = ["fit", str(data), "--out", str(tmp_path / "run"), *options]
+    process = begun(call, tmp_path / "run" / "score.checkpoint")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert said.startswith("scoremh: stopped; nothing is lost. Go on: scoremh fit")
+    assert "Traceback" not in said
+    cli.main([*call, "--resume"])
+    cli.main(["fit", str(data), "--out", str(tmp_path / "other"), *options])
+    again, other = ScoreMH.load(tmp_path / "run"), ScoreMH.load(tmp_path / "other")
+    pd.testing.assert_frame_equal(again.sample(10), other.sample(10))
+    assert not list((tmp_path / "run").glob("*.checkpoint"))
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_a_sampling_and_resume_ends_with_the_same_bits(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = (run / "chains.nc").read_bytes()
+    call = ["sample", str(run), "--draws", "20000", "--trace", "2", "--quiet"]
+    process = begun(call, run / "sampling" / "annealing" / "stage-0002")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert "--resume" in said
+    assert (run / "chains.nc").read_bytes() == old
+    code, said = ended(call, capsys)
+    assert code == 2
+    assert "Add --resume to go on with it, or --overwrite" in said
+    cli.main([*call, "--resume"])
+    resumed = Chains.load(run / "chains.nc")
+    cli.main(call)
+    assert torch.equal(resumed.draws, Chains.load(run / "chains.nc").draws)
+
+
+@pytest.mark.slow
+def test_the_demo_ends_with_a_report_and_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"ROWS": 400, "DRAWS": 60, "STEPS": 10, "KEPT": 5, "TRAINING": (20, 20)}.items():
+        monkeypatch.setattr(demo, name, value)
+    cli.main(["demo", "--out", str(tmp_path / "demo")])
+    said = capsys.readouterr().out
+    assert "Score pCN" in said
+    assert said.rstrip().splitlines()[-1].startswith("look at")
+    assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert all(name in page for name in demo.SAMPLERS)
+    cli.main(["demo", "--out", str(tmp_path / "demo"), "--quiet"])  # an earlier one is replaced
+    cli.main(["report", str(tmp_path / "demo"), "--quiet"])
