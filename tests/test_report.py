@@ -502,6 +502,9 @@ def test_a_browser_draws_everything_and_asks_for_nothing(kind: str, browser: Any
             for number, x in enumerate([shown.data, *shown.samples.values()]):
                 assert page.locator(f"#drawing-{number} .point").count() == len(x)
             assert page.locator("#drawing-3 .heatmaplayer image").count() == 1
+        page.locator(".chart").first.hover()
+        offered = page.eval_on_selector_all(".modebar-btn", "all => all.map((one) => one.dataset.title)")
+        assert set(offered) == {"Download plot as a PNG", "Reset axes"}  # and no sharing with a server
         assert not one.said
         assert {url.split(":")[0] for url in one.asked} <= {"file", "data", "blob"}
         assert sum(url.startswith("file:") for url in one.asked) == 1  # the page itself
@@ -509,6 +512,7 @@ def test_a_browser_draws_everything_and_asks_for_nothing(kind: str, browser: Any
 
 def test_the_page_may_not_ask_for_anything(browser: Any, tmp_path: Path) -> None:
     with opened(browser, tmp_path, html(contents(2))) as one:
+        assert one.page.locator("meta[content*=\"form-action 'none'\"]").count() == 1
         attempt = "fetch('http://127.0.0.1:9/').then(() => 'asked', () => 'refused')"
         assert one.page.evaluate(attempt) == "refused"
         assert any("Content Security Policy" in text for text in one.said)
