@@ -50,7 +50,7 @@ table1: .venv/ready
 
 # A browser for the tests of report.html, tried once, where it may be installed; without one they are skipped.
 .venv/browser: | .venv/ready
-	@which chromium >/dev/null || { test `id -u` = 0 && apt-get -q update && \
+	@command -v chromium >/dev/null || { test `id -u` = 0 && apt-get -q update && \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends chromium; } >/dev/null 2>&1 </dev/null || true
 	@touch $@
 

@@ -25,6 +25,7 @@ from scoremh import (
     metropolis_hastings,
     networks,
     plots,
+    report,
     score_matching,
     targets,
     training,
@@ -37,6 +38,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 HEAVY = (
     "matplotlib",
     "plotly",
+    "jinja2",
     "arviz_stats",
     "arviz_base",
     "xarray",
@@ -140,6 +142,7 @@ def documented() -> Iterator[tuple[str, Any]]:
         mixture,
         networks,
         plots,
+        report,
         score_matching,
         scores,
         table1,

@@ -32,7 +32,7 @@ def histogram_movie(data: Tensor, draws: Tensor, name: str, ends: tuple[float, f
     curves = [curve(*shape, label, i) for i, (label, shape) in enumerate(shown.items())]
     top = 1.05 * max(float(heights.max()), float(shown["data"][1].max()))
     frames = {"labels": (moments + 1).tolist(), "y": packed(heights)}
-    return figure(curves, axis(name, ends), axis("density", (0, top)), showlegend=True), frames
+    return figure(curves, axis(name, ends), axis("density", (0.0, top)), showlegend=True), frames
 
 
 def traces(draws: Tensor, name: str, data: Tensor) -> Figure:
@@ -63,7 +63,7 @@ def acceptance_by_step(probabilities: Tensor) -> Figure:
     means = torch.stack([block.mean() for block in probabilities.split(step, 1)])
     line = {"type": "scatter", "mode": "lines", "x0": 1, "dx": step, "y": packed(means)}
     line |= {"line": {"color": "--series-0", "width": 1.6}, "hovertemplate": "draw %{x}: %{y:.3f}<extra></extra>"}
-    return figure([line], axis("draw"), axis("acceptance", (0, 1.02)))
+    return figure([line], axis("draw"), axis("acceptance", (0.0, 1.02)))
 
 
 def acceptance_by_place(points: Tensor, probabilities: Tensor, at: View) -> Figure:
@@ -83,4 +83,4 @@ def acceptance_along(values: Tensor, probabilities: Tensor, name: str, ends: tup
     mean = torch.histogram(values, edges, weight=probabilities).hist / count.where(count >= LEAST, torch.nan)
     line = {"type": "scatter", "mode": "lines+markers", "x": packed((edges[1:] + edges[:-1]) / 2), "y": packed(mean)}
     line |= {"line": {"color": "--series-0", "width": 1.6}, "hovertemplate": NEAR}
-    return figure([line], axis(name, ends), axis("acceptance", (0, 1.02)))
+    return figure([line], axis(name, ends), axis("acceptance", (0.0, 1.02)))

@@ -12,7 +12,7 @@ from scoremh.report.figures import Figure, axis, clip, figure, literal, packed, 
 POINTS = 1000  # shown of a sample
 CELLS = 40  # of a density, along an axis
 BINS = 40  # of a histogram
-LOOKS = 400  # shown along a curve
+LOOKS = 300  # shown along a curve
 NEAR = "%{x:.3g}, %{y:.3g}<extra></extra>"
 
 
@@ -61,7 +61,7 @@ def densities(clouds: Sequence[Tensor], at: View) -> list[Figure]:
 def histograms(clouds: Sequence[tuple[str, Tensor]], name: str, ends: tuple[float, float]) -> Figure:
     """Return the densities of numbers; the first of them, the data's, as an area."""
     curves = [curve(*histogram(x, ends), label, i) for i, (label, x) in enumerate(clouds)]
-    return figure(curves, axis(name, ends), axis("density", rangemode="tozero"), showlegend=True)
+    return figure(curves, axis(name, ends), axis("density", rangemode="tozero"), showlegend=True, hovermode="x")
 
 
 def losses(history: Mapping[str, Sequence[float]]) -> Figure:

@@ -40,6 +40,7 @@ def axis(title: str = "", limits: Sequence[float] | None = None, **more: Any) ->
         "gridcolor": "--line",
         "linecolor": "--line",
         "zeroline": False,
+        "ticks": "",
         "automargin": True,
         "nticks": 6,
         **({} if limits is None else {"range": list(limits)}),

@@ -17,8 +17,8 @@ from scoremh.report.contents import Contents
 from scoremh.report.figures import clip
 from scoremh.report.panels import Panel, Section
 
-HISTORIES, LINES, METRICS = 6, 60, 24  # shown at most; the file has to stay below 6 MB whatever it is given
-TEXT = 1000  # characters of a text
+HISTORIES, LINES, METRICS = 6, 40, 24  # shown at most; the file has to stay below 6 MB whatever it is given
+TEXT = 500  # characters of a text
 
 
 def html(contents: Contents) -> str:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from scoremh.report.choice import few, finite, spaced
 
 SIDE = 32  # pixels of an image along its longer side; larger ones are averaged down
-GRIDS, FRAMES = 300_000, 250_000  # bytes for all grids that stand side by side, and for those of a slider
+GRIDS, FRAMES = 240_000, 200_000  # bytes for all grids that stand side by side, and for those of a slider
 MOST = 6  # images along the side of a grid
 GAP = 128  # the shade that is transparent; images take the next darker one for it
 DRAWS = 60  # that a slider goes through

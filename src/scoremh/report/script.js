@@ -8,7 +8,8 @@
     displaylogo: false,
     displayModeBar: touch ? false : "hover",
     responsive: true,
-    modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+    modeBarButtons: [["toImage", "resetScale2d"]], // one of the usual ones sends the data to plotly's servers
+    plotlyServerURL: "",
   };
 
   // A value of a figure with the page's colours put in; other texts may be a user's and stay as they are.
