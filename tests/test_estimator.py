@@ -268,7 +268,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no chain": ({"chain_steps": 0}, "chain_steps of at least 1, got 0"),
     "all held out": ({"validation_fraction": 1.0}, "validation_fraction between 0 and 1, got 1.0"),
-    "no training": ({"score_steps": 0}, "steps of at least 1, got 0"),
+    "no training": ({"score_steps": 0}, "score_steps of at least 1, got 0"),
+    "no annealing": ({"annealing_steps": 0}, "annealing_steps of at least 1, got 0"),
 }
 
 

@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError
 from scoremh import DivergenceError, TuningError, __version__
 from scoremh.cli.demo import demo
 from scoremh.cli.doctor import doctor
-from scoremh.cli.output import CODES, FAILED, STOPPED, WRONG
+from scoremh.cli.output import CODES, FAILED, STOPPED, TYPED, WRONG, Stopped
 from scoremh.cli.papers import reproduce
 from scoremh.cli.runs import evaluate, fit, report, sample
 
@@ -35,12 +35,13 @@ def main(tokens: Sequence[str] | None = None) -> None:
         tokens: What was typed; that of the process if None.
     """
     tokens = sys.argv[1:] if tokens is None else tokens
+    TYPED.set(tokens)
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # threads within small matrices cost more than they give
     try:
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
-    except KeyboardInterrupt as stop:
-        _end(STOPPED, str(stop) or "stopped.", tokens)
+    except Stopped as stop:
+        _end(STOPPED, str(stop), tokens)
     except ASKED as error:
         _end(WRONG, str(error), tokens)
     except BROKE as error:

@@ -2,9 +2,9 @@
 
 import json
 import shlex
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ CODES = f"""Exit codes: 0 done; {FAILED} failed on the way (a training that runs
 something that cannot be (an option, a file, a value); {STOPPED} stopped by Ctrl-C."""
 
 
-class Stopped(KeyboardInterrupt):
+class Stopped(Exception):  # noqa: N818  # nothing went wrong
     """Ctrl-C, with a word on how to go on."""
 
 
@@ -52,9 +52,12 @@ class Output:
         self.say(text)
 
 
+TYPED: ContextVar[Sequence[str]] = ContextVar("typed", default=())
+
+
 def command() -> str:
     """Return what was typed."""
-    return shlex.join(["scoremh", *sys.argv[1:]])
+    return shlex.join(["scoremh", *TYPED.get()])
 
 
 @contextmanager

@@ -68,6 +68,7 @@ def fit(
         verbose=output.talks,
         random_state=seed,
     )
+    model.check_parameters()
     asked = {"parameters": files.parameters(model), "rows": len(x), "event": list(x.shape[1:])}
     asked["data_hash"] = fingerprint(x)
     folder = _begun(out, asked, {"command": command(), "data": str(data)}, resume=resume, overwrite=overwrite)
@@ -99,6 +100,8 @@ def _begun(out: Path, asked: dict[str, Any], told: dict[str, Any], *, resume: bo
 
 def cleared(out: Path) -> None:
     """Remove a run, and nothing else, from a folder."""
+    if not (out / CONFIG).exists():
+        return
     for name in (CONFIG, files.SCORE, files.ACCEPTANCE, files.HELD_OUT, CHAINS, METRICS, REPORT, *CHECKPOINTS):
         (out / name).unlink(missing_ok=True)
     shutil.rmtree(out / SAMPLING, ignore_errors=True)

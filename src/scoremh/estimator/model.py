@@ -115,7 +115,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             checkpoint: A folder to write to as the training goes on. The same call with the same folder and
                 `random_state` goes on from there.
         """
-        self._check_parameters()
+        self.check_parameters()
         rows: NDArray[Any] = validate_data(self, X, dtype=FLOAT_DTYPES, ensure_min_samples=2)
         places = {name: checkpoint and Path(checkpoint) / f"{name}.checkpoint" for name in ("score", "acceptance")}
         for_split, for_score, for_start, for_step, for_acceptance, for_check = _generators(self.random_state, 6)
@@ -155,6 +155,20 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         found = diagnose(self.sampler, chains, seen, self._names, generator=for_check)
         self.diagnosis_ = replace(found, warnings=(*[DEPENDENT] * dependent, *found.warnings))
         return self
+
+    def check_parameters(self) -> None:
+        """Refuse parameters that make no sense; `fit` does so first."""
+        _checks.one_of(self.proposal, get_args(ProposalName), "proposal")
+        _checks.one_of(self.acceptance, get_args(AcceptanceName), "acceptance")
+        for name in ("score_steps", "acceptance_steps", "annealing_steps", "chain_steps"):
+            _checks.count(getattr(self, name), name)
+        _checks.positive(self.noise, "noise")
+        if self.acceptance == "always" and self.proposal != "mala":
+            got, fix = f"{self.proposal!r}, which would walk away", 'Use "simpson" with it.'
+            raise ValueError(_checks.message('proposal="mala" with acceptance="always", ULA', got, fix))
+        if not 0 < self.validation_fraction < 1:
+            fix = "A fit cannot be judged on what it has seen: 0.1 is a good share."
+            raise ValueError(_checks.message("validation_fraction between 0 and 1", self.validation_fraction, fix))
 
     def sample(self, n_samples: int = 1, *, random_state: Seed = None) -> Any:
         """Draw rows, each the end of a chain of its own that began as noise.
@@ -254,18 +268,6 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             _checks.one_of(transform, ("default", "pandas"), "transform")
             self._sklearn_output_config = {"transform": transform}  # scikit-learn's name for it: clones keep it
         return self
-
-    def _check_parameters(self) -> None:
-        _checks.one_of(self.proposal, get_args(ProposalName), "proposal")
-        _checks.one_of(self.acceptance, get_args(AcceptanceName), "acceptance")
-        _checks.count(self.chain_steps, "chain_steps")
-        _checks.positive(self.noise, "noise")
-        if self.acceptance == "always" and self.proposal != "mala":
-            got, fix = f"{self.proposal!r}, which would walk away", 'Use "simpson" with it.'
-            raise ValueError(_checks.message('proposal="mala" with acceptance="always", ULA', got, fix))
-        if not 0 < self.validation_fraction < 1:
-            fix = "A fit cannot be judged on what it has seen: 0.1 is a good share."
-            raise ValueError(_checks.message("validation_fraction between 0 and 1", self.validation_fraction, fix))
 
     @property
     def sampler(self) -> Sampler:
