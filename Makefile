@@ -9,7 +9,7 @@ TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 .PHONY: demo test quick lint format bench scores acceptance table1 constraints clean
 
 demo: .venv/ready
-	$(BIN)/scoremh reproduce mixture
+	$(BIN)/scoremh demo
 
 test: lint .venv/browser
 	$(TEST) -n 2

@@ -233,5 +233,8 @@ def test_the_page_is_that_of_the_results() -> None:
     found = json.loads((DOCS / "results" / "table1.json").read_text())
     page = (DOCS / "reproduction.md").read_text()
     assert _cells.fill(page, page_of.sections(found)) == page
+    readme = (DOCS.parent / "README.md").read_text()
+    assert _cells.fill(readme, {"table1": page_of.brief(found)}) == readme
+    assert table1.MARK in readme
     for picture in DOCS.glob("table1_*.png"):
         assert picture.stat().st_size < 200_000

@@ -22,6 +22,7 @@ SAMPLERS: dict[str, tuple[ProposalName, AcceptanceName]] = {
     "ULA": ("mala", "always"),
 }
 ROWS, DRAWS, STEPS, KEPT = 5000, 1000, 300, 50
+DOTS = 700  # points of a panel
 TRAINING = (4000, 3000)  # steps of the score's and of the acceptance's
 
 
@@ -87,7 +88,8 @@ def _picture(samples: dict[str, Tensor], fresh: Tensor, found: dict[str, Any], p
     floor = found["floors"]["w1"][0]
     captions = [f"W1 {found['samplers'][name]['w1'] / floor:.2f} of the floor" for name in samples]
     title = "Two moons, learned from samples, drawn by chains from noise"
-    plots.scatter_panels({"fresh points": fresh, **samples}, path, captions=["", *captions], title=title)
+    panels = {name: points[:DOTS] for name, points in {"fresh points": fresh, **samples}.items()}
+    plots.scatter_panels(panels, path, captions=["", *captions], title=title)
 
 
 def _learned(found: dict[str, Any]) -> str:

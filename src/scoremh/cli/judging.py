@@ -133,7 +133,7 @@ def contents(
         "command": config.get("command") or "ScoreMH(...).fit(...), in Python",
         "data": f"{config.get('data', 'rows in memory')}, {config.get('rows', '?')} rows of {len(columns)} columns",
         "sampler": f"{own}, step {model.step_size_:.3g}, {model.chain_steps} steps after the annealing",
-        "chains": str(chains),
+        "chains": _words(chains),
         "what the fit found": str(model.diagnose()).splitlines()[0],
         "versions": ", ".join(f"{name} {version}" for name, version in config["versions"].items()),
     }
@@ -153,6 +153,12 @@ def contents(
         floors={} if found is None else {name: (floor[0], floor[1]) for name, floor in found["floors"].items()},
         warnings=said,
     )
+
+
+def _words(chains: Chains) -> str:
+    n, kept = chains.draws.shape[:2]
+    calls = f", {chains.score_calls / chains.moves:.3g} score calls per accepted move" if chains.moves else ""
+    return f"{n:,}, {kept} draws of each kept; acceptance {chains.acceptance_rate:.3f}{calls}"
 
 
 def name_of(model: ScoreMH) -> str:

@@ -91,8 +91,8 @@ def _warnings(found: Diagnosis, column: str, held: int) -> list[str]:
     said = []
     if not found.r_hat <= R_HAT:  # NaN too
         said.append(
-            f"R-hat {found.r_hat:.3g} on {column}: the chains have not mixed; how often each region is drawn was "
-            "decided by the annealing and not by the accept step. Raise chain_steps, or compare with held-out rows."
+            f"R-hat {found.r_hat:.3g} on {column}: the chains have not mixed; how often each region is drawn still "
+            "depends on where the annealing left them. Raise chain_steps, or noise."
         )
     if found.p_value is None:
         said.append(f"Only {held} rows were held out: whether draws are like the data was not tested. Bring more rows.")

@@ -100,6 +100,20 @@ def sections(found: Mapping[str, Any]) -> dict[str, str]:
     return parts | {"verdict": _verdict(found, cells), "settings": settings}
 
 
+def brief(found: Mapping[str, Any]) -> str:
+    """Return W1 of the paper's rows and of the best of ours, for the README."""
+    cells = table(found)
+    rows = [["dataset", *(METHODS[m].words for m in PAPER_METHODS), "best of all rows", "floor"]]
+    for name, title in TITLES.items():
+        there = {method: cells[name, method, "w1"] for method in METHODS if (name, method, "w1") in cells}
+        if not there:
+            continue
+        best = min((method for method in there if method not in OUTSIDERS), key=lambda method: there[method].mean)
+        paper = [f"{there[m]} ({there[m].paper:g})" if m in there else "" for m in PAPER_METHODS]
+        rows.append([title, *paper, f"{there[best]}, {METHODS[best].words}", number(there[best].floor)])
+    return markdown(rows)
+
+
 def _dataset(found: Mapping[str, Any], cells: Mapping[Key, Cell], name: str, samples: int) -> str:
     columns = [f"{metric} {what}" for metric in ("W1", "W2", "MMD") for what in ("ours", "paper", "floor", "ratio")]
     first, second = [["method", *columns]], [["method", "exact W1", "ratio", "exact W2", "ratio", *COUNTED.values()]]

@@ -70,6 +70,7 @@ PAPER: dict[str, dict[str, tuple[float, float, float]]] = {
         "score_pcn": (14.167, 113.824, 6.903),
     },
 }
+MARK = "<!-- table1 -->"  # where the README has its table
 VERSIONS = ("scoremh", "torch", "numpy", "scipy", "scikit-learn", "pot", "zuko")
 WORDS = {
     "score": ("dataset", "seed"),
@@ -121,7 +122,7 @@ def _mean(floors: Sequence[Mapping[str, Any] | None], metric: str) -> float | No
 
 
 def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None = None, as_is: bool = False) -> None:
-    """Compute what is missing, and write the page, its pictures and `results/table1.json`.
+    """Compute what is missing, and write the page, its pictures, `results/table1.json` and the README's table.
 
     Args:
         preset: A name in `PRESETS`.
@@ -150,4 +151,7 @@ def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None
     with replacing(path) as partial:
         partial.write_text(json.dumps(found, indent=1) + "\n")
     fill_in(docs / "reproduction.md", page.sections(found))
+    readme = docs.parent / "README.md"
+    if readme.exists() and MARK in readme.read_text():
+        fill_in(readme, {"table1": page.brief(found)})
     page.pictures(found, folder, docs)
