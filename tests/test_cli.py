@@ -166,7 +166,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "a reference of other columns": ("evaluate RUN --reference OTHER", "the columns width, height, got a, b"),
     "a folder for rows that is not there": ("sample RUN --csv NEW/x.csv", "a folder for the csv file"),
     "a folder that takes no files": ("fit DATA --out LOCKED/run", "to take files, got"),
-    "a step that makes no sense": ("fit DATA --out NEW --noise -1", "noise to be finite and above 0, got -1.0"),
+    "a step that makes no sense": ("fit DATA --out NEW --noise -1", "noise between 0.02 and 5.0, got -1.0"),
     "an unknown experiment": ("reproduce tabel1", "an experiment, one of"),
 }
 

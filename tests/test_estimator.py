@@ -226,7 +226,8 @@ def test_a_damaged_file_is_refused_by_name(small: ScoreMH, tmp_path: Path, name:
     if damage == "remove":
         path.unlink()
     else:
-        path.write_bytes(raw[: len(raw) // 2] + (b"" if damage == "cut" else b"\x00" + raw[len(raw) // 2 + 1 :]))
+        middle = len(raw) // 2
+        path.write_bytes(raw[:middle] + (b"" if damage == "cut" else bytes([raw[middle] ^ 255]) + raw[middle + 1 :]))
     with pytest.raises((ValueError, FileNotFoundError), match=name):
         ScoreMH.load(tmp_path / "run")
 
@@ -269,6 +270,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no chain": ({"chain_steps": 0}, "chain_steps of at least 1, got 0"),
     "all held out": ({"validation_fraction": 1.0}, "validation_fraction between 0 and 1, got 1.0"),
     "no training": ({"score_steps": 0}, "score_steps of at least 1, got 0"),
+    "noise that the score does not know": ({"noise": 9.0}, "noise between 0.02 and 5.0, got 9.0"),
     "no annealing": ({"annealing_steps": 0}, "annealing_steps of at least 1, got 0"),
 }
 

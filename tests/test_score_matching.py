@@ -64,6 +64,7 @@ class Levelled(nn.Module):
         return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
 def test_a_linear_score_learns_the_precision_matrix(loss: Loss) -> None:
     """The minimiser over s(x) = A x + b is known: A = -(C + std^2 I)^-1 and b = -A m, with the samples' moments."""

@@ -221,7 +221,7 @@ def test_ctrl_c_stops_at_once_and_keeps_what_is_done(tmp_path: Path) -> None:
         assert process.poll() is None
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=100)
     assert process.returncode == 130
     kept = f"What was finished is in {tmp_path}; the same command goes on from there."
     assert errors.decode() == f"scoremh: stopped; nothing is lost. {kept}\n"

@@ -24,7 +24,7 @@ from scoremh.estimator import files
 from scoremh.estimator.diagnosis import Diagnosis, diagnose
 from scoremh.estimator.sampler import AcceptanceName, ProposalName, Sampler
 from scoremh.networks.wrappers import WHITENED
-from scoremh.score_matching import ScoreFit, fit_score, implicit_losses
+from scoremh.score_matching import MultilevelDenoising, ScoreFit, fit_score, implicit_losses
 from scoremh.training import Recipe
 
 HELD = 2000  # rows held out at most
@@ -76,7 +76,8 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
     Example:
         >>> from scoremh import ScoreMH, datasets
         >>> X = datasets.moons(500).numpy()
-        >>> model = ScoreMH(score_steps=50, acceptance_steps=50, verbose=False, random_state=0).fit(X)
+        >>> brief = {"score_steps": 20, "acceptance_steps": 20, "annealing_steps": 1, "chain_steps": 20}
+        >>> model = ScoreMH(**brief, verbose=False, random_state=0).fit(X)  # without these for a good fit
         >>> model.sample(10).shape
         (10, 2)
     """
@@ -162,7 +163,10 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         _checks.one_of(self.acceptance, get_args(AcceptanceName), "acceptance")
         for name in ("score_steps", "acceptance_steps", "annealing_steps", "chain_steps"):
             _checks.count(getattr(self, name), name)
-        _checks.positive(self.noise, "noise")
+        low, high = MultilevelDenoising().low, MultilevelDenoising().high  # what the score learns
+        if not low <= self.noise <= high:
+            fix = "0.3 is good where modes are some spreads apart."
+            raise ValueError(_checks.message(f"noise between {low} and {high}", self.noise, fix))
         if self.acceptance == "always" and self.proposal != "mala":
             got, fix = f"{self.proposal!r}, which would walk away", 'Use "simpson" with it.'
             raise ValueError(_checks.message('proposal="mala" with acceptance="always", ULA', got, fix))

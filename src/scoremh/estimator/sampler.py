@@ -20,14 +20,15 @@ from scoremh.kernel import metropolis_hastings
 from scoremh.networks import Standardized
 from scoremh.proposals import MALA, PCN, RandomWalk
 from scoremh.sampling import sample
-from scoremh.score_matching import ScoreFit
+from scoremh.score_matching import MultilevelDenoising, ScoreFit
 from scoremh.tuning import tune
 from scoremh.types import Acceptance, Kernel, Proposal, Target
 
 ProposalName = Literal["mala", "rw", "pcn"]
 AcceptanceName = Literal["potential", "antisymmetric", "free", "simpson", "adaptive", "always"]
-HIGH, LEVELS, RATIO = 5.0, 15, 0.5  # of the annealing: most noise, levels, step over noise squared
-DOWN, LEAST = 8, 0.02  # of the flow: levels, and the noise that is taken away in one stroke
+HIGH = MultilevelDenoising().high
+LEVELS, RATIO = 15, 0.5  # of the annealing: levels, step over noise squared
+DOWN, LEAST = 8, MultilevelDenoising().low  # of the flow: levels, and the noise that is taken away in one stroke
 AT_ONCE = 10_000  # draws that are carried down in one piece
 
 
@@ -173,7 +174,7 @@ class Sampler:
             progress=progress,
             store=store,
         )
-        down = [*annealing.geometric(self.noise, min(LEAST, self.noise), DOWN), 0.0]
+        down = [*annealing.geometric(self.noise, LEAST, DOWN), 0.0]
         ends = [
             annealing.flow(self.score.at, down, part, covariance=self._covariance)
             for part in chains.draws.flatten(0, 1).split(AT_ONCE)
