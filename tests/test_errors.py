@@ -1,5 +1,6 @@
 """Errors a user meets: what was expected, what came, what to do. One test each."""
 
+import json
 import subprocess
 import sys
 import textwrap
