@@ -1,9 +1,12 @@
 """The command line, on one run folder: what it writes, what it says, and what it refuses."""
 
+import dataclasses
 import importlib
 import json
 import os
+import re
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -124,6 +127,7 @@ def test_quiet_says_nothing_and_json_nothing_else(
 
 def test_rows_as_csv_and_another_reference(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["sample", str(run), "--draws", "30", "--csv", str(tmp_path / "drawn.csv"), "--quiet"])
+    assert not (run / "metrics.json").exists()  # they were of other draws
     frame = pd.read_csv(tmp_path / "drawn.csv")
     assert list(frame.columns) == ["width", "height"]
     np.testing.assert_allclose(frame.to_numpy(), Chains.load(run / "chains.nc").last.numpy(), rtol=1e-6)
@@ -131,6 +135,7 @@ def test_rows_as_csv_and_another_reference(run: Path, tmp_path: Path, capsys: py
     cli.main(["evaluate", str(run), "--reference", str(reference), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (found["points"], found["reference"]) == (30, str(reference))
+    assert not (run / "report.html").exists()  # it had other numbers
     again = json.loads((run / "metrics.json").read_text())
     assert again == found
 
@@ -150,7 +155,12 @@ WRONG: dict[str, tuple[str, str]] = {
     "an unknown command": ("smaple RUN", 'Did you mean "sample"?'),
     "an unknown option": ("sample RUN --darws 10", "Unknown option: --darws. Did you mean --draws?"),
     "an unknown choice": ("fit DATA --out NEW --proposal mla", 'Did you mean "mala"?'),
-    "no number": ("sample RUN --draws many", 'unable to convert "many" into int'),
+    "half a step": ("sample RUN --draws 1.5", "expected a whole number, got '1.5'"),
+    "a seed below 0": ("fit DATA --out NEW --seed -1", "seed of at least 0, got -1"),
+    "too few rows": ("fit FEW --out NEW", "minimum of 10 is required"),
+    "a name twice": ("fit TWICE --out NEW", "'a' more than once"),
+    "another run where the demo would be": ("demo --out RUN", "got one with another run"),
+    "no number": ("sample RUN --draws many", "expected a whole number, got 'many'"),
     "a missing file": ("fit nothing.csv --out NEW", "nothing.csv to be a file, got none there"),
     "a missing run": ("sample NEW", "to be the folder of a run, got no such folder"),
     "a folder without a run": ("report EMPTY", "to be the folder of a run, got no config.json there"),
@@ -160,11 +170,11 @@ WRONG: dict[str, tuple[str, str]] = {
     "a finished fit to resume": ("fit DATA --out RUN --resume", "an interrupted fit in"),
     "a fit to resume that is not there": ("fit DATA --out NEW --resume", "got no such folder"),
     "a sampling to resume that is not there": ("sample RUN --resume", "got none. Leave --resume out."),
-    "no draws": ("sample RUN --draws 0", "the number of chains of at least 1, got 0"),
-    "more trace than steps": ("sample RUN --trace 7", "draws of at most chain_steps, 6, got 7"),
+    "no draws": ("sample RUN --draws 0", "draws of at least 1, got 0"),
+    "more trace than steps": ("sample RUN --trace 7", "a trace of 1 to 6 steps, those of a chain, got 7"),
     "a reference of another shape": ("evaluate RUN --reference WIDE", "rows of shape (2,), got (3,)"),
     "a reference of other columns": ("evaluate RUN --reference OTHER", "the columns width, height, got a, b"),
-    "a folder for rows that is not there": ("sample RUN --csv NEW/x.csv", "a folder for the csv file"),
+    "a folder for rows that is not there": ("sample RUN --csv NEW/x.csv", "a file to write rows to"),
     "a folder that takes no files": ("fit DATA --out LOCKED/run", "to take files, got"),
     "a step that makes no sense": ("fit DATA --out NEW --noise -1", "noise between 0.02 and 5.0, got -1.0"),
     "an unknown experiment": ("reproduce tabel1", "an experiment, one of"),
@@ -179,12 +189,15 @@ def test_wrong_input_is_one_line_and_loses_nothing(
     (tmp_path / "text.csv").write_text("width,height\n1,2\n3,4\n5,tall\n")
     (tmp_path / "wide.csv").write_text("a,b,c\n1,2,3\n4,5,7\n")
     (tmp_path / "other.csv").write_text("a,b\n1,2\n3,5\n")
+    (tmp_path / "few.csv").write_text("a,b\n1,2\n3,5\n")
+    (tmp_path / "twice.csv").write_text("a,a\n1,2\n3,5\n")
     (tmp_path / "empty").mkdir()
     locked = Path("/sys") if os.geteuid() == 0 else tmp_path / "locked"  # root may write to any ordinary folder
     if os.geteuid() != 0:
         locked.mkdir(mode=0o500)
     places = {"RUN": run, "DATA": data, "NEW": tmp_path / "new", "EMPTY": tmp_path / "empty", "LOCKED": locked}
     places |= {"TEXT": tmp_path / "text.csv", "WIDE": tmp_path / "wide.csv", "OTHER": tmp_path / "other.csv"}
+    places |= {"FEW": tmp_path / "few.csv", "TWICE": tmp_path / "twice.csv"}
     for name, place in places.items():
         words = words.replace(name, str(place))
     before = {path.name: path.read_bytes() for path in run.iterdir()}
@@ -241,6 +254,53 @@ def test_a_write_that_is_killed_leaves_the_old_file_or_the_new_one(run: Path, mo
     assert Folder.open(run).get("metrics.json").read_text() == "new"
 
 
+def test_two_commands_on_one_run_keep_what_the_other_wrote(run: Path) -> None:
+    first, second = Folder.open(run), Folder.open(run)
+    first.put("chains.nc", lambda path: path.write_text("new"))
+    second.put("metrics.json", lambda path: path.write_text("{}"))
+    now = Folder.open(run)
+    assert now.get("chains.nc").read_text() == "new"
+    assert now.get("metrics.json").read_text() == "{}"
+
+
+def test_the_report_warns_of_the_chains_it_shows(run: Path) -> None:
+    folder = Folder.open(run)
+    chains = Chains.load(folder.get("chains.nc"))
+    stuck = chains.draws[:, :1].expand(-1, 6, -1) + 1e-3 * torch.randn(60, 6, 2)
+    folder.put("chains.nc", dataclasses.replace(chains, draws=stuck).save)
+    cli.main(["report", str(run), "--quiet"])
+    assert re.search(r"R-hat \d{2,}.* on (width|height)", (run / "report.html").read_text())
+
+
+def test_what_cannot_be_learned_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).normal(size=(50, 1))
+    np.savez(tmp_path / "x.npz", good=x, flat=np.ones((50, 1)) * np.r_[np.zeros(49), 1e-300][:, None])
+    call = ["fit", str(tmp_path / "x.npz"), "--out", str(tmp_path / "run"), *BRIEF]
+    assert ended([*call, "--key", "flat"], capsys)[0] == 2
+    assert not (tmp_path / "run").exists()
+    cli.main([*call, "--key", "good"])
+    assert (tmp_path / "run" / "score.safetensors").exists()
+
+
+def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_table(tmp_path / "data.csv")
+    write_table(tmp_path / "test.csv", 100, seed=9)
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    lines = [shlex.split(line, comments=True) for line in re.findall(r"^scoremh (.*)$", text, re.MULTILINE)]
+    assert {words[0] for words in lines} == {"fit", "sample", "evaluate", "report", "doctor", "reproduce"}
+    for words in lines:
+        if words[0] == "reproduce" and "--list" not in words:  # hours: only whether it is understood
+            cli.app.parse_args(words, exit_on_error=False, print_error=False)
+        else:
+            cli.main([*words, *(BRIEF if words[0] == "fit" else ["--quiet"])])
+    assert (tmp_path / "run" / "report.html").exists()
+    made = re.findall(r"^make (\w+)", text, re.MULTILINE)
+    rules = (Path(__file__).parent.parent / "Makefile").read_text()
+    assert made
+    assert all(f"\n{name}:" in rules for name in made)
+
+
 def limited(size: int) -> Any:
     """Return what makes a process's files no larger than this, as on a full disk."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
@@ -286,7 +346,7 @@ def test_ctrl_c_stops_a_fit_and_resume_ends_with_the_same_bits(data: Path, tmp_p
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 130
-    assert said.startswith("scoremh: stopped; nothing is lost. Go on: scoremh fit")
+    assert said.startswith("scoremh: stopped. Nothing is lost. Go on: scoremh fit")
     assert "Traceback" not in said
     cli.main([*call, "--resume"])
     cli.main(["fit", str(data), "--out", str(tmp_path / "other"), *options])

@@ -447,10 +447,10 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "text without header.csv": (b"1,2\n3,cat\n", "got 'cat' in line 2, column 1. Remove such columns, or encode them"),
     "half a header.csv": (b"x,1\n1,2\n3,4\n", "got 'x' in line 1, column 0"),
     "dates.csv": (b"t\n2024_01\n2024_02\n", "got '2024_01' in line 2, column 't'"),
-    "missing.csv": (b"x,y\n1,2\n3,\n,4\n", "got 2 others, the first nan in line 3, column 'y'"),
+    "missing.csv": (b"x,y\n1,2\n3,\n,4\n", "got 2 that are not, the first nan in line 3, column 'y'"),
     "inf.csv": (
         b"1,2\n3,-inf\n",
-        "finite float32 numbers, got 1 others, the first -inf in line 2, column 1",
+        "finite float32 numbers, got 1 that are not, the first -inf in line 2, column 1",
     ),
     "short.csv": (b"x,y\n1,2\n3\n", "to have 2 values in every row, got 1 in line 3"),
     "long.csv": (b"1,2\n\n3,4,5\n", "to have 2 values in every row, got 3 in line 3"),
@@ -474,7 +474,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "nan.npy": (npy(np.array([1.0, np.nan])), "the first nan in row 1, column 0. Remove or fill in those rows"),
     "nan image.npy": (
         npy(np.full((2, 1, 2, 2), np.inf)),
-        "got 8 others, the first inf in row 0, column 0, 0, 0",
+        "got 8 that are not, the first inf in row 0, column 0, 0, 0",
     ),
     "large.npy": (npy(np.array([1.0, 1e300])), "the first 1e+300 in row 1, column 0. Pass dtype=torch.float64"),
     "close.npy": (npy(np.array([1.0, 1 + 1e-12])), "got 1 that never change: 0. Remove them"),

@@ -22,7 +22,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from scoremh import Learned, ScoreMH, metrics, metropolis_hastings, sample, targets
+from scoremh import Learned, ScoreMH, metrics, metropolis_hastings, networks, sample, targets
 from scoremh.estimator.sampler import AcceptanceName, ProposalName
 
 SMALL: dict[str, Any] = {
@@ -70,7 +70,7 @@ def test_draws_are_like_rows_it_has_not_seen(trained: ScoreMH) -> None:
     drawn = torch.from_numpy(trained.sample(1000)).float()
     assert metrics.two_sample_test(drawn, fresh, generator=torch.Generator().manual_seed(3)).p_value > 0.001
     assert abs(float((drawn[:, 0] > 0).float().mean()) - 0.7) < 0.06  # four standard errors
-    start = trained.sampler.start(1000, torch.Generator().manual_seed(4))
+    start = trained.sampler_.start(1000, torch.Generator().manual_seed(4))
     assert metrics.two_sample_test(start, fresh, generator=torch.Generator().manual_seed(3)).p_value == 0.001
 
 
@@ -91,6 +91,7 @@ def test_diagnosis_has_every_number_and_finds_the_fit_good(trained: ScoreMH) -> 
     assert found.balance_residual < 0.5
     assert found.conservativity is not None
     assert found.held_out_loss == pytest.approx(-trained.score(trained.held_out_), rel=1e-5)
+    assert found.ess is not None
     assert found.ess > 100
     assert "acceptance rate" in str(found)
 
@@ -185,6 +186,40 @@ def test_columns_that_follow_from_others_are_said() -> None:
     assert np.isfinite(found.sample(5)).all()
 
 
+def test_parameters_set_after_a_fit_do_not_change_what_was_learned(small: ScoreMH) -> None:
+    changed = copy.deepcopy(small).set_params(noise=0.9, proposal="rw", acceptance="simpson")
+    pd.testing.assert_frame_equal(changed.sample(5), small.sample(5))
+    np.testing.assert_array_equal(changed.score_samples(FRAME), small.score_samples(FRAME))
+
+
+def test_numbers_of_numpy_and_few_rows_are_fine() -> None:
+    counts = {name: np.int64(SMALL[name]) for name in ("score_steps", "acceptance_steps", "chain_steps")}
+    model = ScoreMH(**SMALL).set_params(**counts, noise=np.float32(0.3)).fit(X[:10])
+    assert model.sample(2).shape == (2, 2)
+    assert np.isfinite(model.score(X[:10]))  # one row was held out: it has no spread
+
+
+def test_chains_too_short_for_r_hat_say_so(tmp_path: Path) -> None:
+    model = ScoreMH(**SMALL | {"chain_steps": 1}).fit(X)
+    assert model.diagnose().r_hat is None
+    assert "R-hat needs chains of four draws" in str(model.diagnose())
+    model.save(tmp_path / "run")
+    assert ScoreMH.load(tmp_path / "run").diagnose() == model.diagnose()
+
+
+def test_every_score_call_is_counted(small: ScoreMH, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    forward = networks.NoiseConditionalMLP.forward
+
+    def counting(self: Any, x: torch.Tensor, sigma: Any) -> torch.Tensor:
+        asked.append(len(x))
+        return forward(self, x, sigma)
+
+    monkeypatch.setattr(networks.NoiseConditionalMLP, "forward", counting)
+    chains = small.sample_chains(30, draws=4)
+    assert chains.score_calls == pytest.approx(sum(asked), rel=0.02)  # a kernel may look at a point once to check it
+
+
 def test_chains_start_from_noise_and_end_in_the_sample(small: ScoreMH) -> None:
     chains = small.sample_chains(30, draws=4)
     assert chains.draws.shape == (30, 4, 2)
@@ -194,7 +229,7 @@ def test_chains_start_from_noise_and_end_in_the_sample(small: ScoreMH) -> None:
 
 def test_a_fitted_score_is_a_target(small: ScoreMH) -> None:
     assert small.acceptance_ is not None
-    kernel = metropolis_hastings(small.score_, small.sampler.proposed(0.1), Learned(small.acceptance_))
+    kernel = metropolis_hastings(small.score_, small.sampler_.proposed(0.1), Learned(small.acceptance_))
     assert sample(kernel, torch.zeros(3, 2), draws=2).draws.shape == (3, 2, 2)
 
 
@@ -286,7 +321,7 @@ def test_refused_before_and_after_fitting(small: ScoreMH) -> None:
     for call in ("sample", "diagnose", "sample_chains"):
         with pytest.raises(NotFittedError):
             getattr(ScoreMH(), call)(*[3] * (call == "sample_chains"))
-    with pytest.raises(ValueError, match="the number of chains of at least 1, got 0"):
+    with pytest.raises(ValueError, match="n_samples of at least 1, got 0"):
         small.sample(0)
     with pytest.raises(ValueError, match="draws of at most chain_steps, 8, got 9"):
         small.sample_chains(3, draws=9)

@@ -95,7 +95,7 @@ def figures(page: str) -> list[dict[str, Any]]:
 
 
 def numbers(code: dict[str, str]) -> Any:
-    x = np.frombuffer(b64decode(code["bdata"]), "<f4")
+    x = np.frombuffer(b64decode(code["bdata"]), f"<{code['dtype']}")
     return x.reshape([int(size) for size in code["shape"].split(",")]) if "shape" in code else x
 
 

@@ -224,7 +224,7 @@ def test_ctrl_c_stops_at_once_and_keeps_what_is_done(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=100)
     assert process.returncode == 130
     kept = f"What was finished is in {tmp_path}; the same command goes on from there."
-    assert errors.decode() == f"scoremh: stopped; nothing is lost. {kept}\n"
+    assert errors.decode() == f"scoremh: stopped. {kept}\n"
     assert 3 <= len(_cells.known(cells)) < 100
 
 

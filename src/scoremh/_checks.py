@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -54,11 +55,11 @@ def positive(value: float, name: str) -> None:
         )
 
 
-def count(value: int, name: str, *, at_least: int = 1) -> None:
+def count(value: int | Integral, name: str, *, at_least: int = 1) -> None:
     """Refuse anything but a whole number of at least `at_least`."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(message(f"{name} to be an int", describe(value), f"Pass a whole number as {name}."))
-    if value < at_least:
+    if int(value) < at_least:
         raise ValueError(message(f"{name} of at least {at_least}", value, f"Pass a larger {name}."))
 
 

@@ -1,7 +1,7 @@
 """A run's folder: what `config.json` says of it, and files whose contents it vouches for.
 
-`config.json` holds a hash of every file. A file is written beside its place, its hash is noted, and only then it takes
-its place: a write that is killed leaves the old file or the new one, and either is known.
+`config.json` holds a hash of every file, and of itself. A file is written beside its place, its hash is noted, and only
+then it takes its place: a write that is killed leaves the old file or the new one, and either is known.
 """
 
 import hashlib
@@ -53,20 +53,27 @@ class Folder:
             got = f"no {CONFIG} there" if path.is_dir() else "no such folder"
             fix = "Make one: scoremh fit data.csv --out FOLDER, or ScoreMH.save."
             raise FileNotFoundError(_checks.message(f"{path} to be the folder of a run", got, fix))
-        config = read_json(place)
-        if not isinstance(config, dict) or not {"versions", "files"} <= set(config):
-            raise ValueError(_checks.message(f"{place} to describe a run", "something else", "Run the fit again."))
-        ours, theirs = versions()["scoremh"], config["versions"].get("scoremh")
+        config, ours = read_json(place), versions()["scoremh"]
+        try:
+            theirs = config["versions"]["scoremh"]
+        except (KeyError, TypeError):
+            theirs = "no known version"
         if ours != theirs:
-            fix = f"Run the fit again, or install scoremh {theirs}."
+            fix = "Run the fit again, or install the scoremh it was made with."
             raise ValueError(_checks.message(f"{place} of scoremh {ours}", f"one of scoremh {theirs}", fix))
+        if config.pop("hash", None) != _hash_of(config):
+            fix = "It is damaged, or was edited: run the fit again."
+            raise ValueError(_checks.message(f"{place} as it was written", "something else", fix))
         return cls(path, config)
 
     def note(self, **more: Any) -> None:
-        """Write `config.json`, with more in it."""
+        """Write `config.json`, with more in it; what another command noted since is kept."""
+        if (self.path / CONFIG).exists():
+            self.config.update(Folder.open(self.path).config)
         self.config.update(more)
         with replacing(self.path / CONFIG) as partial:
-            partial.write_text(json.dumps(self.config, indent=1) + "\n")
+            text = json.dumps(self.config | {"hash": _hash_of(self.config)}, indent=1, allow_nan=False)
+            partial.write_text(text + "\n")
 
     def put(self, name: str, write: Callable[[Path], object]) -> None:
         """Write a file of the run.
@@ -75,12 +82,22 @@ class Folder:
             name: Of the file.
             write: Is called with the place to write to.
         """
-        files: dict[str, list[str]] = self.config["files"]
         with replacing(self.path / name) as partial:
             write(partial)
             new = _hash(partial)
-            self.note(files=files | {name: [*files.get(name, []), new]})
-        self.note(files=files | {name: [new]})
+            self._vouch(name, lambda old: [*old, new])
+        self._vouch(name, lambda _: [new])
+
+    def _vouch(self, name: str, change: Callable[[list[str]], list[str]]) -> None:
+        files: dict[str, list[str]] = Folder.open(self.path).config["files"]
+        self.note(files=files | {name: change(files.get(name, []))})
+
+    def drop(self, *names: str) -> None:
+        """Remove files of the run."""
+        files: dict[str, list[str]] = Folder.open(self.path).config["files"]
+        self.note(files={name: hashes for name, hashes in files.items() if name not in names})
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
 
     def get(self, name: str, fix: str = "Run the fit again.") -> Path:
         """Return the path of a file, if it is whole.
@@ -103,6 +120,10 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(_checks.message(f"{path} to be JSON", error, "It is damaged: make it again.")) from error
+
+
+def _hash_of(config: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
 def _hash(path: Path) -> str:

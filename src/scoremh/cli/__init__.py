@@ -20,6 +20,7 @@ app = App(
     help="Metropolis-Hastings sampling when only a score is known.",
     help_epilogue=CODES,
     version=__version__,
+    suppress_keyboard_interrupt=False,
 )
 for each in (fit, sample, evaluate, report, demo, reproduce, doctor):
     app.command(each)
@@ -40,8 +41,8 @@ def main(tokens: Sequence[str] | None = None) -> None:
         torch.set_num_threads(1)  # threads within small matrices cost more than they give
     try:
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
-    except Stopped as stop:
-        _end(STOPPED, str(stop), tokens)
+    except (Stopped, KeyboardInterrupt) as stop:
+        _end(STOPPED, str(stop) or "stopped.", tokens)
     except ASKED as error:
         _end(WRONG, str(error), tokens)
     except BROKE as error:

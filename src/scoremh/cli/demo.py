@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scoremh import Chains, ScoreMH, datasets, plots
-from scoremh._folder import Folder
+from scoremh import Chains, ScoreMH, _checks, datasets, plots
+from scoremh._folder import CONFIG, Folder
 from scoremh.cli import judging
-from scoremh.cli.output import Output, command
+from scoremh.cli.output import Output, Whole, command
 from scoremh.cli.runs import CHAINS, METRICS, REPORT, cleared
 from scoremh.estimator import files
 from scoremh.estimator.sampler import AcceptanceName, ProposalName
@@ -30,21 +30,26 @@ def demo(
     *,
     out: Path = Path("out/demo"),
     picture: Path | None = None,
-    seed: int = 0,
+    seed: Whole = 0,
     output: Output = Output(),  # noqa: B008  # frozen
 ) -> None:
     """Learn Moons from samples and draw more of them, with an accept step and without, and write a report.
 
     Args:
-        out: Folder of the run; an earlier demo in it is replaced.
+        out: Folder of the run; an earlier demo in it is replaced, and nothing else.
         picture: File for the picture; in the folder if not given.
         seed: Of everything.
         output: How to speak.
     """
+    picture, data = out / "demo.png" if picture is None else picture, f"datasets.moons({ROWS})"
+    if picture.parent != out and not picture.parent.is_dir():
+        raise FileNotFoundError(_checks.message("a folder for the picture", picture.parent, "Make it first."))
+    if (out / CONFIG).exists() and Folder.open(out).config.get("data") != data:
+        raise FileExistsError(_checks.message(f"{out} to be a new folder", "one with another run", "Name another one."))
     generator = torch.Generator().manual_seed(seed)
     x, fresh = (datasets.moons(n, generator=generator) for n in (ROWS, 2 * DRAWS))
     cleared(out)
-    told = {"command": command(), "data": f"datasets.moons({ROWS})", "rows": ROWS, "event": [2], "finished": False}
+    told = {"command": command(), "data": data, "rows": ROWS, "event": [2], "finished": False}
     folder = Folder.create(out, told)
     output.say(f"{ROWS:,} points of two moons: learning their score, and a potential that decides what to accept")
     score_steps, acceptance_steps = TRAINING
@@ -62,9 +67,10 @@ def demo(
     samples = {name: chains.last for name, chains in drawn.items()}
     found = judging.judged(samples, fresh, DRAWS, progress=output.talks) | {"reference": "fresh points"}
     folder.put(METRICS, lambda path: judging.write(found, path))
-    contents = judging.contents(model, folder.config, drawn["Score MALA"], fresh[:DRAWS], found, samples)
+    contents = judging.contents(
+        model, folder.config, drawn["Score MALA"], fresh[:DRAWS], "fresh points", found, samples
+    )
     folder.put(REPORT, lambda path: judging.page(contents, path))
-    picture = out / "demo.png" if picture is None else picture
     _picture(samples, fresh[:DRAWS], found, picture)
     output.tell(found | {"run": str(out), "picture": str(picture)}, f"{judging.table(found)}\n\n{_learned(found)}")
     output.say(f"look at {picture}, and open {out / REPORT}")
@@ -72,15 +78,15 @@ def demo(
 
 def _drawn(model: ScoreMH, generator: torch.Generator, *, progress: bool) -> dict[str, Chains]:
     """Run all kernels from the same places: one potential serves every proposal."""
-    first = model.sampler
-    start = first.annealed(DRAWS, model.annealing_steps, generator=generator, progress=progress)
+    first = model.sampler_
+    begun = first.annealed(DRAWS, model.annealing_steps, generator=generator, progress=progress)
     drawn = {}
     for name, (proposal, acceptance) in SAMPLERS.items():
         learned = first.learned if acceptance == "potential" else None
         sampler = replace(first, proposal=proposal, acceptance=acceptance, learned=learned)
         if proposal != first.proposal:
-            sampler = sampler.tuned(start[:200], STEPS, generator=generator, progress=progress)
-        drawn[name] = sampler.run(start, STEPS, KEPT, generator=generator, progress=progress)
+            sampler = sampler.tuned(begun.draws[:200], STEPS, generator=generator, progress=progress)
+        drawn[name] = sampler.run(begun, STEPS, KEPT, generator=generator, progress=progress)
     return drawn
 
 

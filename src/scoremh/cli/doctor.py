@@ -28,7 +28,7 @@ def doctor(*, output: Output = Output()) -> None:  # noqa: B008  # frozen
         "scoremh": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "versions": {name: metadata.version(name) for name in NEEDED},
+        "versions": {name: _version(name) for name in NEEDED},
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "devices": ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
@@ -43,3 +43,10 @@ def doctor(*, output: Output = Output()) -> None:  # noqa: B008  # frozen
         lines.append(f"{name}: {'there' if there else 'missing'}, for {OPTIONAL[name]}")
     lines.append(f"a browser for the tests of the report: {found['browser'] or 'none found'}")
     output.tell(found, "\n".join(lines))
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "missing"

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ from rich.table import Table
 from torch import Tensor
 
 from scoremh import Chains, _checks, _progress, diagnostics, metrics
-from scoremh._folder import read_json
 from scoremh.estimator import ScoreMH
-from scoremh.report import Contents
+from scoremh.estimator.diagnosis import mixing
+from scoremh.report import Contents, ratio
 from scoremh.report import write as page
 
-__all__ = ["contents", "judged", "page", "read", "table", "write"]
+__all__ = ["contents", "judged", "page", "table", "write"]
 
 REPEATS = 5  # pairs of samples that give a floor
 FEWEST = 20  # rows
@@ -38,7 +38,8 @@ def judged(
         progress: Show a progress bar.
     """
     if len(rows) < FEWEST:
-        raise ValueError(_checks.message(f"at least {FEWEST} rows to compare with", len(rows), "Bring a --reference."))
+        fix = "Bring more, in a --reference."
+        raise ValueError(_checks.message(f"at least {FEWEST} rows to compare with", len(rows), fix))
     _checks.count(points, "points")
     generator = torch.Generator().manual_seed(seed)
     measures: dict[str, Callable[[Tensor, Tensor], float]] = {
@@ -75,7 +76,7 @@ def table(found: Mapping[str, Any]) -> str:
     floors = found["floors"]
     drawn = Table("", *floors, "p", title=f"{found['points']} points each", box=None, pad_edge=False)
     for name, values in found["samplers"].items():
-        drawn.add_row(name, *(_cell(values[m], floors[m][0]) for m in floors), f"{values['p_value']:.3g}")
+        drawn.add_row(name, *(_cell(values[m], floors[m]) for m in floors), f"{values['p_value']:.3g}")
     drawn.add_row("floor: fresh rows", *(f"{mean:.3g} +- {spread:.1g}" for mean, spread in floors.values()), "")
     console = Console(width=140)
     with console.capture() as capture:
@@ -83,11 +84,11 @@ def table(found: Mapping[str, Any]) -> str:
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def _cell(value: float | None, floor: float) -> str:
-    """Return a distance, and its multiple of the floor; an unbiased one may have a floor below 0, and no multiple."""
+def _cell(value: float | None, floor: Sequence[float]) -> str:
     if value is None:
         return "ran away"
-    return f"{value:.3g} ({value / floor:.2g} x)" if floor > 0 else f"{value:.3g}"
+    times = ratio(value, (floor[0], floor[1]))
+    return f"{value:.3g}" if times is None else f"{value:.3g} ({times:.2g} x)"
 
 
 def write(found: Mapping[str, Any], path: Path) -> None:
@@ -95,17 +96,12 @@ def write(found: Mapping[str, Any], path: Path) -> None:
     path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Read what `write` wrote."""
-    found: dict[str, Any] = read_json(path)
-    return found
-
-
 def contents(
     model: ScoreMH,
     config: Mapping[str, Any],
     chains: Chains,
     rows: Tensor,
+    shown: str,
     found: Mapping[str, Any] | None,
     samples: Mapping[str, Tensor] | None = None,
 ) -> Contents:
@@ -116,13 +112,15 @@ def contents(
         config: Of its run.
         chains: That it made.
         rows: To show beside them.
+        shown: What these are.
         found: Their distances, by `judged`.
         samples: More than the chains' last draws, by sampler.
     """
     own = name_of(model)
     columns = config["columns"] or [f"x{i}" for i in range(math.prod(config["event"]))]
-    met = diagnostics.summary(chains).warnings
-    said = [*model.diagnose().warnings, *(text for text in met if not text.startswith("R-hat"))]  # the fit said that
+    summary = diagnostics.summary(chains)  # of these chains; the fit's own R-hat was of others
+    said = [text for text in model.diagnose().warnings if not text.startswith("R-hat")]
+    said += [*mixing(summary.table["r_hat"].ravel(), columns), *(t for t in summary.warnings if "R-hat" not in t)]
     if found is not None:
         said += [
             f"{'The draws' if name == 'draws' else name} can be told from the rows (p = {values['p_value']:.2g})."
@@ -132,9 +130,11 @@ def contents(
     about = {
         "command": config.get("command") or "ScoreMH(...).fit(...), in Python",
         "data": f"{config.get('data', 'rows in memory')}, {config.get('rows', '?')} rows of {len(columns)} columns",
+        "shown beside the draws": f"{len(rows):,} {shown}",
         "sampler": f"{own}, step {model.step_size_:.3g}, {model.chain_steps} steps after the annealing",
         "chains": _words(chains),
         "what the fit found": str(model.diagnose()).splitlines()[0],
+        "distances": "none yet: scoremh evaluate" if found is None else f"to {found['reference']}",
         "versions": ", ".join(f"{name} {version}" for name, version in config["versions"].items()),
     }
     histories = {"score": model.score_.history}
@@ -163,5 +163,5 @@ def _words(chains: Chains) -> str:
 
 def name_of(model: ScoreMH) -> str:
     """Return what a sampler is called: Score MALA (potential), ULA."""
-    kind = NAMES[model.proposal]
-    return "ULA" if model.acceptance == "always" else f"Score {kind} ({model.acceptance})"
+    sampler = model.sampler_
+    return "ULA" if sampler.acceptance == "always" else f"Score {NAMES[sampler.proposal]} ({sampler.acceptance})"

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 from rich.console import Console
 
 FAILED, WRONG, STOPPED = 1, 2, 130
@@ -66,4 +66,15 @@ def resumable(how: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise Stopped(f"stopped; nothing is lost. {how}") from None
+        raise Stopped(f"stopped. {how}") from None
+
+
+def _whole(_: type, tokens: Sequence[Token]) -> int:
+    """Read a whole number; cyclopts would round 1.5."""
+    try:
+        return int(tokens[0].value)
+    except ValueError as error:
+        raise ValueError(f"expected a whole number, got {tokens[0].value!r}.") from error
+
+
+Whole = Annotated[int, Parameter(converter=_whole)]

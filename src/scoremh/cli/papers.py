@@ -1,12 +1,11 @@
 """`scoremh reproduce`: the tables and figures of the paper."""
 
+import os
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from scoremh import _checks, experiments
-from scoremh.cli.output import Output, resumable
+from scoremh.cli.output import Output, Whole, resumable
 
 
 def reproduce(
@@ -15,7 +14,7 @@ def reproduce(
     preset: str | None = None,
     out: Path = Path("out"),
     docs: Path | None = None,
-    workers: int | None = None,
+    workers: Whole | None = None,
     as_is: bool = False,
     list_: bool = False,
     output: Output = Output(),  # noqa: B008  # frozen
@@ -35,10 +34,13 @@ def reproduce(
     """
     found = experiments.found()
     if list_ or name is None:
-        table = Table("experiment", "presets", "what it shows", box=None, pad_edge=False)
-        for key, one in found.items():
-            table.add_row(key, ", ".join(one.PRESETS), (one.__doc__ or "").strip().splitlines()[0])
-        Console().print(table)
+        listed = {
+            key: {"presets": list(one.PRESETS), "shows": (one.__doc__ or "").strip().splitlines()[0]}
+            for key, one in found.items()
+        }
+        width = max(map(len, listed))
+        lines = (f"{key:{width}}  {', '.join(one['presets'])}: {one['shows']}" for key, one in listed.items())
+        output.tell(listed, "\n".join(lines))
         return
     if name not in found:
         raise ValueError(_checks.message(f"an experiment, one of {', '.join(found)}", repr(name), "See --list."))
@@ -47,5 +49,9 @@ def reproduce(
     if preset not in presets:
         expected = f"a preset of {name}, one of {', '.join(presets)}"
         raise ValueError(_checks.message(expected, repr(preset), "See --list."))
-    with resumable(f"What was finished is in {out}; the same command goes on from there."):
+    with ExitStack() as stack:
+        stack.enter_context(resumable(f"What was finished is in {out}; the same command goes on from there."))
+        if not output.talks:
+            stack.enter_context(redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
         found[name].run(preset, out, docs, workers=workers, as_is=as_is)
+    output.tell({"experiment": name, "preset": preset, "out": str(out)}, f"in {out if docs is None else docs}")

@@ -1,6 +1,7 @@
 """`scoremh fit`, `sample`, `evaluate` and `report`: all of one run, in one folder."""
 
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ import torch
 from torch import Tensor
 
 from scoremh import Chains, _checks
-from scoremh._files import fingerprint, require_same
-from scoremh._folder import CONFIG, Folder
+from scoremh._files import fingerprint, replacing, require_same
+from scoremh._folder import CONFIG, Folder, read_json
 from scoremh.cli import judging
-from scoremh.cli.output import Output, command, resumable
+from scoremh.cli.output import Output, Whole, command, resumable
 from scoremh.datasets import files as tables
 from scoremh.estimator import ScoreMH, files
 from scoremh.estimator.sampler import AcceptanceName, ProposalName
@@ -27,14 +28,15 @@ def fit(
     data: Path,
     *,
     out: Path,
+    key: str | None = None,
     proposal: ProposalName = "mala",
     acceptance: AcceptanceName = "potential",
     noise: float = 0.3,
-    score_steps: int = 8000,
-    acceptance_steps: int = 4000,
-    annealing_steps: int = 20,
-    chain_steps: int = 300,
-    seed: int = 0,
+    score_steps: Whole = 8000,
+    acceptance_steps: Whole = 4000,
+    annealing_steps: Whole = 20,
+    chain_steps: Whole = 300,
+    seed: Whole = 0,
     resume: bool = False,
     overwrite: bool = False,
     output: Output = Output(),  # noqa: B008  # frozen
@@ -44,6 +46,7 @@ def fit(
     Args:
         data: A csv, npy, npz or parquet file; rows are samples.
         out: Folder of the run.
+        key: Name of the array, where an npz file holds several.
         proposal: Langevin, a random walk, or preconditioned Crank-Nicolson.
         acceptance: The rule: learned in one of three forms, integrated from the score by one of two rules, or always.
         noise: Blurs the law that the kernel runs on, in units of the rows' spread: it connects modes.
@@ -56,7 +59,8 @@ def fit(
         overwrite: Remove the run that is in the folder.
         output: How to speak.
     """
-    x, columns = tables.read(data, dtype=torch.float64)
+    _checks.count(seed, "seed", at_least=0)
+    x, columns = tables.read(data, key=key, dtype=torch.float64)
     model = ScoreMH(
         proposal,
         acceptance,
@@ -69,13 +73,21 @@ def fit(
         random_state=seed,
     )
     model.check_parameters()
-    asked = {"parameters": files.parameters(model), "rows": len(x), "event": list(x.shape[1:])}
-    asked["data_hash"] = fingerprint(x)
-    folder = _begun(out, asked, {"command": command(), "data": str(data)}, resume=resume, overwrite=overwrite)
+    asked = {"rows": len(x), "data_hash": fingerprint(x), **files.parameters(model)}
+    del asked["verbose"]
+    told = {"command": command(), "data": str(data), "rows": len(x), "event": list(x.shape[1:])}
+    folder = _begun(out, asked, told, resume=resume, overwrite=overwrite)
     flat = x.flatten(1).numpy()
-    with resumable(f"Go on: scoremh fit {data} --out {out} --resume, with the same options."):
-        model.fit(pd.DataFrame(flat, columns=columns) if columns else flat, checkpoint=out)
-        files.write(model, folder)
+    try:
+        with resumable(f"Nothing is lost. Go on: scoremh fit {data} --out {out} --resume, with the same options."):
+            model.fit(pd.DataFrame(flat, columns=columns) if columns else flat, checkpoint=out)
+            files.write(model, folder)
+    except (ValueError, TypeError):
+        if not any((out / name).exists() for name in CHECKPOINTS):  # nothing was learned: leave nothing behind
+            cleared(out)
+            with suppress(OSError):
+                out.rmdir()
+        raise
     for name in CHECKPOINTS:
         (out / name).unlink(missing_ok=True)
     found = model.diagnose()
@@ -89,13 +101,13 @@ def _begun(out: Path, asked: dict[str, Any], told: dict[str, Any], *, resume: bo
         folder = Folder.open(out)
         if folder.config.get("finished"):
             raise ValueError(_checks.message(f"an interrupted fit in {out}", "a finished one", "Leave --resume out."))
-        require_same(asked, folder.config, out, "fit", "folder")
+        require_same(asked, folder.config["asked"], out, "fit", "folder")
         return folder
     if (out / CONFIG).exists() and not overwrite:
-        fix = "Name another folder, or add --overwrite; --resume goes on with an interrupted fit."
+        fix = "Name another folder, or add --overwrite; or --resume, where the fit in it was interrupted."
         raise FileExistsError(_checks.message(f"{out} to be a new folder", "one with a run in it", fix))
     cleared(out)
-    return Folder.create(out, {**told, **asked, "finished": False})
+    return Folder.create(out, {**told, "asked": asked, "finished": False})
 
 
 def cleared(out: Path) -> None:
@@ -110,10 +122,10 @@ def cleared(out: Path) -> None:
 def sample(
     run: Path,
     *,
-    draws: int = 1000,
-    trace: int | None = None,
+    draws: Whole = 1000,
+    trace: Whole | None = None,
     csv: Path | None = None,
-    seed: int = 0,
+    seed: Whole = 0,
     resume: bool = False,
     overwrite: bool = False,
     output: Output = Output(),  # noqa: B008  # frozen
@@ -132,26 +144,31 @@ def sample(
     """
     folder = Folder.open(run)
     model = files.read(ScoreMH, folder).set_params(verbose=output.talks)
-    store = run / SAMPLING
-    if overwrite:
-        shutil.rmtree(store, ignore_errors=True)
-    if store.exists() != resume:
+    store, kept = run / SAMPLING, min(KEPT, model.chain_steps) if trace is None else trace
+    if not 0 < kept <= model.chain_steps:
+        expected = f"a trace of 1 to {model.chain_steps} steps, those of a chain"
+        raise ValueError(_checks.message(expected, kept, "Keep fewer, or fit with more --chain-steps."))
+    _checks.count(draws, "draws")
+    _checks.count(seed, "seed", at_least=0)
+    if csv is not None and (csv.is_dir() or not csv.parent.is_dir()):
+        raise FileNotFoundError(_checks.message("a file to write rows to", csv, "Name one in a folder that is there."))
+    if store.exists() != resume and not overwrite:
         got = "one" if store.exists() else "none"
         fix = "Add --resume to go on with it, or --overwrite to forget it." if store.exists() else "Leave --resume out."
         expected = f"{'an' if resume else 'no'} interrupted sampling in {run}"
         raise ValueError(_checks.message(expected, got, fix))
-    if csv is not None and not csv.parent.is_dir():
-        got, fix = f"{csv.parent}, which does not exist", "Create it first."
-        raise FileNotFoundError(_checks.message("a folder for the csv file", got, fix))
-    kept = min(KEPT, model.chain_steps) if trace is None else trace
-    with resumable(f"Go on: scoremh sample {run} --resume, with the same options."):
+    if overwrite:
+        shutil.rmtree(store, ignore_errors=True)
+    with resumable(f"Nothing is lost. Go on: scoremh sample {run} --resume, with the same options."):
         flat = model.sample_chains(draws, draws=kept, random_state=seed, store=store)
         chains = replace(flat, draws=flat.draws.reshape(draws, kept, *folder.config["event"]))
+        if csv is not None:
+            names = folder.config["columns"] or [f"x{i}" for i in range(flat.draws.shape[2])]
+            with replacing(csv) as partial:
+                pd.DataFrame(flat.last.numpy(), columns=names).to_csv(partial, index=False)
+        folder.drop(METRICS, REPORT)  # they are of other draws
         folder.put(CHAINS, chains.save)
     shutil.rmtree(store)
-    if csv is not None:
-        names = folder.config["columns"] or [f"x{i}" for i in range(flat.draws.shape[2])]
-        pd.DataFrame(flat.last.numpy(), columns=names).to_csv(csv, index=False)
     result = {"run": str(run), "draws": draws, "acceptance_rate": chains.acceptance_rate}
     output.tell(result, f"{chains}\nin {run / CHAINS}. Next: scoremh evaluate {run}")
 
@@ -160,8 +177,8 @@ def evaluate(
     run: Path,
     *,
     reference: Path | None = None,
-    points: int = 1000,
-    seed: int = 0,
+    points: Whole = 1000,
+    seed: Whole = 0,
     output: Output = Output(),  # noqa: B008  # frozen
 ) -> None:
     """Compare draws with rows that nothing was learned from, each distance beside its floor.
@@ -177,6 +194,7 @@ def evaluate(
     chains, rows = _drawn(folder), _rows(folder, reference)
     found = judging.judged({"draws": chains.last}, rows, points, seed=seed, progress=output.talks)
     found["reference"] = "held-out rows" if reference is None else str(reference)
+    folder.drop(REPORT)  # it has other distances
     folder.put(METRICS, lambda path: judging.write(found, path))
     output.tell(found, f"{judging.table(found)}\nin {run / METRICS}. Next: scoremh report {run}")
 
@@ -192,8 +210,9 @@ def report(run: Path, *, reference: Path | None = None, output: Output = Output(
     folder = Folder.open(run)
     chains, rows = _drawn(folder), _rows(folder, reference)
     model = files.read(ScoreMH, folder)
-    metrics = judging.read(folder.get(METRICS)) if METRICS in folder.config["files"] else None
-    contents = judging.contents(model, folder.config, chains, rows, metrics)
+    metrics = read_json(folder.get(METRICS)) if METRICS in folder.config["files"] else None
+    shown = "held-out rows" if reference is None else str(reference)
+    contents = judging.contents(model, folder.config, chains, rows, shown, metrics)
     folder.put(REPORT, lambda path: judging.page(contents, path))
     output.tell({"run": str(run), "report": str(run / REPORT)}, f"open {run / REPORT}")
 

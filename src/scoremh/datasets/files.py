@@ -128,6 +128,8 @@ def _header(path: Path, first: list[str]) -> list[str]:
     if "" in first:  # pandas writes this above its index, which is no coordinate
         fix = "Name it; if it is an index, remove it (index=False in pandas)."
         raise _refuse(path, "to name every column", f"no name for column {first.index('')}", fix)
+    if twice := {name for name in first if first.count(name) > 1}:
+        raise _refuse(path, "to name columns apart", f"{min(twice)!r} more than once", "Rename one of them.")
     return first
 
 
@@ -190,7 +192,7 @@ def _tensor(path: Path, contents: _Contents, dtype: torch.dtype) -> Tensor:
     if len(bad := (~x.isfinite()).nonzero()):
         i, *j = bad[0].tolist()
         value = values[i, *j]
-        got = f"{len(bad)} others, the first {value} in {contents.row(i)}, column {contents.column(*j)}"
+        got = f"{len(bad)} that are not, the first {value} in {contents.row(i)}, column {contents.column(*j)}"
         fix = "Pass dtype=torch.float64, or rescale." if np.isfinite(value) else "Remove or fill in those rows."
         raise _refuse(path, f"to hold finite {str(dtype).removeprefix('torch.')} numbers", got, fix)
     constant = (x == x[0]).all(0).nonzero().tolist() if x.ndim == 2 else []  # images have such pixels

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from scoremh import diagnostics, metrics
@@ -13,7 +14,8 @@ from scoremh.estimator.sampler import Sampler
 from scoremh.score_matching import implicit_losses
 
 FEW = 20  # rows, below which nothing can be said
-R_HAT, P_VALUE, BALANCE, ACCEPTED = 1.05, 0.01, 0.5, 0.05  # beyond these a reader is told
+P_VALUE, BALANCE, ACCEPTED = 0.01, 0.5, 0.05  # beyond these a reader is told
+R_HAT = 1.05  # ten effective draws of each of many short chains; for a few long ones 1.01 is usual
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,8 @@ class Diagnosis:
         conservativity: Asymmetry of the score's Jacobian, at the kernel's noise; 0 for a gradient.
         balance_residual: Root mean square, in log units, of what a learned acceptance lacks for detailed balance.
         acceptance_rate: Share of the last kernel's moves that were accepted.
-        ess: Effective draws of all chains together, in the coordinate with the fewest.
-        r_hat: Of the coordinate where it is largest.
+        ess: Effective draws of all chains together, in the coordinate with the fewest; None for chains of few steps.
+        r_hat: Of the coordinate where it is largest; None for chains of few steps.
         p_value: Of a two-sample test between draws and held-out rows.
         warnings: What a reader should know, in words.
     """
@@ -35,8 +37,8 @@ class Diagnosis:
     conservativity: float | None
     balance_residual: float | None
     acceptance_rate: float
-    ess: float
-    r_hat: float
+    ess: float | None
+    r_hat: float | None
     p_value: float | None
     warnings: tuple[str, ...] = ()
 
@@ -80,20 +82,36 @@ def diagnose(
         conservativity,
         balance,
         chains.acceptance_rate,
-        float(np.min(table["ess_bulk"])),
-        float(np.max(table["r_hat"])),
+        _finite(table["ess_bulk"].min()),
+        _finite(table["r_hat"].max()),
         p_value,
     )
-    return replace(found, warnings=tuple(_warnings(found, columns[int(np.argmax(table["r_hat"]))], len(held))))
+    return replace(found, warnings=(*mixing(table["r_hat"], columns), *_warnings(found, len(held))))
 
 
-def _warnings(found: Diagnosis, column: str, held: int) -> list[str]:
+def _finite(value: np.float64) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def mixing(r_hat: NDArray[np.float64], columns: Sequence[str]) -> list[str]:
+    """Say, where it is so, that chains have not mixed, and in which column least.
+
+    Args:
+        r_hat: One per column.
+        columns: Their names.
+    """
+    if not np.isfinite(r_hat).all():
+        return ["Whether the chains have mixed is not known: R-hat needs chains of four draws that move."]
+    if r_hat.max() <= R_HAT:
+        return []
+    return [
+        f"R-hat {r_hat.max():.3g} on {columns[int(r_hat.argmax())]}: the chains have not mixed; how often each region "
+        "is drawn still depends on where the annealing left them. Raise chain_steps, or noise."
+    ]
+
+
+def _warnings(found: Diagnosis, held: int) -> list[str]:
     said = []
-    if not found.r_hat <= R_HAT:  # NaN too
-        said.append(
-            f"R-hat {found.r_hat:.3g} on {column}: the chains have not mixed; how often each region is drawn still "
-            "depends on where the annealing left them. Raise chain_steps, or noise."
-        )
     if found.p_value is None:
         said.append(f"Only {held} rows were held out: whether draws are like the data was not tested. Bring more rows.")
     elif found.p_value < P_VALUE:

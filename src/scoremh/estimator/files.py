@@ -9,9 +9,10 @@ from safetensors.numpy import load_file
 
 from scoremh import _checks
 from scoremh._files import save_tensors
-from scoremh._folder import CONFIG, Folder
+from scoremh._folder import Folder
 from scoremh.balance_matching import AcceptanceFit
 from scoremh.estimator.diagnosis import Diagnosis
+from scoremh.estimator.sampler import Sampler
 from scoremh.score_matching import ScoreFit
 
 if TYPE_CHECKING:
@@ -27,12 +28,13 @@ def write(model: "ScoreMH", folder: Folder) -> None:
         folder.put(ACCEPTANCE, model.acceptance_.save)
     rows = torch.from_numpy(np.array(model.held_out_))
     folder.put(HELD_OUT, lambda path: save_tensors(path, {"rows": rows}, {}))
-    names = getattr(model, "feature_names_in_", None)
+    names, sampler = getattr(model, "feature_names_in_", None), model.sampler_
     folder.note(
         parameters=parameters(model),
+        sampler={name: getattr(sampler, name) for name in ("noise", "proposal", "acceptance", "step")},
+        output=getattr(model, "_sklearn_output_config", None),
         columns=None if names is None else [str(name) for name in names],
         event=folder.config.get("event", [model.n_features_in_]),
-        step_size=model.step_size_,
         diagnosis=asdict(model.diagnosis_),
         finished=True,
     )
@@ -49,20 +51,16 @@ def read(cls: type["ScoreMH"], folder: Folder) -> "ScoreMH":
     if not folder.config.get("finished"):
         fix = f"Finish it: scoremh fit ... --out {folder.path} --resume."
         raise ValueError(_checks.message(f"{folder.path} to hold a finished fit", "an interrupted one", fix))
-    try:
-        config = folder.config
-        model = cls(**config["parameters"])
-        model.score_ = ScoreFit.load(folder.get(SCORE))
-        learned = ACCEPTANCE in config["files"]
-        model.acceptance_ = AcceptanceFit.load(folder.get(ACCEPTANCE)) if learned else None
-        model.held_out_ = load_file(folder.get(HELD_OUT))["rows"]
-        model.step_size_ = config["step_size"]
-        told = config["diagnosis"]
-        model.diagnosis_ = Diagnosis(**told | {"warnings": tuple(told["warnings"])})
-        if config["columns"] is not None:
-            model.feature_names_in_ = np.array(config["columns"], dtype=object)
-    except (KeyError, TypeError) as error:
-        expected, got = f"{folder.path / CONFIG} to describe a fit", f"something else ({error!r})"
-        raise ValueError(_checks.message(expected, got, "Run the fit again.")) from error
+    config = folder.config
+    model = cls(**config["parameters"])
+    learned = AcceptanceFit.load(folder.get(ACCEPTANCE)) if ACCEPTANCE in config["files"] else None
+    model.sampler_ = Sampler(ScoreFit.load(folder.get(SCORE)), **config["sampler"], learned=learned)
+    model.held_out_ = load_file(folder.get(HELD_OUT))["rows"]
+    told = config["diagnosis"]
+    model.diagnosis_ = Diagnosis(**told | {"warnings": tuple(told["warnings"])})
+    if config["columns"] is not None:
+        model.feature_names_in_ = np.array(config["columns"], dtype=object)
+    if config["output"] is not None:
+        model.set_output(**config["output"])
     model.n_features_in_ = model.held_out_.shape[1]
     return model

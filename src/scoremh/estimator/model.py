@@ -24,12 +24,14 @@ from scoremh.estimator import files
 from scoremh.estimator.diagnosis import Diagnosis, diagnose
 from scoremh.estimator.sampler import AcceptanceName, ProposalName, Sampler
 from scoremh.networks.wrappers import WHITENED
-from scoremh.score_matching import MultilevelDenoising, ScoreFit, fit_score, implicit_losses
+from scoremh.score_matching import LEAST, MultilevelDenoising, ScoreFit, fit_score, implicit_losses
 from scoremh.training import Recipe
 
 HELD = 2000  # rows held out at most
 TUNED = 200  # chains that a step is tuned on
 CHECKED = 1000  # chains that a fit checks itself on, at most
+KEPT = 50  # draws of a chain that a fit checks itself on
+HUGE = 1e15  # float32 ends at 3e38
 WIDE = 1e4  # float32 has 7 digits: rows further from 0 than this many of their spreads are learned from in float64
 FLAT, JITTER = 1e-6, 3e-3  # variance of a direction taken for none; noise that is added then; both of the spread
 DEPENDENT = (
@@ -40,9 +42,10 @@ Seed = int | np.random.RandomState | None
 
 
 def _has_potential(model: "ScoreMH") -> bool:
-    if model.acceptance != "potential":
+    acceptance = model.sampler_.acceptance if hasattr(model, "sampler_") else model.acceptance
+    if acceptance != "potential":
         expected = 'acceptance="potential", which learns a log density'
-        raise AttributeError(_checks.message(expected, repr(model.acceptance), "Fit with that one."))
+        raise AttributeError(_checks.message(expected, repr(acceptance), "Fit with that one."))
     return True
 
 
@@ -65,6 +68,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             seed of its own.
 
     Attributes:
+        sampler_: What the fit draws with: all of the following, and how they go together.
         score_: The learned score, a target of its own: `metropolis_hastings(model.score_, ...)`.
         acceptance_: The learned acceptance; None where the rule is not learned.
         step_size_: Of the proposal.
@@ -117,45 +121,58 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 `random_state` goes on from there.
         """
         self.check_parameters()
-        rows: NDArray[Any] = validate_data(self, X, dtype=FLOAT_DTYPES, ensure_min_samples=2)
+        rows: NDArray[Any] = validate_data(self, X, dtype=FLOAT_DTYPES, ensure_min_samples=LEAST + 2)
         places = {name: checkpoint and Path(checkpoint) / f"{name}.checkpoint" for name in ("score", "acceptance")}
         for_split, for_score, for_start, for_step, for_acceptance, for_check = _generators(self.random_state, 6)
         order = torch.randperm(len(rows), generator=for_split).numpy()
         held = min(HELD, math.ceil(self.validation_fraction * len(rows)))
         self.held_out_ = rows[order[:held]]
-        x = _tensor(rows[order[held:]], like=rows)
+        x = torch.from_numpy(rows[order[held:]].astype(np.float64 if _wide(rows) else np.float32))
         dependent = _dependent(x)
         if dependent:
             x = x + JITTER * x.std(0) * _random.normal(tuple(x.shape), x, for_split)
-        self.score_: ScoreFit = fit_score(
+        score = fit_score(
             x,
-            recipe=Recipe(self.score_steps),
+            recipe=Recipe(int(self.score_steps)),
             generator=for_score,
             progress=self.verbose,
             checkpoint=places["score"],
         )
-        sampler = Sampler(self.score_, self.noise, self.proposal, self.acceptance)
-        start = sampler.annealed(TUNED, self.annealing_steps, generator=for_start, progress=self.verbose)
-        sampler = sampler.tuned(start, self.chain_steps, generator=for_step, progress=self.verbose)
-        self.step_size_ = sampler.step
-        self.acceptance_: AcceptanceFit | None = None
+        sampler = Sampler(score, float(self.noise), self.proposal, self.acceptance)
+        begun = sampler.annealed(TUNED, int(self.annealing_steps), generator=for_start, progress=self.verbose)
+        sampler = sampler.tuned(begun.draws, int(self.chain_steps), generator=for_step, progress=self.verbose)
         if self.acceptance in get_args(FormName):
-            self.acceptance_ = fit_acceptance(
+            learned = fit_acceptance(
                 sampler.target,
                 sampler.proposed(sampler.step),
                 sampler.blurred(x, for_acceptance),
                 form=self.acceptance,  # type: ignore[arg-type]
-                recipe=replace(RECIPE, steps=self.acceptance_steps),
+                recipe=replace(RECIPE, steps=int(self.acceptance_steps)),
                 generator=for_acceptance,
                 progress=self.verbose,
                 checkpoint=places["acceptance"],
             )
-        many = min(max(TUNED, held), CHECKED)
-        chains = self._run(many, self.chain_steps, for_check)
-        seen = _tensor(self.held_out_, like=rows)
-        found = diagnose(self.sampler, chains, seen, self._names, generator=for_check)
+            sampler = replace(sampler, learned=learned)
+        self.sampler_ = sampler
+        chains = self._run(min(max(TUNED, held), CHECKED), min(KEPT, int(self.chain_steps)), for_check)
+        found = diagnose(sampler, chains, self._tensor(self.held_out_), self._names, generator=for_check)
         self.diagnosis_ = replace(found, warnings=(*[DEPENDENT] * dependent, *found.warnings))
         return self
+
+    @property
+    def score_(self) -> ScoreFit:
+        """The learned score."""
+        return self.sampler_.score
+
+    @property
+    def acceptance_(self) -> AcceptanceFit | None:
+        """The learned acceptance."""
+        return self.sampler_.learned
+
+    @property
+    def step_size_(self) -> float:
+        """The step of the proposal."""
+        return self.sampler_.step
 
     def check_parameters(self) -> None:
         """Refuse parameters that make no sense; `fit` does so first."""
@@ -184,6 +201,8 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         Returns:
             An array; a data frame where the estimator was fitted on one, or where `set_output` says so.
         """
+        check_is_fitted(self)
+        _checks.count(n_samples, "n_samples")
         return self._framed(self.sample_chains(n_samples, draws=1, random_state=random_state).last)
 
     def sample_chains(
@@ -203,14 +222,14 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             store: A folder to write to. The same call with the same folder and seed goes on from there.
         """
         check_is_fitted(self)
-        _checks.count(n_chains, "the number of chains")
         draws = self.chain_steps if draws is None else draws
+        _checks.count(n_chains, "n_chains")
         _checks.count(draws, "draws")
         if draws > self.chain_steps:
             expected = f"draws of at most chain_steps, {self.chain_steps}"
             raise ValueError(_checks.message(expected, draws, "Keep fewer, or raise chain_steps."))
         (generator,) = _generators(self.random_state if random_state is None else random_state, 1)
-        return self._run(n_chains, draws, generator, None if store is None else Path(store))
+        return self._run(int(n_chains), int(draws), generator, None if store is None else Path(store))
 
     @available_if(_has_potential)  # type: ignore[untyped-decorator]
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -231,13 +250,15 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return minus the implicit score-matching loss on rows: comparable between models, the higher the better.
 
+        It judges the learned score, and depends neither on the noise nor on the rule.
+
         Args:
             X: Rows to judge the learned score by.
             y: Not used.
         """
         check_is_fitted(self)
         rows: NDArray[Any] = validate_data(self, X, dtype=FLOAT_DTYPES, reset=False)
-        return -float(implicit_losses(self.score_, _tensor(rows, like=self.held_out_)).mean())
+        return -float(implicit_losses(self.score_, self._tensor(rows)).mean())
 
     def diagnose(self) -> Diagnosis:
         """Return what `fit` found out about itself."""
@@ -273,17 +294,16 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             self._sklearn_output_config = {"transform": transform}  # scikit-learn's name for it: clones keep it
         return self
 
-    @property
-    def sampler(self) -> Sampler:
-        """What a fit draws with."""
-        check_is_fitted(self)
-        return Sampler(self.score_, self.noise, self.proposal, self.acceptance, self.step_size_, self.acceptance_)
-
     def _run(self, n: int, draws: int, generator: torch.Generator, store: Path | None = None) -> Chains:
-        sampler, show = self.sampler, self.verbose
+        sampler, show = self.sampler_, self.verbose
         stores = (None, None) if store is None else (store / "annealing", store / "chains")
-        start = sampler.annealed(n, self.annealing_steps, generator=generator, progress=show, store=stores[0])
-        return sampler.run(start, self.chain_steps, draws, generator=generator, progress=show, store=stores[1])
+        steps, length = int(self.annealing_steps), int(self.chain_steps)
+        begun = sampler.annealed(n, steps, generator=generator, progress=show, store=stores[0])
+        return sampler.run(begun, length, draws, generator=generator, progress=show, store=stores[1])
+
+    def _tensor(self, rows: NDArray[Any]) -> Tensor:
+        """Return rows as a tensor of the dtype that was learned in."""
+        return torch.from_numpy(np.array(rows)).to(next(self.score_.net.parameters()).dtype)
 
     @property
     def _names(self) -> list[str]:
@@ -307,10 +327,10 @@ def _generators(random_state: Seed, n: int) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(one) for one in _random.seeds(n, torch.Generator().manual_seed(seed))]
 
 
-def _tensor(rows: NDArray[Any], *, like: NDArray[Any]) -> Tensor:
-    """Return rows as a tensor, in float32 where that can tell rows like these apart."""
-    far = np.abs(like).max(0) > WIDE * like.std(0)
-    return torch.from_numpy(rows.astype(np.float64 if far.any() else np.float32))
+def _wide(rows: NDArray[Any]) -> bool:
+    """Say whether float32 could not tell such rows apart, or their squares would leave its range."""
+    size, spread = np.abs(rows).max(0), rows.std(0)
+    return bool((size > WIDE * spread).any() or size.max() > HUGE or spread.min() < 1 / HUGE)
 
 
 def _dependent(x: Tensor) -> bool:

@@ -85,6 +85,8 @@ class Sampler:
     def tuned(self, start: Tensor, steps: int, *, generator: torch.Generator, progress: bool) -> "Sampler":
         """Find the step by the integrated score: an acceptance is learned for one step, and always accepting has none.
 
+        As for `tune`, a few hundred steps find it well.
+
         Args:
             start: Where chains have come down to.
             steps: To tune on.
@@ -119,7 +121,7 @@ class Sampler:
 
     def annealed(
         self, n: int, steps: int, *, generator: torch.Generator, progress: bool, store: Path | None = None
-    ) -> Tensor:
+    ) -> annealing.Annealed:
         """Lead n chains from high noise down to that of the kernel.
 
         Args:
@@ -136,14 +138,13 @@ class Sampler:
             return metropolis_hastings(self.score.at(level), proposal, rule)
 
         levels, start = annealing.karras(HIGH, self.noise, LEVELS), self.start(n, generator)
-        found = annealing.anneal(
+        return annealing.anneal(
             kernel_at, levels, start, steps_per_level=steps, generator=generator, progress=progress, store=store
         )
-        return found.draws
 
     def run(
         self,
-        start: Tensor,
+        begun: annealing.Annealed,
         steps: int,
         draws: int,
         *,
@@ -154,7 +155,7 @@ class Sampler:
         """Make steps of the kernel, and carry its draws down to the rows themselves.
 
         Args:
-            start: Where chains have come down to.
+            begun: The way down; its score calls are counted.
             steps: Of each.
             draws: To keep of them, the last among them.
             generator: Source of randomness.
@@ -166,7 +167,7 @@ class Sampler:
         warmup = steps - thin * draws
         chains = sample(
             kernel,
-            start,
+            begun.draws,
             draws=draws,
             warmup=warmup,
             thin=thin,
@@ -175,8 +176,8 @@ class Sampler:
             store=store,
         )
         down = [*annealing.geometric(self.noise, LEAST, DOWN), 0.0]
-        ends = [
-            annealing.flow(self.score.at, down, part, covariance=self._covariance)
-            for part in chains.draws.flatten(0, 1).split(AT_ONCE)
-        ]
-        return replace(chains, draws=torch.cat(ends).reshape(chains.draws.shape))
+        flat = chains.draws.flatten(0, 1)
+        ends = [annealing.flow(self.score.at, down, part, covariance=self._covariance) for part in flat.split(AT_ONCE)]
+        carried = (2 * DOWN - 1) * len(flat)  # two calls per level, one for the last
+        calls = begun.score_calls + chains.score_calls + carried
+        return replace(chains, draws=torch.cat(ends).reshape(chains.draws.shape), score_calls=calls)

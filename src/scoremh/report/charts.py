@@ -73,7 +73,8 @@ def losses(history: Mapping[str, Sequence[float]]) -> Figure:
         y = torch.tensor(history[name], dtype=torch.float64)
         seen = few(torch.stack([steps, y], 1)[y.float().isfinite()], LOOKS)
         label = literal(name.replace("_", " "))
-        curve = {"type": "scatter", "mode": "lines", "x": packed(seen[:, 0]), "y": packed(seen[:, 1]), "name": label}
+        mode = "lines" if len(seen) > 1 else "markers"
+        curve = {"type": "scatter", "mode": mode, "x": packed(seen[:, 0]), "y": packed(seen[:, 1]), "name": label}
         curve |= {"line": {"color": series(i), "width": 1.6}, "hovertemplate": f"{label} %{{y:.4g}}<extra></extra>"}
         curves.append(curve if name in ("loss", "held_out") else {**curve, "visible": "legendonly"})
     return figure(curves, axis("step"), axis(), showlegend=True, hovermode="x")

@@ -82,3 +82,14 @@ def _same(name: str, shape: tuple[int, ...], event: tuple[int, ...]) -> None:
     if shape != event:
         fix = "Pass data, samples and chains in the same coordinates."
         raise ValueError(_checks.message(f"{name} to have events of shape {event}, as the data", shape, fix))
+
+
+def ratio(value: float, floor: tuple[float, float]) -> float | None:
+    """Return a metric as a multiple of its floor, where that says something: an unbiased one has a floor about 0.
+
+    Args:
+        value: Of the metric.
+        floor: Its value between two fresh samples, and the spread of that.
+    """
+    mean, spread = floor
+    return value / mean if value >= 0 and mean > spread else None

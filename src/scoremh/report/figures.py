@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 Figure = dict[str, Any]
+WIDE = 1e4  # spreads
 SERIES = 5  # colours in style.css, then again from the first
 
 
@@ -28,8 +29,15 @@ def literal(text: str) -> str:
 
 
 def packed(x: Tensor) -> dict[str, str]:
-    """Return float32 numbers as plotly reads them, a third of the size of their digits; NaN is a gap."""
-    code = {"dtype": "f4", "bdata": b64encode(x.detach().cpu().float().numpy().tobytes()).decode()}
+    """Return numbers as plotly reads them, a third of the size of their digits; NaN is a gap.
+
+    In float32, but for numbers so far from 0 that it could not tell them apart: times in seconds, for example.
+    """
+    x = x.detach().cpu().double()
+    seen = x[x.isfinite()]
+    wide = len(seen) > 1 and bool(seen.abs().max() > WIDE * seen.std())
+    raw = (x if wide else x.float()).numpy().tobytes()
+    code = {"dtype": "f8" if wide else "f4", "bdata": b64encode(raw).decode()}
     return code if x.ndim == 1 else {**code, "shape": ", ".join(map(str, x.shape))}
 
 

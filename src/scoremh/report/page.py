@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader
 
 from scoremh._files import replacing
 from scoremh.report import charts, images, vectors
-from scoremh.report.contents import Contents
+from scoremh.report.contents import Contents, ratio
 from scoremh.report.figures import clip
 from scoremh.report.panels import Panel, Section
 
@@ -94,7 +94,7 @@ def _cell(value: float | None, floor: tuple[float, float] | None) -> tuple[str, 
         return "—", ""
     if not math.isfinite(value):
         return "not finite", ""
-    if floor is None or not (math.isfinite(floor[0]) and floor[0] > 0):
+    times = None if floor is None else ratio(value, floor)
+    if times is None:
         return f"{value:.3g}", ""
-    ratio = value / floor[0]
-    return f"{value:.3g}", f"{ratio:.2g}" if abs(ratio) < 100 else f"{ratio:,.0f}"
+    return f"{value:.3g}", f"{times:.2g}" if times < 100 else f"{times:,.0f}"

@@ -35,7 +35,8 @@
     });
   };
 
-  const numbers = (code) => new Float32Array(Uint8Array.from(atob(code.bdata), (c) => c.charCodeAt(0)).buffer);
+  const numbers = ({ dtype, bdata }) =>
+    new (dtype === "f8" ? Float64Array : Float32Array)(Uint8Array.from(atob(bdata), (c) => c.charCodeAt(0)).buffer);
 
   const move = (number, frame) => {
     const { figure, frames } = drawings[number];

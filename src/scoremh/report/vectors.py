@@ -123,8 +123,8 @@ def _acceptance(probabilities: Tensor, draws: Tensor, data: Tensor, names: Seque
         chart = chain_charts.acceptance_by_place(began, chance, charts.view(names[:2], data[:, :2], began))
     place = Panel("By place", f"Mean acceptance by {_and(names[:2])}", chart)
     words = [
-        "The mean probability that a move is accepted: over the chains at every draw, and over the moves that began at"
-        f" a place, where there are at least {chain_charts.LEAST}."
+        "The mean probability that a move is accepted: over the chains at every draw, and by where the draw before was,"
+        f" where there are at least {chain_charts.LEAST}."
     ]
     return Section("Acceptance", words, [[step, place]])
 
