@@ -151,7 +151,7 @@ def contents(
         histories=histories,
         metrics={own if name == "draws" else name: value for name, value in values.items()},
         floors={} if found is None else {name: (floor[0], floor[1]) for name, floor in found["floors"].items()},
-        warnings=said,
+        warnings=list(dict.fromkeys(said)),
     )
 
 

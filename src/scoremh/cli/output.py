@@ -60,6 +60,11 @@ def command() -> str:
     return shlex.join(["scoremh", *TYPED.get()])
 
 
+def again() -> str:
+    """Say what to type to go on with what was stopped."""
+    return f"Nothing is lost. Go on: {command()}" + " --resume" * ("--resume" not in TYPED.get())
+
+
 @contextmanager
 def resumable(how: str) -> Iterator[None]:
     """Say, where Ctrl-C is pressed within, how to go on."""

@@ -8,13 +8,14 @@ from typing import Any
 
 import pandas as pd
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
-from scoremh import Chains, _checks
+from scoremh import Chains, _checks, _progress
 from scoremh._files import fingerprint, replacing, require_same
 from scoremh._folder import CONFIG, Folder, read_json
 from scoremh.cli import judging
-from scoremh.cli.output import Output, Whole, command, resumable
+from scoremh.cli.output import Output, Whole, again, command, resumable
 from scoremh.datasets import files as tables
 from scoremh.estimator import ScoreMH, files
 from scoremh.estimator.sampler import AcceptanceName, ProposalName
@@ -79,7 +80,7 @@ def fit(
     folder = _begun(out, asked, told, resume=resume, overwrite=overwrite)
     flat = x.flatten(1).numpy()
     try:
-        with resumable(f"Nothing is lost. Go on: scoremh fit {data} --out {out} --resume, with the same options."):
+        with resumable(again()):
             model.fit(pd.DataFrame(flat, columns=columns) if columns else flat, checkpoint=out)
             files.write(model, folder)
     except (ValueError, TypeError):
@@ -101,7 +102,7 @@ def _begun(out: Path, asked: dict[str, Any], told: dict[str, Any], *, resume: bo
         folder = Folder.open(out)
         if folder.config.get("finished"):
             raise ValueError(_checks.message(f"an interrupted fit in {out}", "a finished one", "Leave --resume out."))
-        require_same(asked, folder.config["asked"], out, "fit", "folder")
+        require_same(asked, folder.config.get("asked", {}), out, "fit", "folder")
         return folder
     if (out / CONFIG).exists() and not overwrite:
         fix = "Name another folder, or add --overwrite; or --resume, where the fit in it was interrupted."
@@ -159,7 +160,7 @@ def sample(
         raise ValueError(_checks.message(expected, got, fix))
     if overwrite:
         shutil.rmtree(store, ignore_errors=True)
-    with resumable(f"Nothing is lost. Go on: scoremh sample {run} --resume, with the same options."):
+    with resumable(again()):
         flat = model.sample_chains(draws, draws=kept, random_state=seed, store=store)
         chains = replace(flat, draws=flat.draws.reshape(draws, kept, *folder.config["event"]))
         if csv is not None:
@@ -208,12 +209,15 @@ def report(run: Path, *, reference: Path | None = None, output: Output = Output(
         output: How to speak.
     """
     folder = Folder.open(run)
-    chains, rows = _drawn(folder), _rows(folder, reference)
-    model = files.read(ScoreMH, folder)
-    metrics = read_json(folder.get(METRICS)) if METRICS in folder.config["files"] else None
-    shown = "held-out rows" if reference is None else str(reference)
-    contents = judging.contents(model, folder.config, chains, rows, shown, metrics)
-    folder.put(REPORT, lambda path: judging.page(contents, path))
+    with _progress.bar(3, "report", unit="parts", show=output.talks) as tick:
+        chains, rows, model = _drawn(folder), _rows(folder, reference), files.read(ScoreMH, folder)
+        tick(1, "read")
+        metrics = read_json(folder.get(METRICS)) if METRICS in folder.config["files"] else None
+        shown = "held-out rows" if reference is None else str(reference)
+        contents = judging.contents(model, folder.config, chains, rows, shown, metrics)
+        tick(1, "judged")
+        folder.put(REPORT, lambda path: judging.page(contents, path))
+        tick(1, "drawn")
     output.tell({"run": str(run), "report": str(run / REPORT)}, f"open {run / REPORT}")
 
 
@@ -225,8 +229,7 @@ def _rows(folder: Folder, reference: Path | None) -> Tensor:
     """Return rows to compare with, in the events of the run."""
     event = folder.config["event"]
     if reference is None:
-        held: Tensor = torch.from_numpy(files.read(ScoreMH, folder).held_out_)
-        return held.reshape(-1, *event)
+        return load_file(folder.get(files.HELD_OUT))["rows"].reshape(-1, *event)
     x, columns = tables.read(reference, dtype=torch.float64)
     known, fix = folder.config["columns"], "Bring rows with the columns of the fit."
     if list(x.shape[1:]) != event:
