@@ -329,9 +329,15 @@ def test_a_full_disk_is_one_line_and_loses_nothing(command: str, run: Path, data
     runs.report(run)  # it is still whole
 
 
+def stoppable() -> None:
+    """Hear Ctrl-C again, where the tests were started in the background, which does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def begun(call: list[str], until: Path) -> subprocess.Popen[str]:
     """Start a command, and return when a file is there."""
-    process = subprocess.Popen([sys.executable, "-m", "scoremh", *call], stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "scoremh", *call]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=stoppable)
     while not until.exists():
         assert process.poll() is None, process.stderr and process.stderr.read()
         time.sleep(0.02)

@@ -83,6 +83,7 @@ def test_the_examples_of_a_document_run(path: Path, tmp_path: Path, monkeypatch:
     exec(compile(blocks(path), str(path), "exec"), {"__name__": "document"})
 
 
+@pytest.mark.slow
 def test_the_readme_and_the_skeletons_of_contributing_are_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

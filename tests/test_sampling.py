@@ -267,8 +267,9 @@ def test_load_refuses_a_file_of_another_library(tmp_path: Path) -> None:
         sample(KERNELS["fused"], start(), draws=2).save(tmp_path / "missing" / "chains.nc")
 
 
+@pytest.mark.slow
 def test_progress_shows_rate_and_acceptance(capsys: pytest.CaptureFixture[str]) -> None:
-    sample(KERNELS["fused"], start(), draws=5000, generator=seeded(), progress=True)
+    sample(KERNELS["fused"], start(), draws=30_000, generator=seeded(), progress=True)
     shown = capsys.readouterr().err
     assert "sampling" in shown
     assert "100%" in shown

@@ -191,6 +191,7 @@ def banana() -> tuple[ScoreFit, Tensor]:
     return fit_score(x, recipe=Recipe(steps=2000), generator=seeded(1)), x
 
 
+@pytest.mark.slow
 def test_the_defaults_learn_a_score(banana: tuple[ScoreFit, Tensor]) -> None:
     fit, _ = banana
     law = targets.Banana()
@@ -204,6 +205,7 @@ def test_the_defaults_learn_a_score(banana: tuple[ScoreFit, Tensor]) -> None:
     assert "held-out loss" in str(fit)
 
 
+@pytest.mark.slow
 def test_a_fit_is_a_target(banana: tuple[ScoreFit, Tensor]) -> None:
     fit, x = banana
     kernel = metropolis_hastings(fit, MALA(0.3), LineIntegral())
@@ -214,6 +216,7 @@ def test_a_fit_is_a_target(banana: tuple[ScoreFit, Tensor]) -> None:
     assert not bool(fit.support(x + 1.2 * (x.amax(0) - x.amin(0))).any())  # its box is that of the data, not the plane
 
 
+@pytest.mark.slow
 def test_a_saved_fit_comes_back(banana: tuple[ScoreFit, Tensor], tmp_path: Path) -> None:
     fit, x = banana
     fit.save(tmp_path / "score.safetensors")

@@ -215,7 +215,13 @@ def test_ctrl_c_stops_at_once_and_keeps_what_is_done(tmp_path: Path) -> None:
     script = tmp_path / "slow.py"
     script.write_text(SLOW_CELLS)
     command = [sys.executable, str(script), "reproduce", "slow", "--out", str(tmp_path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # where the tests run in the background
+    )
     cells = tmp_path / "cells.json"
     while len(_cells.known(cells)) < 3:
         assert process.poll() is None

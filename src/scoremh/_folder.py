@@ -62,7 +62,7 @@ class Folder:
             fix = "Run the fit again, or install the scoremh it was made with."
             raise ValueError(_checks.message(f"{place} of scoremh {ours}", f"one of scoremh {theirs}", fix))
         if config.pop("hash", None) != _hash_of(config):
-            fix = "It is damaged, or was edited: run the fit again."
+            fix = "It is damaged, or was edited: remove the folder, and begin again."
             raise ValueError(_checks.message(f"{place} as it was written", "something else", fix))
         return cls(path, config)
 
