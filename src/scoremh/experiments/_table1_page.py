@@ -18,7 +18,7 @@ from scoremh.experiments._table1_rows import EVEN, METHODS, PAPER_METHODS, Probl
 TITLES = {"moons": "Moons", "pinwheel": "Pinwheel", "s_curve": "S-curve", "swiss_roll": "Swiss roll"}
 NEAR = 1.15  # times the floor
 PICTURED = (*PAPER_METHODS, "annealed")
-AWAY = 100  # times the floor, beyond which chains have run away
+AWAY = 10  # times the floor, beyond which chains have run away
 DOTS = 800  # points of a panel
 EVENLY = ("sobol_flow",)  # rows whose draws are not independent
 OUTSIDERS = ("kde", "spline_flow")
@@ -253,8 +253,9 @@ def _sweep(found: Mapping[str, Any], cells: Mapping[Key, Cell], path: Path) -> N
     rates: dict[str, plots.Curve] = {}
     for method in measured.SWEPT:
         every = [run for run in found["sweep"] if run["method"] == method]
-        runs = [run for run in every if run["w1"] is not None and run["w1"] < AWAY * (floor or math.inf)]
-        lost = [run["step"] for run in every if run not in runs]
+        away = {run["factor"] for run in every if run["w1"] is None or run["w1"] > AWAY * (floor or math.inf)}
+        runs = [run for run in every if run["factor"] not in away]
+        lost = [run["step"] for run in every if run["factor"] in away]
         name = METHODS[method].words + (f", which runs away from h = {min(lost):.2g}" if lost else "")
         factors = sorted({float(run["factor"]) for run in runs})
         groups = [[run for run in runs if float(run["factor"]) == factor] for factor in factors]
