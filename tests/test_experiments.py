@@ -50,6 +50,7 @@ def test_a_picture_without_panels_is_refused(tmp_path: Path) -> None:
         plots.map_panels({}, tmp_path / "empty.png", extent=(0.0, 1.0, 0.0, 1.0))
 
 
+@pytest.mark.slow
 def test_scores_fill_in_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fits of a few steps: the numbers are bad, and the page says so."""
     small = {"SAMPLES": 300, "FRESH": 200, "JUDGED": 100, "SEEDS": (1,)}

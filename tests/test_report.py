@@ -510,6 +510,7 @@ def test_a_browser_draws_everything_and_asks_for_nothing(kind: str, browser: Any
         assert sum(url.startswith("file:") for url in one.asked) == 1  # the page itself
 
 
+@pytest.mark.slow
 def test_the_page_may_not_ask_for_anything(browser: Any, tmp_path: Path) -> None:
     with opened(browser, tmp_path, html(contents(2))) as one:
         assert one.page.locator("meta[content*=\"form-action 'none'\"]").count() == 1
@@ -543,6 +544,7 @@ def test_the_slider_moves_the_points_to_the_draws_of_its_step(browser: Any, tmp_
         assert not one.said
 
 
+@pytest.mark.slow
 def test_play_goes_through_the_draws_and_stops(browser: Any, tmp_path: Path) -> None:
     with opened(browser, tmp_path, html(contents(1, chains=chains(normal(20, 3, 1))))) as one:
         page = one.page
@@ -555,6 +557,7 @@ def test_play_goes_through_the_draws_and_stops(browser: Any, tmp_path: Path) -> 
         assert not one.said
 
 
+@pytest.mark.slow
 def test_the_slider_changes_the_images(browser: Any, tmp_path: Path) -> None:
     text = html(contents(8, 8))
     frames = next(one["frames"] for one in drawings(text) if one["frames"])
@@ -579,6 +582,7 @@ def contrast(first: str, second: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+@pytest.mark.slow
 def test_light_and_dark_are_different_and_readable(browser: Any, tmp_path: Path) -> None:
     style = "(one, name) => getComputedStyle(one)[name]"
     seen = {}

@@ -63,6 +63,7 @@ def test_a_draw_changes_exactly_where_a_move_was_accepted(kernel: str) -> None:
     assert float(chains.acceptance_prob.mean()) == pytest.approx(chains.acceptance_rate, abs=0.05)
 
 
+@pytest.mark.slow
 def test_memory_is_what_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the warm-up and the thinning, a trace never holds more than a segment."""
     kernel, longest = KERNELS["fused"], 0

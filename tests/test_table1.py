@@ -211,6 +211,7 @@ cli.main()
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_at_once_and_keeps_what_is_done(tmp_path: Path) -> None:
     script = tmp_path / "slow.py"
     script.write_text(SLOW_CELLS)
