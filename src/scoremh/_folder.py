@@ -68,11 +68,16 @@ class Folder:
 
     def note(self, **more: Any) -> None:
         """Write `config.json`, with more in it; what another command noted since is kept."""
-        if (self.path / CONFIG).exists():
-            self.config.update(Folder.open(self.path).config)
-        self.config.update(more)
+        self._write(self._now() | more)
+
+    def _now(self) -> dict[str, Any]:
+        """Return what `config.json` holds by now."""
+        return Folder.open(self.path).config if (self.path / CONFIG).exists() else self.config
+
+    def _write(self, config: dict[str, Any]) -> None:
+        self.config.update(config)
         with replacing(self.path / CONFIG) as partial:
-            text = json.dumps(self.config | {"hash": _hash_of(self.config)}, indent=1, allow_nan=False)
+            text = json.dumps(config | {"hash": _hash_of(config)}, indent=1, allow_nan=False)
             partial.write_text(text + "\n")
 
     def put(self, name: str, write: Callable[[Path], object]) -> None:
@@ -89,13 +94,13 @@ class Folder:
         self._vouch(name, lambda _: [new])
 
     def _vouch(self, name: str, change: Callable[[list[str]], list[str]]) -> None:
-        files: dict[str, list[str]] = Folder.open(self.path).config["files"]
-        self.note(files=files | {name: change(files.get(name, []))})
+        now = self._now()
+        self._write(now | {"files": now["files"] | {name: change(now["files"].get(name, []))}})
 
     def drop(self, *names: str) -> None:
         """Remove files of the run."""
-        files: dict[str, list[str]] = Folder.open(self.path).config["files"]
-        self.note(files={name: hashes for name, hashes in files.items() if name not in names})
+        now = self._now()
+        self._write(now | {"files": {name: hashes for name, hashes in now["files"].items() if name not in names}})
         for name in names:
             (self.path / name).unlink(missing_ok=True)
 

@@ -1,12 +1,12 @@
 """Grids of images, as PNGs inside the page."""
 
-import struct
-import zlib
+import io
 from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
@@ -57,19 +57,11 @@ def shades(images: Tensor, ends: tuple[float, float]) -> Tensor:
 
 def png(pixels: Tensor) -> str:
     """Return bytes `(row, column, channel)` as a PNG in a data: address."""
-    rows, columns, channels = pixels.shape
-    kind = 0 if channels == 1 else 2  # grey or RGB, of 8 bits
-    lines = b"".join(b"\0" + row.numpy().tobytes() for row in pixels.contiguous())
-    parts = [
-        (b"IHDR", struct.pack(">IIBBBBB", columns, rows, 8, kind, 0, 0, 0)),
-        (b"tRNS", bytes([0, GAP]) * channels),
-        (b"IDAT", zlib.compress(lines, 9)),
-        (b"IEND", b""),
-    ]
-    body = b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
-    )
-    return "data:image/png;base64," + b64encode(b"\x89PNG\r\n\x1a\n" + body).decode()
+    grey = pixels.shape[2] == 1
+    image = Image.fromarray((pixels[..., 0] if grey else pixels).contiguous().numpy())
+    buffer = io.BytesIO()
+    image.save(buffer, "png", compress_level=9, transparency=GAP if grey else (GAP,) * 3)
+    return "data:image/png;base64," + b64encode(buffer.getvalue()).decode()
 
 
 def _tiled(images: Tensor, side: int) -> Tensor:
