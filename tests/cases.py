@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scoremh import MALA, PCN, Always, Exact, Learned, LineIntegral, RandomWalk, Taylor, networks, targets
+from scoremh import MALA, PCN, Always, Exact, Learned, LineIntegral, RandomWalk, StudentWalk, Taylor, networks, targets
 from scoremh.types import Acceptance, Point, Proposal, Target, TargetLike
 
 
@@ -27,11 +27,14 @@ PROPOSALS: dict[str, Proposal] = {
     "pcn-scaled": PCN(0.4, mean=f64(0.3, -0.2), scale=1.5),
     "pcn-full": PCN(0.6, covariance=COVARIANCE),
     "pcn-independent": PCN(1.0),
+    "student": StudentWalk(0.7),
+    "student-full": StudentWalk(0.6, 3, covariance=COVARIANCE),
 }
 ONE_DIMENSION: dict[str, Proposal] = {
     "rw": RandomWalk(0.9),
     "mala": MALA(0.1),
     "pcn": PCN(0.5, mean=f64(0.4)),
+    "student": StudentWalk(0.7, 1),
 }
 
 # Rules whose D is exact on a Gaussian: the score is linear along a line.

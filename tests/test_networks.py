@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from scoremh import targets
-from scoremh.networks import AtLevel, NoiseConditionalMLP, ScoreMLP, Standardized, build, describe
+from scoremh.networks import AtLevel, HeavyTailed, NoiseConditionalMLP, ScoreMLP, Standardized, build, describe
 from scoremh.score_matching import score_and_divergence
 
 
@@ -137,3 +137,34 @@ def test_bad_sizes_are_refused(make: Any) -> None:
         make()
     with pytest.raises(ValueError, match="finite and above 0"):
         AtLevel(ScoreMLP(2), 0.0)
+
+
+@pytest.mark.parametrize("level", [(), (0.3,)])
+def test_a_heavy_tailed_score_is_that_of_the_transformed_law(level: tuple[float, ...]) -> None:
+    """With a standard normal v, the law of x = m + w sinh v has a density in closed form."""
+
+    class Normal(nn.Module):
+        def forward(self, v: Tensor, *sigma: float) -> Tensor:
+            return -v / (1 + sum(s**2 for s in sigma))
+
+    centre, width = torch.tensor([1.0, -2.0]).double(), torch.tensor([0.5, 3.0]).double()
+    net = HeavyTailed(Normal(), centre, width)
+
+    def log_density(x: Tensor) -> Tensor:
+        u = (x - centre) / width
+        v = u.asinh()
+        return (-v.square() / 2 / (1 + sum(s**2 for s in level)) - (1 + u.square()).log() / 2).sum(1)
+
+    x = (10 * torch.randn(50, 2, generator=torch.Generator().manual_seed(0))).double().requires_grad_()
+    (expected,) = torch.autograd.grad(log_density(x).sum(), x)
+    torch.testing.assert_close(net(x, *level), expected, atol=1e-12, rtol=1e-10)
+
+
+def test_a_heavy_tailed_score_falls_off_as_one_over_x() -> None:
+    class Constant(nn.Module):
+        def forward(self, v: Tensor) -> Tensor:
+            return -2.0 * v.sign()  # exp(-2 |v|): a tail of |x|^-3
+
+    net = HeavyTailed(Constant(), torch.zeros(1), torch.ones(1))
+    x = torch.tensor([[1e3], [-1e5]])
+    torch.testing.assert_close(x * net(x), torch.full((2, 1), -3.0), atol=1e-4, rtol=0)

@@ -157,7 +157,7 @@ def test_what_is_kept_is_not_lost(small: measured.Config, tmp_path: Path, monkey
         table1.run("quick", tmp_path, tmp_path / "docs", as_is=True)
     (tmp_path / "cells").mkdir()
     (tmp_path / "cells" / "settings.json").write_text(json.dumps(measured.settings(small) | {"level": 0.5}))
-    with pytest.raises(ValueError, match=r"to hold this table, with level = 0\.3, got level = 0\.5"):
+    with pytest.raises(ValueError, match=r"to hold this experiment, with level = 0\.3, got level = 0\.5"):
         measured.run(small, tmp_path / "cells")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'scoremh\[flows\]'"):

@@ -13,7 +13,7 @@ from scoremh.annealing import anneal
 from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
 from scoremh.chains import Chains
 from scoremh.kernel import metropolis_hastings
-from scoremh.proposals import MALA, PCN, RandomWalk
+from scoremh.proposals import MALA, PCN, RandomWalk, StudentWalk
 from scoremh.sampling import sample
 from scoremh.score_matching import (
     DenoisingScoreMatching,
@@ -58,6 +58,7 @@ __all__ = [
     "ScoreFit",
     "ScoreMH",
     "SlicedScoreMatching",
+    "StudentWalk",
     "Target",
     "Taylor",
     "Trace",

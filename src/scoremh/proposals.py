@@ -1,16 +1,17 @@
-r"""Proposals q(x' | x): random walk, Langevin (MALA) and preconditioned Crank-Nicolson.
+r"""Proposals q(x' | x): random walks, Langevin (MALA) and preconditioned Crank-Nicolson.
 
-All three are Gaussian: `x' = mean(x) + std L z` with `z ~ N(0, I)` and `L L^T = C`, an optional covariance that fits
-the proposal to the target's shape.
+All but the last are Gaussian: `x' = mean(x) + std L z` with `z ~ N(0, I)` and `L L^T = C`, an optional covariance that
+fits the proposal to the target's shape.
 
 | proposal | mean(x) | std |
 |---|---|---|
 | `RandomWalk` | x | std |
 | `MALA` | x + h C s(x) | sqrt(2h) |
 | `PCN` | m + sqrt(1 - beta^2) (x - m) | beta |
+| `StudentWalk` | x | scale, with t of a Student law in place of z |
 
-Each defines mean and standard deviation once, in `moments`; `sample` and `log_prob` both derive from it. A covariance
-is a tensor over the flattened event: `(d,)` is a diagonal, `(d, d)` a matrix.
+A Gaussian one defines mean and standard deviation once, in `moments`; `sample` and `log_prob` both derive from it. A
+covariance is a tensor over the flattened event: `(d,)` is a diagonal, `(d, d)` a matrix.
 """
 
 import math
@@ -25,6 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scoremh import _checks, _random
+from scoremh._algebra import per_chain
 from scoremh.types import Balance, Need, Point
 
 # The most efficient acceptance rates in high dimension: Roberts, Gelman and Gilks (1997) and Roberts and Rosenthal
@@ -203,3 +205,57 @@ class PCN(GaussianProposal):
         """Return m + sqrt(1 - beta^2) (x - m) and beta times the scale."""
         m = self.mean.to(at.x) if isinstance(self.mean, Tensor) else self.mean
         return m + math.sqrt(1 - self.beta**2) * (at.x - m), self.beta * self.scale
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StudentWalk:
+    """`x' = x + scale L t`, t of a Student law: a random walk that now and then makes a large step.
+
+    In a heavy tail a Gaussian walk needs as many steps to come back as the tail is long; here the steps have a tail of
+    their own (Jarner and Roberts 2007).
+
+    Args:
+        scale: Of a step; its standard deviation is larger by sqrt(nu / (nu - 2)), and infinite up to nu = 2.
+        freedom: nu, a whole number; 1 is Cauchy, many are nearly Gaussian.
+        covariance: L L^T, `(d,)` or `(d, d)`; the identity when None.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    optimal_rates: ClassVar[Mapping[Balance, float]] = RANDOM_WALK_RATES
+
+    scale: float
+    freedom: int = 2
+    covariance: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        _checks.positive(self.scale, "scale")
+        _checks.count(self.freedom, "freedom")
+        _ = self.root
+
+    def __repr__(self) -> str:
+        """Show what differs from the defaults."""
+        return _checks.brief(self)
+
+    @cached_property
+    def root(self) -> Root | None:
+        """L, or None for the identity."""
+        return None if self.covariance is None else Root(self.covariance)
+
+    def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Float[Tensor, "chain *event"]:
+        """Draw one candidate per chain."""
+        z = _random.normal(tuple(at.x.shape), at.x, generator)
+        chi = _random.normal((len(at.x), self.freedom), at.x, generator).square().mean(1).sqrt()
+        t = z / per_chain(chi, z)
+        return torch.add(at.x, t if self.root is None else self.root.color(t), alpha=self.scale)
+
+    def log_prob(self, to: Point, *, given: Point) -> Float[Tensor, " chain"]:
+        """Return log q(to | given)."""
+        deviation, log_det = (to.x - given.x) / self.scale, 0.0
+        if self.root is not None:
+            deviation, log_det = self.root.whiten(deviation), self.root.log_det
+        t, nu = deviation.flatten(1), self.freedom
+        d = t.shape[1]
+        constant = math.lgamma((nu + d) / 2) - math.lgamma(nu / 2) - d / 2 * math.log(nu * math.pi)
+        tail = (nu + d) / 2 * (t.square().sum(1) / nu).log1p()
+        return constant - d * math.log(self.scale) - log_det - tail

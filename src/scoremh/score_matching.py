@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from scoremh import _checks, _random
 from scoremh._algebra import inner, per_chain
 from scoremh._support import Box
-from scoremh.networks import AtLevel, NoiseConditionalMLP, ScoreMLP, Standardized
+from scoremh.networks import AtLevel, HeavyTailed, NoiseConditionalMLP, ScoreMLP, Standardized
 from scoremh.networks.wrappers import WHITENED
 from scoremh.training import Fit, Loss, Recipe, load_fit, save_fit, split, train
 from scoremh.types import Target
@@ -244,7 +244,8 @@ class ScoreFit(Fit):
     def covariance(self) -> Tensor | None:
         """Covariance of noise of level 1 in the coordinates of the samples: their own where they are standardised.
 
-        For `annealing.flow`, and for proposals that are to fit the samples. None stands for the identity.
+        For `annealing.flow`, and for proposals that are to fit the samples. None stands for the identity; with
+        `heavy_tails` noise has no covariance in the coordinates of the samples, and there is no such flow.
         """
         if not isinstance(self.net, Standardized):
             return None
@@ -253,7 +254,9 @@ class ScoreFit(Fit):
 
     def __repr__(self) -> str:
         """Say what was learned, how long it took, and how well it went."""
-        inside = self.net.net if isinstance(self.net, Standardized) else self.net
+        inside = self.net
+        while isinstance(inside, Standardized | HeavyTailed):
+            inside = inside.net
         read = "" if self.level is None else f", read at noise level {self.level:.3g} of the samples' spread"
         return f"score by {type(inside).__name__} and {self.loss}{read}\n{super().__repr__()}"
 
@@ -281,6 +284,7 @@ def fit_score(
     *,
     preset: str | None = None,
     standardize: bool = True,
+    heavy_tails: bool = False,
     recipe: Recipe | None = None,
     generator: torch.Generator | None = None,
     progress: bool = False,
@@ -299,6 +303,8 @@ def fit_score(
         preset: A row of the paper's Table 2 by name, instead of loss, net, standardize and recipe.
         standardize: Learn in coordinates where the samples have mean 0 and unit covariance (unit variance on average,
             beyond 32 coordinates). Noise levels are in these.
+        heavy_tails: Learn in coordinates asinh((x - m) / w), in which tails like powers of x are light: the score falls
+            off in them as 1 / |x|, and not with a network's guess. Noise is added in these coordinates.
         recipe: How to train.
         generator: Source of randomness; also of the first weights of a network made here.
         progress: Show a progress bar.
@@ -339,10 +345,12 @@ def fit_score(
     size = samples[0].numel()
     flat_is_fine = isinstance(loss, DenoisingScoreMatching | MultilevelDenoising) and size > WHITENED
     _enough(samples, flat_is_fine=flat_is_fine)
-    whole = Standardized.of(net, samples) if standardize else net
-    data = whole.standardize(samples) if isinstance(whole, Standardized) else samples
+    light = HeavyTailed.of(net, samples) if heavy_tails else None
+    inside = samples if light is None else light.lighten(samples)
+    whole: nn.Module = Standardized.of(net, inside) if standardize else net
+    data = whole.standardize(inside) if isinstance(whole, Standardized) else inside
     _answers(net, data[:2], *([1.0] if levelled else []))
-    spread = 1.0 if standardize else float(samples.flatten(1).std(0).mean())
+    spread = 1.0 if standardize else float(inside.flatten(1).std(0).mean())
     fit = train(
         net,
         loss,
@@ -356,6 +364,8 @@ def fit_score(
     level = None
     if isinstance(loss, MultilevelDenoising):
         level = choose_level(net, loss.levels(), split(data, fit.recipe, fit.seed)[1])
+    if light is not None:
+        light.net, whole = whole, light
     fields = vars(fit) | {"net": whole.requires_grad_(False).eval()}
     return ScoreFit(**fields, support=_box_of(samples), level=level, loss=_checks.named(loss))
 

@@ -26,6 +26,6 @@ class Experiment(Protocol):
 
 
 def found() -> dict[str, Experiment]:
-    """Return the experiments by name."""
+    """Return the experiments by name, a module's with dashes for underscores."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
-    return {name: cast(Experiment, importlib.import_module(f"{__name__}.{name}")) for name in names}
+    return {name.replace("_", "-"): cast(Experiment, importlib.import_module(f"{__name__}.{name}")) for name in names}

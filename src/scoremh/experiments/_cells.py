@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from scoremh._files import replacing
+from scoremh._files import replacing, require_same
 
 Task = tuple[str, ...]
 SEPARATOR = " / "
@@ -73,9 +73,20 @@ def fill(page: str, parts: Mapping[str, str]) -> str:
 
 
 def fill_in(path: Path, parts: Mapping[str, str]) -> None:
-    """Put the parts into a page; where there is none yet, make one of them alone."""
-    bare = "\n\n".join(f"<!-- {name} -->\n<!-- end -->" for name in parts) + "\n"
-    path.write_text(fill(path.read_text() if path.exists() else bare, parts))
+    """Put the parts into a page, at its end where it has no place for them."""
+    page = path.read_text() if path.exists() else ""
+    for name in parts:
+        if f"<!-- {name} -->" not in page:
+            page += f"{page and chr(10)}<!-- {name} -->\n<!-- end -->\n"
+    path.write_text(fill(page, parts))
+
+
+def same(path: Path, settings: dict[str, Any]) -> None:
+    """Refuse a folder whose cells were computed with other settings."""
+    if path.exists():
+        require_same(settings, json.loads(path.read_text()), path.parent, "experiment", "folder")
+    else:
+        path.write_text(json.dumps(settings, indent=1))
 
 
 def spread(values: Sequence[float]) -> float:

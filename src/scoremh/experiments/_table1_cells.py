@@ -12,11 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from scoremh import MultilevelDenoising, Recipe, metrics
-from scoremh._files import require_same
 from scoremh.balance_matching import MATCHING, PRESETS, RECIPE
 from scoremh.experiments import _outsiders
 from scoremh.experiments import _table1_rows as rows_of
-from scoremh.experiments._cells import Task, compute
+from scoremh.experiments._cells import Task, compute, same
 from scoremh.experiments._table1_rows import EVEN, LAWS, METHODS, PROPOSED, Problem, drawn, seeded
 
 TESTED = 2000  # points of a two-sample test
@@ -144,7 +143,7 @@ def run(config: Config, out: Path, *, workers: int | None = None) -> dict[str, A
     stages.append(
         [("test", name, str(seed), row, str(k)) for name in LAWS for row in config.tested for k, seed in turns]
     )
-    _same(out / "settings.json", settings(config))
+    same(out / "settings.json", settings(config))
     cells: dict[str, Any] = {}
     for tasks in stages:
         cell = partial(_cell, config=config, out=out, known=cells)
@@ -180,14 +179,6 @@ def settings(config: Config) -> dict[str, Any]:
         "methods": {name: method.words for name, method in METHODS.items()},
     }
     return json.loads(json.dumps(chosen))  # type: ignore[no-any-return]
-
-
-def _same(path: Path, now: dict[str, Any]) -> None:
-    """Refuse a folder whose cells were computed with other settings."""
-    if path.exists():
-        require_same(now, json.loads(path.read_text()), path.parent, "table", "folder")
-    else:
-        path.write_text(json.dumps(now, indent=1))
 
 
 def _stages(config: Config, seed: str) -> list[list[Task]]:

@@ -6,10 +6,8 @@ run on the law blurred by a noise at which its modes are connected, and their dr
 flow.
 """
 
-import importlib.metadata
 import importlib.util
 import json
-import platform
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import Any
 import torch
 
 from scoremh import _checks
-from scoremh._files import replacing
+from scoremh.experiments import _figures as figures
 from scoremh.experiments import _table1_cells as measured
 from scoremh.experiments import _table1_page as page
 from scoremh.experiments._cells import SEPARATOR, fill_in, known
@@ -71,7 +69,6 @@ PAPER: dict[str, dict[str, tuple[float, float, float]]] = {
     },
 }
 MARK = "<!-- table1 -->"  # where the README has its table
-VERSIONS = ("scoremh", "torch", "numpy", "scipy", "scikit-learn", "pot", "zuko")
 WORDS = {
     "score": ("dataset", "seed"),
     "acceptance": ("dataset", "seed", "proposal", "form"),
@@ -111,8 +108,7 @@ def results(cells: Mapping[str, Any], preset: str) -> dict[str, Any]:
         if what in WORDS:
             named: dict[str, Any] = dict(zip(WORDS[what], words, strict=True))
             others[what].append(named | {"seed": int(named["seed"])} | cell)
-    versions = {name: importlib.metadata.version(name) for name in VERSIONS} | {"python": platform.python_version()}
-    settings = {"preset": preset, **measured.settings(config), "versions": versions}
+    settings = {"preset": preset, **measured.settings(config), "versions": figures.versions("zuko")}
     return json.loads(json.dumps({"settings": settings, "records": records, "rows": rows, **others}))  # type: ignore[no-any-return]
 
 
@@ -136,20 +132,14 @@ def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None
         raise ImportError(_checks.message(expected, "no such package", "Run: pip install 'scoremh[flows]'"))
     folder = out / "table1" / preset
     docs = folder if docs is None else docs
-    path = docs / "results" / "table1.json"
-    kept = json.loads(path.read_text())["settings"]["preset"] if path.exists() else preset
-    if kept != preset:
-        fix = "Leave --docs out, or choose another folder."
-        raise ValueError(_checks.message(f"{path} to hold the preset {preset!r}", f"those of {kept!r}", fix))
+    path = figures.preset_file(docs, "table1", preset)
     torch.set_num_threads(1)
     cells = known(folder / "cells.json") if as_is else measured.run(PRESETS[preset], folder, workers=workers)
     found = results(cells, preset)
     if not found["records"]:
         fix = "Run the same without --as-is."
         raise ValueError(_checks.message(f"results to write in {folder}", "none", fix))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as partial:
-        partial.write_text(json.dumps(found, indent=1) + "\n")
+    figures.write(found, path)
     fill_in(docs / "reproduction.md", page.sections(found))
     readme = docs.parent / "README.md"
     if readme.exists() and MARK in readme.read_text():

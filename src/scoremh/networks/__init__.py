@@ -3,7 +3,7 @@
 from scoremh.networks.mlp import NoiseConditionalMLP, ScoreMLP
 from scoremh.networks.pairs import AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP
 from scoremh.networks.specs import build, describe
-from scoremh.networks.wrappers import AtLevel, StandardInputs, Standardized
+from scoremh.networks.wrappers import AtLevel, HeavyTailed, StandardInputs, Standardized
 
 __all__ = [
     "AcceptanceMLP",
@@ -11,6 +11,7 @@ __all__ = [
     "AtLevel",
     "Form",
     "Free",
+    "HeavyTailed",
     "NoiseConditionalMLP",
     "Potential",
     "PotentialMLP",

@@ -8,7 +8,7 @@ from torch import nn
 from scoremh import _checks
 from scoremh.networks.mlp import NoiseConditionalMLP, ScoreMLP
 from scoremh.networks.pairs import AcceptanceMLP, Antisymmetric, Form, Free, MadeFor, Potential, PotentialMLP
-from scoremh.networks.wrappers import StandardInputs, Standardized
+from scoremh.networks.wrappers import HeavyTailed, StandardInputs, Standardized
 
 PLAIN: dict[str, Any] = {cls.__name__: cls for cls in (AcceptanceMLP, NoiseConditionalMLP, PotentialMLP, ScoreMLP)}
 COORDINATES: dict[str, type[Standardized]] = {cls.__name__: cls for cls in (Standardized, StandardInputs)}
@@ -21,6 +21,8 @@ def describe(net: nn.Module) -> dict[str, Any]:
     if isinstance(net, Standardized):
         shapes = {"event": list(net.mean.shape), "scale": list(net.scale.shape)}
         return {"kind": kind, "inside": describe(net.net), **shapes}
+    if isinstance(net, HeavyTailed):
+        return {"kind": kind, "inside": describe(net.net), "event": list(net.centre.shape)}
     if isinstance(net, Form):
         return {"kind": kind, "inside": describe(net.net), "made_for": net.made_for and net.made_for._asdict()}
     return {"kind": kind, "config": net.config if kind in PLAIN else None}
@@ -36,6 +38,8 @@ def build(spec: dict[str, Any], inside: nn.Module | None = None) -> nn.Module:
     if spec["kind"] in COORDINATES:
         mean, scale = torch.zeros(spec["event"]), torch.zeros(spec["scale"])
         return COORDINATES[spec["kind"]](build(spec["inside"], inside), mean, scale)
+    if spec["kind"] == HeavyTailed.__name__:
+        return HeavyTailed(build(spec["inside"], inside), torch.zeros(spec["event"]), torch.ones(spec["event"]))
     if spec["kind"] in FORMS:
         made_for = spec["made_for"] and MadeFor(**spec["made_for"])
         return FORMS[spec["kind"]](build(spec["inside"], inside), made_for)

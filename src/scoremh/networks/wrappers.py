@@ -1,6 +1,12 @@
 """Coordinates and levels: a network learns in standard coordinates, and answers in those of the data.
 
 With `u = W (x - m)` the score of x is `s_x(x) = W^T s_u(u)`. W is one number for all coordinates, or a matrix.
+
+With `v = asinh(u)`, `u = (x - m) / w`, coordinate by coordinate, it is
+
+    s_x(x) = (s_v(v) - u / sqrt(1 + u^2)) / (w sqrt(1 + u^2))
+
+A tail like |x|^-a is exp(-(a - 1) |v|) in v, where its score goes to a constant: in x it falls off as 1 / |x|.
 """
 
 import torch
@@ -90,6 +96,44 @@ class StandardInputs(Standardized):
         """Return the network's logit, or its answer where it has none."""
         logit: Tensor = getattr(self.net, "logit", self.net)(*map(self.standardize, points))
         return logit
+
+
+class HeavyTailed(nn.Module):
+    """A score network in coordinates `v = asinh((x - m) / w)`, in which heavy tails are light.
+
+    Noise levels, where the network takes them, are those of v.
+
+    Args:
+        net: The network inside, of v.
+        centre: m, of the event's shape.
+        width: w, of the event's shape.
+    """
+
+    centre: Tensor
+    width: Tensor
+
+    def __init__(self, net: nn.Module, centre: Tensor, width: Tensor) -> None:
+        super().__init__()
+        self.net = net
+        self.register_buffer("centre", centre.detach().clone())
+        self.register_buffer("width", width.detach().clone())
+
+    @classmethod
+    def of(cls, net: nn.Module, samples: Float[Tensor, "sample *event"]) -> "HeavyTailed":
+        """Wrap a network in the coordinates of these samples: their median, and half of what lies around it."""
+        centre = samples.detach().median(0).values
+        return cls(net, centre, (samples.detach() - centre).abs().median(0).values)
+
+    def lighten(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
+        """Return v."""
+        return ((x - self.centre) / self.width).asinh()
+
+    def forward(self, x: Float[Tensor, "chain *event"], *level: Tensor | float) -> Float[Tensor, "chain *event"]:
+        """Return the score of x, at a noise level where the network takes one."""
+        u = (x - self.centre) / self.width
+        root = (1 + u.square()).sqrt()
+        inner: Tensor = self.net(u.asinh(), *level)
+        return (inner - u / root) / (self.width * root)
 
 
 class AtLevel(nn.Module):

@@ -1,0 +1,136 @@
+"""What the paper's figures share: cells that are kept, their records in JSON, a section of the page, a picture."""
+
+import importlib.metadata
+import json
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.markdown import Markdown
+
+from scoremh import _checks
+from scoremh._files import replacing
+from scoremh.experiments._cells import SEPARATOR, Task, compute, fill_in, known, same
+
+Record = Mapping[str, Any]
+Found = Mapping[str, Any]
+"""Settings, and the records of every kind of cell."""
+VERSIONS = ("scoremh", "torch", "numpy", "scipy", "scikit-learn", "pot")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the paper.
+
+    Args:
+        name: As `scoremh reproduce` knows it; of its picture, its results and its place on the page, too.
+        words: From a kind of cell to what the words of its tasks are called, the kind itself left out.
+        stages: From a preset to its tasks, each stage after those it needs.
+        cell: `cell(task, config=preset, folder=folder)`; what later cells need goes into files in the folder.
+        section: Says what was found.
+        picture: Draws it into a file.
+    """
+
+    name: str
+    words: Mapping[str, Sequence[str]]
+    stages: Callable[[Any], Sequence[Sequence[Task]]]
+    cell: Callable[..., dict[str, Any]]
+    section: Callable[[Found], str]
+    picture: Callable[[Found, Path], None]
+
+    def run(self, config: Any, preset: str, out: Path, docs: Path | None, workers: int | None, as_is: bool) -> None:
+        """Compute what is missing, and write results, section and picture.
+
+        Args:
+            config: The preset, a dataclass.
+            preset: Its name.
+            out: Folder of all experiments.
+            docs: Folder of the page.
+            workers: Cells at the same time.
+            as_is: Compute nothing.
+        """
+        torch.set_num_threads(1)
+        folder = out / self.name / preset
+        folder.mkdir(parents=True, exist_ok=True)
+        docs, path, settings = docs or folder, folder / "cells.json", json.loads(json.dumps(asdict(config)))
+        results = preset_file(docs, self.name, preset)
+        if not as_is:
+            same(folder / "settings.json", settings)
+            for tasks in self.stages(config):
+                compute(tasks, partial(self.cell, config=config, folder=folder), path, workers=workers)
+        found = self.found(known(path), settings, preset)
+        write(without_lists(found), results)
+        section = self.section(found)
+        self.picture(found, docs / f"{self.name}.png")
+        fill_in(docs / "reproduction.md", {self.name: f"{section}\n\n![{self.name}]({self.name}.png)"})
+        Console().print(Markdown(section))
+
+    def found(self, cells: Mapping[str, Record], settings: Record, preset: str) -> dict[str, Any]:
+        """Return settings and records of the cells that are there."""
+        found: dict[str, Any] = {"settings": {"preset": preset, **settings, "versions": versions()}}
+        found |= {kind: [] for kind in self.words}
+        for name, cell in cells.items():
+            kind, *words = name.split(SEPARATOR)
+            found[kind].append(dict(zip(self.words[kind], map(_value, words), strict=True)) | dict(cell))
+        if not any(found[kind] for kind in self.words):
+            fix = "Run the same without --as-is."
+            raise ValueError(_checks.message(f"results of {self.name}, {preset}", "none", fix))
+        return found
+
+
+def _value(word: str) -> str | int | float:
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            pass
+    return word
+
+
+def versions(*more: str) -> dict[str, str]:
+    """Return the versions of what the numbers come from."""
+    return {name: importlib.metadata.version(name) for name in (*VERSIONS, *more)} | {
+        "python": platform.python_version()
+    }
+
+
+def preset_file(docs: Path, name: str, preset: str) -> Path:
+    """Return the file of results in a folder, and refuse one that holds another preset's."""
+    path = docs / "results" / f"{name}.json"
+    kept = json.loads(path.read_text())["settings"]["preset"] if path.exists() else preset
+    if kept != preset:
+        fix = "Leave --docs out, or choose another folder."
+        raise ValueError(_checks.message(f"{path} to hold the preset {preset!r}", f"those of {kept!r}", fix))
+    return path
+
+
+def write(found: Found, path: Path) -> None:
+    """Write results as JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as partial_file:
+        partial_file.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def without_lists(found: Found) -> dict[str, Any]:
+    """Return results without draws and maps, which pictures alone need."""
+    return {
+        kind: records
+        if kind == "settings"
+        else [{key: value for key, value in record.items() if not isinstance(value, list)} for record in records]
+        for kind, records in found.items()
+    }
+
+
+def where(records: Sequence[Record], **words: Any) -> list[Record]:
+    """Return the records with these words."""
+    return [record for record in records if all(record[key] == value for key, value in words.items())]
+
+
+def over_seeds(records: Sequence[Record], key: str) -> list[float]:
+    """Return a number of every record, infinite where chains ran away."""
+    return [float("inf") if record[key] is None else float(record[key]) for record in records]
