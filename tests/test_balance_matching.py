@@ -159,6 +159,23 @@ NETS: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("standardized", [False, True])
+def test_the_closed_form_of_a_potentials_gradient_is_its_gradient(*, standardized: bool) -> None:
+    """And so is what the weights see of it; a network without one is differentiated."""
+    mlp = shaken(PotentialMLP(2, hidden=8, layers=3)).double()
+    inside = StandardInputs.of(mlp, MIXTURE.sample(100, generator=seeded()).double()).double() if standardized else mlp
+    x = MIXTURE.sample(20, generator=seeded(1)).double()
+    weight = torch.randn(20, 2, generator=seeded()).double()
+    answers = []
+    for net in (Potential(inside), Potential(nn.Sequential(inside))):
+        mlp.zero_grad()
+        phi, gradient = net.value_and_gradient(x)
+        ((weight * gradient).sum() + phi.sin().sum()).backward()
+        answers.append([phi, gradient, *(p.grad for p in mlp.parameters())])
+    for closed, differentiated in zip(*answers, strict=True):
+        torch.testing.assert_close(closed, differentiated)
+
+
 def shaken(net: nn.Module) -> nn.Module:
     """Return a network none of whose weights is 0."""
     for i, weight in enumerate(net.parameters()):

@@ -118,13 +118,13 @@ class BalanceMatching:
         if target.support is not None:  # no chain will ask for a there, and the score may be worth nothing
             inside = target.support(proposed)
             proposed = torch.where(per_chain(inside, proposed), proposed, current.x.detach())
-        learning = torch.is_grad_enabled()
         there = _balance.leaf(proposed, target, proposal)
-        with torch.enable_grad():
-            if isinstance(net, Potential):
-                given, forth, back = _potential(net, proposal, current, there, learning=learning)
-                wanted = _balance.score_gradient(current, there)
-            else:
+        if isinstance(net, Potential):
+            given, forth, back = _potential(net, proposal, current, there)
+            wanted = _balance.score_gradient(current, there)
+        else:
+            learning = torch.is_grad_enabled()
+            with torch.enable_grad():
                 given, forth, back = _learned(net, current, there, learning=learning)
                 wanted = _balance.wanted_gradient(proposal, current, there)
         if inside is not None:  # what the proposal says of such a pair may not be a number
@@ -205,13 +205,9 @@ def _learned(net: nn.Module, current: Point, proposed: Point, *, learning: bool)
     return torch.cat([gradient.flatten(1) for gradient in gradients], 1), forth, back
 
 
-def _potential(
-    net: Potential, proposal: Proposal, current: Point, proposed: Point, *, learning: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _potential(net: Potential, proposal: Proposal, current: Point, proposed: Point) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradient of phi(x') - phi(x), and log a in both orders by Barker's rule."""
-    points = torch.cat([current.x, proposed.x]).detach().requires_grad_()
-    phi = net.log_density(points)
-    (gradient,) = torch.autograd.grad(phi.sum(), points, create_graph=learning)
+    phi, gradient = net.value_and_gradient(torch.cat([current.x, proposed.x]).detach())
     before, after = phi.chunk(2)
     with torch.no_grad():
         change = _balance.log_q_ratio(proposal, current, proposed)

@@ -21,9 +21,7 @@ from scoremh.experiments._table1_rows import EVEN, LAWS, METHODS, PROPOSED, Prob
 TESTED = 2000  # points of a two-sample test
 METRICS = ("w1", "w2", "mmd", "exact_w1", "exact_w2")
 STEPS = (*PROPOSED, "low")
-STEPPED = ("acceptance", "draws", "test", "sweep")  # what needs the steps
-SWEEP = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)  # steps, as multiples of the tuned one
-SWEPT = ("ula", "potential")
+STEPPED = ("acceptance", "draws", "test")  # what needs the steps
 
 
 @dataclass(frozen=True)
@@ -93,12 +91,6 @@ def tested(problem: Problem, name: str, config: Config, steps: Mapping[str, floa
     return {"p_value": metrics.two_sample_test(draws, fresh, generator=seeded(7, 1000 + number)).p_value}
 
 
-def swept(problem: Problem, name: str, config: Config, step: float, n: int) -> dict[str, Any]:
-    """Draw with another step, and compare: a potential serves every step."""
-    draws, counted = drawn(problem, name, config.chain_steps, {"mala": step}, n, problem.seed)
-    return distances(draws, problem.judged(n)) | counted
-
-
 def _cell(task: Task, config: Config, out: Path, known: Mapping[str, Any]) -> dict[str, Any]:
     what, name, seed, *rest = task
     problem, n = Problem(name, int(seed), out), config.draws[name]
@@ -121,8 +113,6 @@ def _cell(task: Task, config: Config, out: Path, known: Mapping[str, Any]) -> di
             return {**counted}
         case "metrics":
             return judged(problem, rest[0], n)
-        case "sweep":
-            return swept(problem, rest[0], config, float(rest[1]) * steps["mala"], n)
         case "floor":
             return floor(problem, n, int(rest[0]))
         case _:
@@ -169,7 +159,6 @@ def settings(config: Config) -> dict[str, Any]:
         "flow": dict(zip(("high", "low", "levels"), rows_of.FLOW, strict=True)),
         "acceptance": {"networks": networks, "matching": {k: repr(v) for k, v in MATCHING.items()}, **asdict(RECIPE)},
         "potential": {"steps_times": rows_of.POTENTIAL},
-        "sweep": SWEEP,
         "tested_points": TESTED,
         "outsiders": {
             "bandwidths": _outsiders.BANDWIDTHS,
@@ -191,7 +180,6 @@ def _stages(config: Config, seed: str) -> list[list[Task]]:
         return [(what, name, seed, word) for name in LAWS for word in words]
 
     floors = rows("floor", *map(str, range(config.floors)))
-    swept = [("sweep", "swiss_roll", seed, row, str(factor)) for row in SWEPT for factor in SWEEP]
     return [
         [("score", name, seed) for name in LAWS],
         rows("steps", *STEPS),
@@ -199,5 +187,5 @@ def _stages(config: Config, seed: str) -> list[list[Task]]:
         [*floors, *rows("metrics", *untrained)],
         [("acceptance", name, seed, *training) for name in LAWS for training in trainings],
         rows("draws", *trained),
-        [*rows("metrics", *trained), *swept],
+        rows("metrics", *trained),
     ]

@@ -18,7 +18,6 @@ from scoremh.experiments._table1_rows import EVEN, METHODS, PAPER_METHODS, Probl
 TITLES = {"moons": "Moons", "pinwheel": "Pinwheel", "s_curve": "S-curve", "swiss_roll": "Swiss roll"}
 NEAR = 1.15  # times the floor
 PICTURED = (*PAPER_METHODS, "annealed")
-AWAY = 10  # times the floor, beyond which chains have run away
 DOTS = 800  # points of a panel
 EVENLY = ("sobol_flow",)  # rows whose draws are not independent
 OUTSIDERS = ("kde", "spline_flow")
@@ -243,30 +242,3 @@ def pictures(found: Mapping[str, Any], folder: Path, docs: Path) -> None:
         captions = ["", *(f"W1 {cells[name, m, 'w1']}" for m in there)]
         draw = plots.scatter_panels if problem.x.shape[1] == 2 else plots.space_panels
         draw(panels, docs / f"table1_{name}.png", captions=captions, title=TITLES[name])
-    if found["sweep"]:
-        _sweep(found, cells, docs / "table1_steps.png")
-
-
-def _sweep(found: Mapping[str, Any], cells: Mapping[Key, Cell], path: Path) -> None:
-    floor = cells["swiss_roll", "ula", "w1"].floor
-    lines: dict[str, plots.Curve] = {}
-    rates: dict[str, plots.Curve] = {}
-    for method in measured.SWEPT:
-        every = [run for run in found["sweep"] if run["method"] == method]
-        away = {run["factor"] for run in every if run["w1"] is None or run["w1"] > AWAY * (floor or math.inf)}
-        runs = [run for run in every if run["factor"] not in away]
-        lost = [run["step"] for run in every if run["factor"] in away]
-        name = METHODS[method].words + (f", which runs away from h = {min(lost):.2g}" if lost else "")
-        factors = sorted({float(run["factor"]) for run in runs})
-        groups = [[run for run in runs if float(run["factor"]) == factor] for factor in factors]
-        steps = [statistics.mean(run["step"] for run in group) for group in groups]
-        for curves, key in ((lines, "w1"), (rates, "acceptance")):
-            values = [[run[key] for run in group] for group in groups]
-            curves[name] = (steps, [*map(statistics.mean, values)], [*map(spread, values)])
-    plots.curve_panels(
-        {"W1": lines, "acceptance": rates},
-        path,
-        labels=("step size h", "W1, and acceptance"),
-        levels={"W1": {} if floor is None else {"floor": floor}, "acceptance": {}},
-        title="Swiss roll: W1 against the step size",
-    )

@@ -34,7 +34,7 @@ from scoremh import (
 from scoremh.balance_matching import PRESETS, RECIPE, FormName
 from scoremh.balance_matching.fitting import pair_network
 from scoremh.experiments import _outsiders
-from scoremh.networks import NoiseConditionalMLP
+from scoremh.networks import Free, NoiseConditionalMLP
 from scoremh.types import Acceptance, Kernel, Proposal
 
 LAWS: dict[str, Callable[..., Tensor]] = {
@@ -137,6 +137,10 @@ class Problem:
         """Return draws of that law from those of a standard normal one."""
         return torch.addmm(self.x.mean(0), z, self.root.mT, alpha=math.sqrt(1 + level**2))
 
+    def blurred(self, generator: torch.Generator) -> Tensor:
+        """Return the samples with noise of `LEVEL`, to learn acceptances from."""
+        return self.x + LEVEL * torch.randn(self.x.shape, generator=generator) @ self.root.mT
+
     @cached_property
     def covariance(self) -> Tensor:
         """That of noise of level 1: the samples' own."""
@@ -189,8 +193,7 @@ def tuned(problem: Problem, kind: str, level: float = LEVEL) -> dict[str, Any]:
 def trained(problem: Problem, kind: str, form: FormName, step: float, steps: int) -> dict[str, Any]:
     """Learn an acceptance for the law blurred by `LEVEL`, with the paper's network where the form is the paper's."""
     generator, row = seeded(3, problem.seed), PRESETS[problem.name]
-    x = problem.x
-    blurred = x + LEVEL * torch.randn(x.shape, generator=generator) @ problem.root.mT
+    x, blurred = problem.x, problem.blurred(generator)
     if form == "potential":
         net, recipe = None, replace(RECIPE, steps=POTENTIAL * steps)
     else:  # wide networks take small steps: with RECIPE's rate the widest do not learn
@@ -268,22 +271,55 @@ def _chains(
     begin: torch.Generator,
     generator: torch.Generator,
 ) -> tuple[Tensor, dict[str, Any]]:
-    fit, kind = problem.score, method.proposal
+    kind, rule = method.proposal, method.rule
     assert kind is not None
-    assert fit.level is not None
-    level, target = (fit.level, fit) if method.low else (LEVEL, fit.at(LEVEL))
-    start = problem.start(n, level, begin)
-    if method.low:
-        start = start.clamp(fit.support.low, fit.support.high)
-    rule = method.rule
     if rule is None:
         assert method.form is not None
-        saved = AcceptanceFit.load(problem.path(method.form, kind))
-        rule = Learned(saved, "direct" if method.form == "free" else "metropolis")
+        rule = learned_rule(problem.path(method.form, kind))
     step = steps["low" if method.low else kind]
+    return chained(problem, kind, step, rule, length, n, begin, generator, low=method.low)
+
+
+def learned_rule(path: Path) -> Learned:
+    """Return the rule of a learned acceptance: the free form as trained, as in the paper; the others by their ratio."""
+    fit = AcceptanceFit.load(path)
+    return Learned(fit, "direct" if isinstance(fit.net, Free) else "metropolis")
+
+
+def chained(
+    problem: Problem,
+    kind: str,
+    step: float,
+    rule: Acceptance,
+    length: int,
+    n: int,
+    begin: torch.Generator,
+    generator: torch.Generator,
+    *,
+    low: bool = False,
+) -> tuple[Tensor, dict[str, Any]]:
+    """Return the last draws of n chains, carried down to the samples, and what was counted on the way.
+
+    Args:
+        problem: What to sample.
+        kind: Of the proposal.
+        step: Of the proposal.
+        rule: Accepts.
+        length: Of a chain.
+        n: Chains.
+        begin: Source of the start.
+        generator: Source of the steps.
+        low: Run at the fit's own level, in its box, in place of `LEVEL`.
+    """
+    fit = problem.score
+    assert fit.level is not None
+    level, target = (fit.level, fit) if low else (LEVEL, fit.at(LEVEL))
+    start = problem.start(n, level, begin)
+    if low:
+        start = start.clamp(fit.support.low, fit.support.high)
     kernel = metropolis_hastings(target, problem.proposal(kind, step, level), rule)
     chains = sample(kernel, start, draws=1, thin=length, generator=generator, threads=1)
-    return problem.carried(chains.draws[:, -1], *((level,) if method.low else DOWN)), {
+    return problem.carried(chains.draws[:, -1], *((level,) if low else DOWN)), {
         "acceptance": chains.acceptance_rate,
         "score_calls": chains.score_calls,
         "steps": length,

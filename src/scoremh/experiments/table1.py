@@ -73,7 +73,6 @@ WORDS = {
     "score": ("dataset", "seed"),
     "acceptance": ("dataset", "seed", "proposal", "form"),
     "test": ("dataset", "seed", "method", "number"),
-    "sweep": ("dataset", "seed", "method", "factor"),
 }
 
 

@@ -13,7 +13,7 @@ The first two belong to one proposal and its step. A potential is a log density 
 
 import math
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -76,6 +76,24 @@ class AcceptanceMLP(nn.Module):
         return logsigmoid(self.logit(proposed, current))
 
 
+class _SiluAndSlope(torch.autograd.Function):
+    """silu(a) and silu'(a), with their derivatives written down: torch would make many small products of them."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> tuple[Tensor, Tensor]:
+        s = a.sigmoid()
+        y = a * s
+        slope = torch.addcmul(s, y, 1 - s)
+        ctx.save_for_backward(a, s, slope)
+        return y, slope
+
+    @staticmethod
+    def backward(ctx: Any, for_y: Tensor, for_slope: Tensor) -> Tensor:
+        a, s, slope = ctx.saved_tensors
+        bend: Tensor = (1 - 2 * s).mul_(a).add_(2).mul_(s - s * s)  # silu''
+        return bend.mul_(for_slope).addcmul_(for_y, slope)
+
+
 class PotentialMLP(nn.Module):
     """A log density up to a constant, `phi(x) = net(x) - |x|^2 / 2`: a standard normal before it is trained.
 
@@ -107,6 +125,19 @@ class PotentialMLP(nn.Module):
             y = silu(layer(y))
         phi: Tensor = self.last(y).squeeze(1)
         return phi - flat.square().sum(1) / 2
+
+    def value_and_gradient(self, x: Points) -> tuple[PerChain, Points]:
+        """Return phi(x) and its gradient, both differentiable in the weights."""
+        flat = y = x.flatten(1)
+        slopes = []
+        for layer in self.body:
+            y, slope = _SiluAndSlope.apply(layer(y))  # type: ignore[no-untyped-call]
+            slopes.append(slope)
+        phi: Tensor = self.last(y).squeeze(1)
+        gradient: Tensor = self.last.weight
+        for layer, slope in zip(reversed(self.body), reversed(slopes), strict=True):
+            gradient = (gradient * slope) @ layer.weight
+        return phi - flat.square().sum(1) / 2, (gradient - flat).reshape(x.shape)
 
 
 class MadeFor(NamedTuple):
@@ -197,5 +228,17 @@ class Potential(Form):
         """Return phi(x)."""
         phi: Tensor = self.net(x)
         return phi
+
+    def value_and_gradient(self, x: Points) -> tuple[PerChain, Points]:
+        """Return phi(x) and its gradient: the network's own closed form, or by differentiation."""
+        if own := getattr(self.net, "value_and_gradient", None):
+            phi, gradient = own(x)
+            return phi, gradient
+        learning = torch.is_grad_enabled()
+        with torch.enable_grad():
+            points = x.detach().requires_grad_()
+            phi = self.net(points)
+            (gradient,) = torch.autograd.grad(phi.sum(), points, create_graph=learning)
+        return phi, gradient
 
     forward = log_density

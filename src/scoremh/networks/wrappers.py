@@ -9,6 +9,8 @@ With `v = asinh(u)`, `u = (x - m) / w`, coordinate by coordinate, it is
 A tail like |x|^-a is exp(-(a - 1) |v|) in v, where its score goes to a constant: in x it falls off as 1 / |x|.
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -72,10 +74,13 @@ class Standardized(nn.Module):
 
     def forward(self, x: Float[Tensor, "chain *event"], *level: Tensor | float) -> Float[Tensor, "chain *event"]:
         """Return the score of x in the data's coordinates, at a noise level where the network takes one."""
-        score: Tensor = self.net(self.standardize(x), *level)
+        return self._pulled_back(self.net(self.standardize(x), *level))
+
+    def _pulled_back(self, gradient: Tensor) -> Tensor:
+        """Return W^T times a gradient with respect to u: that with respect to x."""
         if self.scale.ndim == 0:
-            return score * self.scale
-        return (score.flatten(1) @ self.scale).reshape(x.shape)
+            return gradient * self.scale
+        return (gradient.flatten(1) @ self.scale).reshape(gradient.shape)
 
 
 class StandardInputs(Standardized):
@@ -96,6 +101,17 @@ class StandardInputs(Standardized):
         """Return the network's logit, or its answer where it has none."""
         logit: Tensor = getattr(self.net, "logit", self.net)(*map(self.standardize, points))
         return logit
+
+    @property
+    def value_and_gradient(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """The network's answer at a point and its gradient, where the network has a closed form of it."""
+        own: Callable[..., tuple[Tensor, Tensor]] = self.net.value_and_gradient  # type: ignore[assignment]
+
+        def answer(x: Tensor) -> tuple[Tensor, Tensor]:
+            value, gradient = own(self.standardize(x))
+            return value, self._pulled_back(gradient)
+
+        return answer
 
 
 class HeavyTailed(nn.Module):

@@ -1,0 +1,54 @@
+"""W1 against the step size on Swiss roll: how far does an accept step let steps grow?"""
+
+from pathlib import Path
+
+from scoremh.experiments import _sweeps as sweeps
+from scoremh.experiments._figures import Found
+from scoremh.experiments._sweeps import RULES, Sweep
+
+CLOSE = 1.5  # times the least W1
+FACTORS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
+LINES = ("ula", "score_mala", "potential", "simpson")
+PRESETS = {
+    "quick": Sweep("swiss_roll", LINES, (0.25, 1.0, 3.0), (11,), draws=500, chain_steps=100, training=80, floors=2),
+    "paper": Sweep("swiss_roll", LINES, FACTORS, (1, 2, 3), draws=2000, chain_steps=300, training=300, floors=5),
+}
+
+
+def section(found: Found) -> str:
+    """Say what was found."""
+    reach, h = sweeps.robust(found, "w1", CLOSE), sweeps.steps(found)
+    said = "; ".join(
+        f"{RULES[name].words}: " + (f"up to h = {h[factor]:.3g}" if factor else "at no step")
+        for name, factor in reach.items()
+    )
+    last = f"{RULES['score_mala'].words} {'agrees' if reach['score_mala'] > reach['ula'] else 'does **not** agree'}"
+    return (
+        "The paper: Score MALA is more robust to the step size than ULA, by W1 on Swiss roll.\n\n"
+        f"{sweeps.setting(found)} The free form is trained for every step anew, a potential once for all.\n\n"
+        f"{sweeps.shown(found, 'w1')}\n\n"
+        f"W1 stays below {CLOSE} times its least over all rows: {said}. With the paper {last}; "
+        f"{RULES['simpson'].words}, which needs no training, reaches as far as any: "
+        f"{'yes' if reach['simpson'] == max(reach.values()) else 'no'}."
+    )
+
+
+def picture(found: Found, path: Path) -> None:
+    """Draw W1 over steps."""
+    sweeps.draw(found, path, ["w1"], "Swiss roll: W1 against the step size")
+
+
+FIGURE = sweeps.figure("step-size", section, picture)
+
+
+def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None = None, as_is: bool = False) -> None:
+    """Compute what is missing, and write results, section and picture.
+
+    Args:
+        preset: A name in `PRESETS`.
+        out: Folder of the cells.
+        docs: Folder of the page.
+        workers: Cells at the same time.
+        as_is: Compute nothing, and write what is there.
+    """
+    FIGURE.run(PRESETS[preset], preset, out, docs, workers, as_is)
