@@ -140,8 +140,8 @@ def verdict(records: Mapping[str, list[figures.Record]], pairs: Mapping[tuple[st
     ]
     told = f"{'; '.join(off)} can" if off else "no mean and no variance can"
     return (
-        f"The goal, that the three ways agree with distances below {GOAL:g} to the law and between them for every seed, "
-        f"is **{'' if reached else 'not '}reached**. The largest distance to the law is "
+        f"The goal, that the three ways agree with distances below {GOAL:g} to the law and between them for every "
+        f"seed, is **{'' if reached else 'not '}reached**. The largest distance to the law is "
         f"{own[worst]:.4f} ({WAYS[worst]}), the largest between two ways {pairs[apart]:.4f} ({WAYS[apart[0]]} and "
         f"{WAYS[apart[1]]}). By {TOLD_APART:g} standard errors of exact draws ({errors['mean']:.3f} of a mean, "
         f"{errors['variance']:.3f} of a variance), {told} be told from the law's."
