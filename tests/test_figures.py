@@ -220,8 +220,8 @@ def test_the_mixture_is_read_from_its_numbers() -> None:
     found = made_up_mixture({"ULA": KEPT, "RW": FOUND, "MALA": KEPT}, jumps)
     said = mixture.section(found)
     for text in (
-        "Chains that jump (RW, std 7): from every start, the weight ends at most 0.000 from 0.8.",
-        "Chains that stay in a mode (ULA, h = 0.5; MALA, h = 0.5; fewer than 0.1 jumps per chain) keep the weights",
+        "RW, std 7 jumps, 7 to 7 times per chain by start, and finds the weights from every start: it ends at 0.800",
+        "Chains with the true score or density that stay in a mode (ULA, h = 0.5; MALA, h = 0.5; fewer than 0.1 jumps",
         "they end anywhere from 0.50 to 1.00, at most 0.000 from the share",
         "- ULA, h = 0.5: the paper's 0.52 comes back from N(0, I); N(0, 25 I).",
         "- MALA, h = 0.5: the paper's 0.79 comes back from the law itself.",
@@ -249,7 +249,12 @@ def test_the_mixture_names_what_is_biased_and_what_jumps_now_and_then() -> None:
             record["jumps"] = 0.0
     said = mixture.section(found)
     assert "ULA, h = 0.5: from N(0, I), the variance around a mode is 1.30 for 1." in said
-    assert "RW, std 7 jumps from some starts only: 0 to 7 times per chain." in said
+    assert "RW, std 7 jumps, 0 to 7 times per chain by start, and does not find the weights: it ends at 0.500" in said
+    for record in found["chains"]:
+        record["sampler"], record["start_weight"] = record["sampler"].replace("MALA", "Score MALA"), 0.3
+    assert "Chains with a learned score that stay in a mode (Score MALA, h = 0.5; fewer than 0.1 jumps each) stay" in (
+        mixture.section(found)
+    )
     some = made_up_mixture({"ULA": KEPT, "RW": {"N(0, I)": 0.8}}, {"ULA": 0.0, "RW": 7.0})
     assert "RW, std 7 |" not in mixture.section(some)  # not from all starts yet
 

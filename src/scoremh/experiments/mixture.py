@@ -5,6 +5,7 @@ than the number of times the chains went from one mode to the other, so that num
 law the chains start from.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -22,6 +23,7 @@ WEIGHT = 0.8
 PAPER = {"ULA": 0.52, "RW": 0.79, "MALA": 0.79}  # weights of (5, 5); it states neither the start nor the steps
 CLOSE = 0.03  # what counts as the paper's number
 JUMPING = 0.1  # jumps per chain from which on chains count as jumping
+KEPT = 0.1  # how far from the weight of their start chains may end that count as keeping it
 BIASED = 0.25  # how far off a variance within a mode is named
 PRESETS = {
     "quick": Config(seeds=(11,), chains=300, steps=600),
@@ -75,36 +77,43 @@ def reading(every: Weights, settings: figures.Record) -> list[str]:
         settings: The preset.
     """
     jumps = {name: [average(there, "jumps") for there in starts.values()] for name, starts in every.items()}
-    moving = [name for name in every if min(jumps[name]) >= JUMPING]
     still = [name for name in every if max(jumps[name]) < JUMPING]
     said = []
-    if moving:
-        off = max(abs(average(there) - WEIGHT) for name in moving for there in every[name].values())
+    for name in [name for name in every if name not in still]:
+        ends = [average(there) for there in every[name].values()]
+        found = all(right(there, settings) for there in every[name].values())
         said.append(
-            f"- Chains that jump ({'; '.join(label(name, settings) for name in moving)}): from every start, the weight "
-            f"ends at most {off:.3f} from {WEIGHT:g}."
+            f"- {label(name, settings)} jumps, {min(jumps[name]):.2g} to {max(jumps[name]):.2g} times per chain by "
+            f"start, and {'finds the weights from every start' if found else 'does not find the weights'}: it ends at "
+            f"{min(ends):.3f} to {max(ends):.3f}."
         )
-    if still:
-        records = [there for name in still for there in every[name].values()]
-        moved = max(abs(average(there) - average(there, "start_weight")) for there in records)
-        ends = sorted(average(there) for there in records)
-        said.append(
-            f"- Chains that stay in a mode ({'; '.join(label(name, settings) for name in still)}; fewer than "
-            f"{JUMPING:g} jumps per chain) keep the weights of their start, with or without an accept step: they end "
-            f"anywhere from {ends[0]:.2f} to {ends[-1]:.2f}, at most {moved:.3f} from the share of starting points "
-            f"that are nearer to (5, 5)."
-        )
-    for name in every:
-        if name not in moving + still:
+    for learned, kind in ((False, "the true score or density"), (True, "a learned score")):
+        if names := [name for name in still if ("Score" in name) == learned]:
+            records = [there for name in names for there in every[name].values()]
+            moved = max(abs(average(there) - average(there, "start_weight")) for there in records)
+            ends = sorted(average(there) for there in records)
+            kept = "keep the weights of their start" if moved <= KEPT else "stay in the mode they come to first"
             said.append(
-                f"- {label(name, settings)} jumps from some starts only: {min(jumps[name]):.2g} to "
-                f"{max(jumps[name]):.2g} times per chain."
+                f"- Chains with {kind} that stay in a mode ({'; '.join(label(name, settings) for name in names)}; "
+                f"fewer than {JUMPING:g} jumps each) {kept}: they end anywhere from {ends[0]:.2f} to {ends[-1]:.2f}, "
+                f"at most {moved:.3f} from the share of starting points that are nearer to (5, 5)."
             )
     for name, starts in every.items():
         variance = average(starts[FIRST], "variance")
         if abs(variance - 1) > BIASED:
             said.append(f"- {label(name, settings)}: from {FIRST}, the variance around a mode is {variance:.2f} for 1.")
     return said
+
+
+def right(records: Sequence[figures.Record], settings: figures.Record) -> bool:
+    """Say whether a weight is within three standard errors, of as many independent draws, of 0.8.
+
+    Args:
+        records: One for each seed.
+        settings: The preset.
+    """
+    error = math.sqrt(WEIGHT * (1 - WEIGHT) / (settings["chains"] * len(records)))
+    return abs(average(records) - WEIGHT) <= 3 * error
 
 
 def verdict(every: Weights, settings: figures.Record) -> list[str]:
@@ -129,7 +138,7 @@ def verdict(every: Weights, settings: figures.Record) -> list[str]:
     both = [start for start in starts_for("ULA", "ULA") if start in starts_for("MALA", "MALA")]
     apart = max(abs(average(every["ULA"][start]) - average(every["MALA"][start])) for start in STARTS)
     first = average(every["MALA"][FIRST])
-    kept = "keeps wrong weights" if abs(first - WEIGHT) > CLOSE else "finds the weights"
+    kept = "finds the weights" if right(every["MALA"][FIRST], settings) else "keeps wrong weights"
     said.append(
         f"- That ULA misses the weights where MALA finds them: **{'agrees' if both else 'does not agree'}**. "
         f"{'; '.join(both) if both else 'No start of these'} gives the paper's weights for both. From the same start, "
@@ -176,8 +185,9 @@ def section(found: figures.Found) -> str:
         f"{FIRST}, the acceptance rate and the variance of a coordinate around its mode (1 for the law):",
         markdown(moves),
         "\n".join([*reading(every, settings), *verdict(every, settings)]),
-        f"A weight counts as the paper's within {CLOSE:g}. Where chains from between the modes go is decided by the "
-        "score there; a learned one has seen hardly a sample there.",
+        f"A weight counts as the paper's within {CLOSE:g}, as found within three standard errors of as many "
+        "independent draws. Where chains from between the modes go is decided by the score there; a learned one has "
+        "seen hardly a sample there.",
     )
     return "\n\n".join(paragraphs)
 
