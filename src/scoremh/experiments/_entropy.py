@@ -136,8 +136,8 @@ def runs(found: figures.Found, form: str, weight: float) -> list[figures.Record]
 
 
 def mean(records: Sequence[figures.Record], key: str = "mean") -> float:
-    """Return the mean of a number over records, NaN without any."""
-    return statistics.mean(figures.over_seeds(records, key)) if records else float("nan")
+    """Return the mean of a number over records."""
+    return statistics.mean(figures.over_seeds(records, key))
 
 
 def named(form: str, settings: figures.Record) -> str:

@@ -60,14 +60,14 @@ class Config:
 
     seeds: tuple[int, ...]
     chains: int = 500
-    steps: int = 1000
+    steps: int = 800
     settling: int = 100
     step_size: float = 0.5
     wide_std: float = 7.0
     std: float = 1.7
     samples: int = 10_000
     score_steps: int = 2000
-    acceptance_steps: int = 800
+    acceptance_steps: int = 700
 
 
 def samplers(config: Config) -> dict[str, tuple[Proposal, Acceptance | None]]:

@@ -27,7 +27,10 @@ def verdict(found: figures.Found, form: str) -> str:
         form: With clipping or without.
     """
     weights = found["settings"]["lambdas"]
-    first, *others = (measured.mean(measured.runs(found, form, weight)) for weight in weights)
+    records = [measured.runs(found, form, weight) for weight in weights]
+    if not all(records):
+        return f"- {measured.named(form, found['settings'])}: not computed yet."
+    first, *others = map(measured.mean, records)
     near, raised = first < NEAR_0, max(others) >= ENHANCED * first
     said = ", ".join(f"{value:.3f} for {weight:g}" for weight, value in zip(weights[1:], others, strict=True))
     return (

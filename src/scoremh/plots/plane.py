@@ -37,7 +37,7 @@ def scatter_panels(
     """
     if not panels:
         raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n, 2)."))
-    height = 3.9 + 0.2 * max((caption.count("\n") for caption in captions), default=0)
+    height = 3.9 + 0.35 * max((caption.count("\n") for caption in captions), default=0)
     figure = Figure(
         figsize=(3.1 * len(panels), height), dpi=600 // max(4, len(panels)), layout="constrained", facecolor=PAPER
     )
