@@ -156,11 +156,8 @@ def table(found: figures.Found) -> str:
             numbers = [over_seeds(figures.over_seeds(there, key)) for key in ("mean", "on_proposals", "error")]
             rows.append([named(form, settings), f"{weight:g}", *numbers, str(len(there))])
     for reference in found["reference"]:
-        by_score = f"{reference['acceptance']:.3f}"
-        rows.append(["no training: Simpson's rule", "", "", by_score, f"{reference['simpson_error']:.3f}", ""])
-        rows.append(
-            [f"no training: a coin of {reference['coin']:.3f}", "", "", "", f"{reference['coin_error']:.3f}", ""]
-        )
+        rules = {"Simpson's rule": "simpson_error", f"a coin of {reference['coin']:.3f}": "coin_error"}
+        rows += [[f"no training: {name}", "", "", "", f"{reference[key]:.3f}", ""] for name, key in rules.items()]
     return markdown(rows)
 
 
