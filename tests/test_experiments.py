@@ -8,33 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from scoremh import Recipe, balance_matching, plots, score_matching
-from scoremh.experiments import _acceptance_cells, _cells, acceptance, mixture, scores
-
-
-def test_mixture_measures_weights_and_jumps() -> None:
-    here, there = [5.0, 5.0], [-5.0, -5.0]
-    draws = torch.tensor([[here, here, here], [here, there, here], [there, there, there], [there, here, here]])
-    row = mixture.describe("made up", draws, 0.5)
-    assert (row.weight, row.jumps, row.variance) == (0.75, 0.75, 0.0)
-    assert mixture.describe("independent", draws[:, -1:]).jumps is None
-
-
-def test_mixture_writes_its_picture_and_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(mixture, "CHAINS", 200)
-    monkeypatch.setattr(mixture, "STEPS", 120)
-    rows = mixture.figure(tmp_path / "new", progress=False)
-    results = json.loads((tmp_path / "new" / "mixture.json").read_text())
-    assert [row["weight"] for row in results["rows"]] == [row.weight for row in rows]
-    assert "200 chains of 120 steps from N(0, I)" in results["setting"]
-    picture = (tmp_path / "new" / "mixture.png").read_bytes()
-    assert picture.startswith(b"\x89PNG")
-    assert len(picture) > 20_000
-    printed = capsys.readouterr().out
-    assert "jumps" in printed
-    assert "keep those of their start" in printed
+from scoremh import Recipe, balance_matching, fit_score, plots, score_matching
+from scoremh.experiments import _acceptance_cells, _cells, acceptance, scores
 
 
 def test_a_picture_without_panels_is_refused(tmp_path: Path) -> None:
@@ -46,6 +21,8 @@ def test_a_picture_without_panels_is_refused(tmp_path: Path) -> None:
         plots.field_panels({}, torch.randn(10, 2), tmp_path / "empty.png")
     with pytest.raises(ValueError, match="expected at least one curve, got none"):
         plots.curves({}, tmp_path / "empty.png", labels=("x", "y"))
+    with pytest.raises(ValueError, match="expected at least one panel, got none"):
+        plots.histogram_panels({}, tmp_path / "empty.png")
     with pytest.raises(ValueError, match="expected at least one panel, got none"):
         plots.map_panels({}, tmp_path / "empty.png", extent=(0.0, 1.0, 0.0, 1.0))
 
@@ -96,11 +73,12 @@ def test_acceptances_fill_in_their_page(tmp_path: Path, monkeypatch: pytest.Monk
     """With trainings of a few steps and one seed: the numbers are bad, and the page has them all."""
     cells, brief = _acceptance_cells, Recipe(steps=4, batch=16, check_every=2)
     small = {"SAMPLES": 200, "FRESH": 200, "CHAINS": 50, "SEEDS": (1,), "BUDGETS": (1, 2), "STEPS": 3}
-    small |= {"LAMBDAS": (0.0, 0.1, 1.0), "RULES": dict(list(cells.RULES.items())[:2]), "PAIRS": ("proposed",)}
+    small |= {"RULES": dict(list(cells.RULES.items())[:2]), "PAIRS": ("proposed",)}
     for name, value in small.items():
         monkeypatch.setattr(cells, name, value)
-    monkeypatch.setattr(cells, "fit_score", partial(score_matching.fit_score, recipe=brief))
-    monkeypatch.setitem(balance_matching.PRESETS, "moons", balance_matching.PRESETS["moons"]._replace(steps=2))
+    monkeypatch.setattr(
+        cells, "fit_score", lambda x, recipe, generator: fit_score(x, recipe=brief, generator=generator)
+    )
 
     def briefly(*parts: Any, recipe: Recipe | None = None, **options: Any) -> Any:
         return balance_matching.fit_acceptance(*parts, recipe=brief, **options)
@@ -108,23 +86,18 @@ def test_acceptances_fill_in_their_page(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(cells, "fit_acceptance", briefly)
     out = tmp_path / "out"
     found = cells.run(out, workers=1)
-    assert {name.split(" / ")[0] for name in found} == {"score", "quality", "decisions", "gaussian", "entropy", "bias"}
+    assert {name.split(" / ")[0] for name in found} == {"score", "quality", "decisions", "bias"}
     free = cells.untrained(out)
     assert free["MALA"]["Simpson"] < free["MALA"]["trapezoid"]
     acceptance.pictures(found, free, tmp_path)
-    for name in ("quality", "maps", "lambda"):
-        assert (tmp_path / f"acceptance_{name}.png").read_bytes().startswith(b"\x89PNG")
-    page = "".join(
-        f"<!-- {name} -->\n<!-- end -->\n" for name in ("quality", "decisions", "gaussian", "entropy", "rules")
-    )
+    assert (tmp_path / "acceptance_quality.png").read_bytes().startswith(b"\x89PNG")
+    page = "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("quality", "decisions", "rules"))
     filled = _cells.fill(page, acceptance.sections(found, free))
     for text in (
         "| antisymmetric, proposed | 0.",
         "| Simpson | 0.",
         "The best learned form at its longest training, random walk: ",
         "| moons, MALA(step_size=0.02) | potential |",
-        "density and true score 0.",
-        "| free, 0.1 | 0.",
         "| `Learned`, free, direct | 0.",
         "Exact draws, as many as there are chains, have a distance of 0.",
     ):

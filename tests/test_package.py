@@ -32,7 +32,7 @@ from scoremh import (
     training,
 )
 from scoremh.experiments import acceptance as learned_acceptances
-from scoremh.experiments import mixture, scores, table1
+from scoremh.experiments import entropy_curve, entropy_maps, gaussian, mixture, scores, table1
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -133,8 +133,11 @@ def documented() -> Iterator[tuple[str, Any]]:
         balance_matching,
         datasets,
         diagnostics,
+        entropy_curve,
+        entropy_maps,
         estimator,
         experiments,
+        gaussian,
         learned_acceptances,
         metrics,
         mixture,

@@ -23,6 +23,7 @@ from scoremh import (
     Learned,
     LineIntegral,
     RandomWalk,
+    Recipe,
     ScoreFit,
     Target,
     Taylor,
@@ -36,7 +37,7 @@ from scoremh import (
 )
 from scoremh.acceptance import BalancedRule
 from scoremh.acceptance.learned import LearnedBalance
-from scoremh.balance_matching import MATCHING, PRESETS, RECIPE, FormName, Pairs
+from scoremh.balance_matching import MATCHING, RECIPE, FormName, Pairs
 from scoremh.experiments._cells import Task, compute
 from scoremh.networks import AcceptanceMLP
 from scoremh.types import Acceptance, Point, Proposal, TargetLike
@@ -45,7 +46,6 @@ CELLS_FILE = "acceptance.json"
 SAMPLES, FRESH, CHAINS = 10_000, 10_000, 20_000
 SEEDS = (1, 2, 3)
 BUDGETS = (25, 100, 400)  # CPU seconds of training
-LAMBDAS = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0, 7.0, 10.0)
 PAIRS = ("independent", "proposed", "mixed")
 FIGURE_1 = targets.GaussianMixture([0.8, 0.2], [[5.0, 5.0], [-5.0, -5.0]])
 LAWS: dict[str, Callable[..., Tensor]] = {"mixture": FIGURE_1.sample, "moons": datasets.moons}
@@ -53,17 +53,9 @@ PROPOSALS: dict[str, dict[str, Proposal]] = {
     "moons": {"random walk": RandomWalk(0.3), "MALA": MALA(0.02)},  # eps = .2
     "mixture": {"random walk": RandomWalk(1.7), "MALA": MALA(0.5)},
 }
-ENTROPY_FORMS: dict[str, tuple[FormName, float | None]] = {
-    "free, clipped": ("free", 1.0),  # the paper clips, and does not say where
-    "free": ("free", None),
-    "antisymmetric": ("antisymmetric", None),
-}
-WAYS = ("density", "true score", "learned score", "true score, entropy as in the paper")
 AS_IN_THE_PAPER = BalanceMatching(entropy=2.0)
 REFERENCE = LineIntegral("gauss", nodes=16)
 UNTRAINED: dict[str, BalancedRule] = {"Simpson": LineIntegral(), "trapezoid": LineIntegral("trapezoid")}
-NORMAL = targets.Gaussian([3.0], [[2.0]])
-WALK = RandomWalk(3.0)
 
 
 def seeded(offset: int, seed: int = 1) -> torch.Generator:
@@ -71,32 +63,36 @@ def seeded(offset: int, seed: int = 1) -> torch.Generator:
     return torch.Generator().manual_seed(100 * seed + offset)
 
 
-def learned_score(law: str, out: Path) -> tuple[ScoreFit, Tensor]:
+def learned_score(
+    law: str, out: Path, *, samples: int | None = None, recipe: Recipe | None = None, seed: int = 1
+) -> tuple[ScoreFit, Tensor]:
     """Return the score of a law, fitted by the defaults or from the file it is kept in, and the samples it is of."""
-    x = LAWS[law](SAMPLES, generator=seeded(0))
+    x = LAWS[law](SAMPLES if samples is None else samples, generator=seeded(0, seed))
     path = out / f"{law}.safetensors"
     if not path.exists():
-        fit_score(x, generator=seeded(1)).save(path)
+        fit_score(x, recipe=recipe, generator=seeded(1, seed)).save(path)
     return ScoreFit.load(path), x
 
 
-def pairs_of(target: TargetLike, proposal: Proposal, x: Tensor) -> tuple[Point, Point, Target]:
+def pairs_of(target: TargetLike, proposal: Proposal, x: Tensor, seed: int = 1) -> tuple[Point, Point, Target]:
     """Return points, a candidate for each inside the support, and the target they are of."""
     known = Target(target.score, target.log_density, target.support)
     current = Point.at(x, known, frozenset({"score"}))
-    candidates = proposal.sample(current, generator=seeded(4))
+    candidates = proposal.sample(current, generator=seeded(4, seed))
     inside = torch.ones(len(x), dtype=torch.bool) if known.support is None else known.support(candidates)
     return current.map(lambda part: part[inside]), Point.at(candidates[inside], known, frozenset({"score"})), known
 
 
 @torch.inference_mode()
-def error(rule: BalancedRule, target: TargetLike, proposal: Proposal, x: Tensor) -> float:
+def metropolis(rule: BalancedRule, target: TargetLike, proposal: Proposal, x: Tensor, seed: int = 1) -> Tensor:
+    """Return the Metropolis acceptance of a candidate for every point, by a rule."""
+    current, proposed, known = pairs_of(target, proposal, x, seed)
+    return rule.log_ratio(current, proposed, target=known, proposal=proposal).clamp(max=0).exp()
+
+
+def error(rule: BalancedRule, target: TargetLike, proposal: Proposal, x: Tensor, seed: int = 1) -> float:
     """Return the mean of |a - a_16|, the Metropolis acceptance by a rule and by the line integral with 16 nodes."""
-    current, proposed, known = pairs_of(target, proposal, x)
-    accept, reference = (
-        one.log_ratio(current, proposed, target=known, proposal=proposal).clamp(max=0).exp()
-        for one in (rule, REFERENCE)
-    )
+    accept, reference = (metropolis(one, target, proposal, x, seed) for one in (rule, REFERENCE))
     return float((accept - reference).abs().mean())
 
 
@@ -138,9 +134,9 @@ def quality(form: FormName, pairs: Pairs, name: str, seconds: str, seed: str, *,
     return {"errors": errors, "direct": accepted, "steps": steps, "seconds": taken, "held_out": fit.history["held_out"]}
 
 
-def acceptance_rate(rule: Acceptance, target: TargetLike, proposal: Proposal, x: Tensor) -> float:
+def acceptance_rate(rule: Acceptance, target: TargetLike, proposal: Proposal, x: Tensor, seed: int = 1) -> float:
     """Return the share of candidates that a rule accepts."""
-    one = diagnostics.disagreement(rule, rule, target=target, proposal=proposal, x=x, generator=seeded(4))
+    one = diagnostics.disagreement(rule, rule, target=target, proposal=proposal, x=x, generator=seeded(4, seed))
     return one.acceptance_rates[0]
 
 
@@ -173,72 +169,23 @@ def decisions(law: str, name: str, form: FormName, *, out: Path) -> dict[str, An
 
 
 def learned(
-    target: TargetLike, proposal: Proposal, x: Tensor, form: FormName, matching: BalanceMatching
+    target: TargetLike,
+    proposal: Proposal,
+    x: Tensor,
+    form: FormName,
+    matching: BalanceMatching,
+    *,
+    recipe: Recipe | None = None,
+    seed: int = 1,
 ) -> AcceptanceFit:
     """Train by the defaults, but for the matching; with the paper's entropy from the first weights that torch gives."""
     net = None
     if matching == AS_IN_THE_PAPER:
-        torch.manual_seed(3)
+        torch.manual_seed(3 * seed)
         net = AcceptanceMLP(tuple(x.shape[1:]), hidden=128, blocks=2)
-    return fit_acceptance(target, proposal, x, form=form, matching=matching, net=net, generator=seeded(3))
-
-
-def sanity(way: str, *, out: Path) -> dict[str, Any]:
-    """Sample N(3, 2) with a random walk: by its density, or by a free acceptance with the true or a learned score."""
-    x = NORMAL.sample(SAMPLES, generator=seeded(0))
-    start = (3 + 2 * torch.randn(CHAINS, 1, generator=seeded(4))).clamp(x.min(), x.max())
-    target: TargetLike = NORMAL
-    rule: Acceptance = Exact()
-    if way != "density":
-        target = fit_score(x, generator=seeded(1)) if way == "learned score" else NORMAL
-        matching = AS_IN_THE_PAPER if way.endswith("paper") else MATCHING["free"]
-        rule = Learned(learned(target, WALK, x, "free", matching))
-    chains = sample(metropolis_hastings(target, WALK, rule), start, draws=1, warmup=300, generator=seeded(4, 2))
-    last = chains.draws[:, -1, 0].double()
-    distance = float(stats.kstest(last.numpy(), stats.norm(3, 2**0.5).cdf).statistic)
-    return {
-        "mean": float(last.mean()),
-        "variance": float(last.var()),
-        "distance": distance,
-        "acceptance": chains.acceptance_rate,
-        "draws": last.tolist(),
-    }
-
-
-EXTENT, GRID_SHAPE = (-1.5, 2.25, -1.0, 1.5), (76, 51)  # the paper's grid of x', for x = (0, 0)
-GRID = torch.cartesian_prod(
-    torch.linspace(*EXTENT[:2], GRID_SHAPE[0]),
-    torch.linspace(*EXTENT[2:], GRID_SHAPE[1]),
-)
-
-
-def entropy(weight: str, name: str, seed: str, *, out: Path) -> dict[str, Any]:
-    """Train on Moons as the paper does with this lambda, and evaluate a(x', (0, 0)) on its grid."""
-    form, clip = ENTROPY_FORMS[name]
-    score, x = learned_score("moons", out)
-    proposal = PROPOSALS["moons"]["random walk"]
-    row = PRESETS["moons"]._replace(entropy=float(weight))
-    fit = fit_acceptance(
-        score,
-        proposal,
-        x,
-        form=form,
-        matching=replace(row.matching, clip=clip),
-        net=row.network((2,), seeded(3, int(seed))),
-        standardize=False,
-        recipe=row.recipe,
-        generator=seeded(3, int(seed)),
+    return fit_acceptance(
+        target, proposal, x, form=form, matching=matching, net=net, recipe=recipe, generator=seeded(3, seed)
     )
-    with torch.inference_mode():
-        accept = fit.net(GRID, torch.zeros_like(GRID)).exp()
-    fresh = datasets.moons(FRESH, generator=seeded(2))
-    return {
-        "mean": float(accept.mean()),
-        "on_proposals": acceptance_rate(Learned(fit), score, proposal, fresh),
-        "error": error(Learned(fit, "metropolis"), score, proposal, fresh),
-        "balance": fit.history["balance"][-1],
-        "map": [round(value, 5) for value in accept.tolist()] if int(seed) == SEEDS[0] else [],
-    }
 
 
 OVERLAPPING = targets.GaussianMixture([0.7, 0.3], [[1.5, 0.0], [-1.5, 0.0]], 0.6 * torch.eye(2).expand(2, 2, 2))
@@ -310,21 +257,14 @@ def tasks() -> list[Task]:
     first, *longer = map(trainings, BUDGETS)
     judged: list[Task] = [("decisions", law, "both", "potential") for law in LAWS]
     judged += [("decisions", law, walk, form) for law in LAWS for walk in walks for form in ("antisymmetric", "free")]
-    ways: list[Task] = [("gaussian", way) for way in WAYS]
-    kinds = [(name, weight) for name in ("free, clipped", "free") for weight in LAMBDAS] + [("antisymmetric", 0.0)]
-    weights: list[list[Task]] = [
-        [("entropy", str(weight), name, str(seed)) for name, weight in kinds] for seed in SEEDS
-    ]
     rules: list[Task] = [("bias", name, move) for move in MOVES for name in (*RULES, *LEARNED)]
-    parts = [judged, first, ways, rules, weights[0], *longer, *weights[1:]]
+    parts = [judged, first, rules, *longer]
     return list(chain.from_iterable(parts))
 
 
 CELLS: dict[str, Callable[..., dict[str, Any]]] = {
     "quality": quality,
     "decisions": decisions,
-    "gaussian": sanity,
-    "entropy": entropy,
     "bias": bias,
 }
 

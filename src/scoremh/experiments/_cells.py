@@ -94,6 +94,14 @@ def spread(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
+def over_seeds(values: Sequence[float], digits: int = 3) -> str:
+    """Return the mean, and the standard deviation where there are several values."""
+    if not values:
+        return ""
+    mean = f"{statistics.mean(values):.{digits}f}"
+    return f"{mean} +- {spread(values):.{digits}f}" if len(values) > 1 else mean
+
+
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Return a table, its first row the head."""
     lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]

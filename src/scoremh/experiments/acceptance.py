@@ -5,14 +5,12 @@ Fills in the tables of `docs/acceptance.md` and draws its pictures.
 
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import torch
-from scipy import stats
 
-from scoremh import _checks, datasets, plots
+from scoremh import _checks, plots
 from scoremh.experiments import _acceptance_cells as measured
 from scoremh.experiments._cells import SEPARATOR, fill_in, known, markdown, spread
 
@@ -68,8 +66,6 @@ def sections(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
     return {
         "quality": f"{markdown(table)}\n\nThe best learned form at its longest training, {'; '.join(best)}.",
         "decisions": _decisions(cells),
-        "gaussian": _gaussian(cells),
-        "entropy": _entropy(cells),
         "rules": _rules(cells),
     }
 
@@ -90,38 +86,6 @@ def _decisions(cells: Mapping[str, Any]) -> str:
     return markdown(rows)
 
 
-def _gaussian(cells: Mapping[str, Any]) -> str:
-    rows = [["way", "mean", "variance", "distance to the law", "acceptance"]]
-    found = {way: cells[f"gaussian / {way}"] for way in measured.WAYS if f"gaussian / {way}" in cells}
-    for way, cell in found.items():
-        numbers = [f"{cell[name]:.3f}" for name in ("mean", "variance")]
-        rows.append([way, *numbers, f"{cell['distance']:.4f}", f"{cell['acceptance']:.3f}"])
-    between = [
-        f"{a} and {b} {stats.ks_2samp(found[a]['draws'], found[b]['draws']).statistic:.4f}"
-        for a, b in combinations(found, 2)
-    ]
-    return f"{markdown(rows)}\n\nKolmogorov-Smirnov distances between them: {', '.join(between)}."
-
-
-def _mean(values: Sequence[float]) -> str:
-    return f"{statistics.mean(values):.4f}" if values else ""
-
-
-def _entropy_runs(cells: Mapping[str, Any], weight: float, form: str) -> list[Any]:
-    names = [f"entropy / {weight} / {form} / {seed}" for seed in measured.SEEDS]
-    return [cells[name] for name in names if name in cells]
-
-
-def _entropy(cells: Mapping[str, Any]) -> str:
-    rows = [["form, lambda", "mean over the grid", "acceptance of proposals", "error of the ratio form", "seeds"]]
-    for form, weights in (("free, clipped", measured.LAMBDAS), ("free", measured.LAMBDAS), ("antisymmetric", (0.0,))):
-        for weight in weights:
-            there = _entropy_runs(cells, weight, form)
-            columns = [[run[name] for run in there] for name in ("mean", "on_proposals", "error")]
-            rows.append([f"{form}, {weight:g}", *map(_mean, columns), str(len(there))])
-    return markdown(rows)
-
-
 def _rules(cells: Mapping[str, Any]) -> str:
     rows = [
         ["rule", *(f"{move}: {what}" for move in measured.MOVES for what in ("distance", "acceptance")), "score calls"]
@@ -136,7 +100,7 @@ def _rules(cells: Mapping[str, Any]) -> str:
 
 
 def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[str, float]], docs: Path) -> None:
-    """Draw quality for time, the maps of Figure 2, and acceptance against lambda."""
+    """Draw quality for time."""
     panels: dict[str, dict[str, plots.Curve]] = {}
     for walk, proposal in measured.PROPOSALS["moons"].items():
         lines: dict[str, plots.Curve] = {}
@@ -153,32 +117,6 @@ def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
         levels=levels,
         log=True,
         title="Learned acceptances on Moons, against a line integral with 16 nodes",
-    )
-    first = str(measured.SEEDS[0])
-    drawn = [("free, clipped", 0.0), ("free, clipped", 0.1), ("free, clipped", 1.0), ("antisymmetric", 0.0)]
-    shown = {f"{name}, lambda = {w:g}": cells[f"entropy / {w} / {name} / {first}"] for name, w in drawn}
-    plots.map_panels(
-        {name: torch.tensor(cell["map"]).reshape(measured.GRID_SHAPE).T for name, cell in shown.items()},
-        docs / "acceptance_maps.png",
-        extent=measured.EXTENT,
-        samples=datasets.moons(600, generator=measured.seeded(2)),
-        mark=(0.0, 0.0),
-        captions=[f"mean {cell['mean']:.3f}" for cell in shown.values()],
-        label="a(x', x = (0, 0))",
-        title="What entropy does to the acceptance of a random walk on Moons",
-    )
-    curve: dict[str, plots.Curve] = {}
-    for form in ("free, clipped", "free"):
-        runs = {w: _entropy_runs(cells, w, form) for w in measured.LAMBDAS}
-        for words, key in (("mean over the grid", "mean"), ("acceptance of proposals", "on_proposals")):
-            values = [[run[key] for run in there] for there in runs.values()]
-            means, spreads = map(statistics.mean, values), map(spread, values)
-            curve[f"{form}: {words}"] = (list(runs), list(means), list(spreads))
-    plots.curves(
-        curve,
-        docs / "acceptance_lambda.png",
-        labels=("lambda", "acceptance"),
-        title="Acceptance against the weight of the entropy, free form, Moons",
     )
 
 

@@ -1,153 +1,242 @@
-"""The paper's Figure 1: do samplers find the weights of two modes that lie far apart?
+"""The paper's Figure 1: do samplers find the weights of two modes that lie far apart, and from which starts?
 
-The target is 0.8 N((5, 5), I) + 0.2 N((-5, -5), I). All samplers start from the same points, drawn from N(0, I),
-half-way between the modes; ULA and MALA take the same step. What a chain's last draw says about the weights is worth no
-more than the number of times the chains went from one mode to the other, so that number stands beside it.
+The target is 0.8 N((5, 5), I) + 0.2 N((-5, -5), I). What a chain's last draw says about the weights is worth no more
+than the number of times the chains went from one mode to the other, so that number stands beside it, and so does the
+law the chains start from.
 """
 
-import json
 import math
-import os
-import time
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 
 import torch
-from rich.console import Console
-from rich.table import Table
-from torch import Tensor
 
-from scoremh import MALA, Always, Exact, RandomWalk, metropolis_hastings, plots, sample, targets, tune
+from scoremh import plots
+from scoremh.experiments import _figures as figures
+from scoremh.experiments import _mixture_cells as measured
+from scoremh.experiments._acceptance_cells import FIGURE_1
+from scoremh.experiments._cells import markdown, over_seeds
+from scoremh.experiments._mixture_cells import FIRST, STARTS, Config
 
-TARGET = targets.GaussianMixture([0.8, 0.2], [[5.0, 5.0], [-5.0, -5.0]])
-CHAINS, STEPS, SETTLING = 2000, 2000, 100
-PRESETS = {"paper": (CHAINS, STEPS)}
-WIDE_STD = 7.0  # half the distance between the modes, 10 sqrt(2): some candidates land in the other one
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one sampler gave."""
-
-    sampler: str
-    weight: float
-    """Share of the last draws that are nearer to (5, 5); 0.8 is right."""
-    weight_error: float
-    """Standard error of that share over independent chains."""
-    jumps: float | None
-    """Moves from one mode to the other, per chain, after the first steps."""
-    acceptance_rate: float | None
-    variance: float
-    """Of a coordinate around its mode; 1 is right."""
+WEIGHT = 0.8
+PAPER = {"ULA": 0.52, "RW": 0.79, "MALA": 0.79}  # weights of (5, 5); it states neither the start nor the steps
+CLOSE = 0.03  # what counts as the paper's number
+JUMPING = 0.1  # jumps per chain from which on chains count as jumping
+KEPT = 0.1  # how far from the weight of their start chains may end that count as keeping it
+BIASED = 0.25  # how far off a variance within a mode is named
+PRESETS = {
+    "quick": Config(seeds=(11,), chains=300, steps=600),
+    "paper": Config(seeds=(1, 2, 3)),
+}
+Weights = Mapping[str, Mapping[str, Sequence[figures.Record]]]
+"""From a sampler and a start to its records."""
 
 
-def nearer(x: Tensor) -> Tensor:
-    """Return 0 for points nearer to (5, 5), 1 for the others."""
-    return (x.sum(-1) < 0).long()
+def by_start(found: figures.Found) -> dict[str, dict[str, list[figures.Record]]]:
+    """Return the records of samplers that were run from every start, by sampler and start.
 
-
-def describe(name: str, draws: Tensor, acceptance_rate: float | None = None) -> Row:
-    """Measure draws `(chain, draw, 2)`; independent ones have no acceptance rate, and no jumps."""
-    side, last = nearer(draws), draws[:, -1]
-    weight = float((nearer(last) == 0).double().mean())
-    jumps = None if acceptance_rate is None else float((side[:, 1:] != side[:, :-1]).sum(1).double().mean())
-    centre = torch.where(nearer(last)[:, None] == 0, 5.0, -5.0)
-    error = math.sqrt(weight * (1 - weight) / len(draws))
-    return Row(name, weight, error, jumps, acceptance_rate, float((last - centre).square().mean()))
-
-
-def figure(out: Path, *, seed: int = 0, progress: bool = True) -> list[Row]:
-    """Run all samplers, print the table, and write `mixture.png` and `mixture.json` into a folder."""
-    started, generator, console = time.monotonic(), torch.Generator().manual_seed(seed), Console()
-    out.mkdir(parents=True, exist_ok=True)
-    initial = torch.randn(CHAINS, 2, generator=generator)
-
-    adjusted = partial(metropolis_hastings, TARGET, acceptance=Exact())
-    step = tune(lambda h: adjusted(MALA(h)), initial[:500], generator=generator, progress=progress)
-    samplers = {
-        f"ULA, h = {step:.3g}": metropolis_hastings(TARGET, MALA(step), Always()),
-        f"random walk, std {WIDE_STD:g}": adjusted(RandomWalk(WIDE_STD)),
-        f"MALA, h = {step:.3g}": adjusted(MALA(step)),
+    Args:
+        found: The results.
+    """
+    names = dict.fromkeys(record["sampler"] for record in found["chains"])
+    every = {
+        name: {start: figures.where(found["chains"], sampler=name, start=start) for start in STARTS} for name in names
     }
-    fresh = TARGET.sample(CHAINS, generator=generator)
-    rows, panels = [describe("original", fresh[:, None])], {"original": fresh}
-    for name, kernel in samplers.items():
-        chains = sample(
-            kernel,
-            initial,
-            draws=STEPS - SETTLING,
-            warmup=SETTLING,
-            generator=generator,
-            progress=progress,
-            threads=os.cpu_count(),
+    return {name: starts for name, starts in every.items() if all(starts.values())}
+
+
+def average(records: Sequence[figures.Record], key: str = "weight") -> float:
+    """Return the mean of a number over seeds.
+
+    Args:
+        records: One for each seed.
+        key: The number.
+    """
+    return mean(figures.over_seeds(records, key))
+
+
+def label(name: str, settings: figures.Record) -> str:
+    """Return a sampler's name with its step.
+
+    Args:
+        name: Of the sampler.
+        settings: The preset.
+    """
+    kind = name.removeprefix("narrow ")
+    if not kind.endswith("RW"):
+        return f"{kind}, h = {settings['step_size']:g}"
+    return f"{kind}, std {settings['std' if name.startswith('narrow') else 'wide_std']:g}"
+
+
+def reading(every: Weights, settings: figures.Record) -> list[str]:
+    """Say in words what the numbers show, from the numbers.
+
+    Args:
+        every: The records.
+        settings: The preset.
+    """
+    jumps = {name: [average(there, "jumps") for there in starts.values()] for name, starts in every.items()}
+    still = [name for name in every if max(jumps[name]) < JUMPING]
+    said = []
+    for name in [name for name in every if name not in still]:
+        ends = [average(there) for there in every[name].values()]
+        found = all(right(there, settings) for there in every[name].values())
+        said.append(
+            f"- {label(name, settings)} jumps, {min(jumps[name]):.2g} to {max(jumps[name]):.2g} times per chain by "
+            f"start, and {'finds the weights from every start' if found else 'does not find the weights'}: it ends at "
+            f"{min(ends):.3f} to {max(ends):.3f}."
         )
-        rows.append(describe(name, chains.draws, chains.acceptance_rate))
-        panels[name] = chains.last
-    setting = (
-        f"{CHAINS} chains of {STEPS} steps from N(0, I); ULA and MALA with step size h = {step:.3g}, tuned to MALA's "
-        f"acceptance rate of 0.574; random walk with std {WIDE_STD:g}; seed {seed}"
+    for learned, kind in ((False, "the true score or density"), (True, "a learned score")):
+        if names := [name for name in still if ("Score" in name) == learned]:
+            records = [there for name in names for there in every[name].values()]
+            moved = max(abs(average(there) - average(there, "start_weight")) for there in records)
+            ends = sorted(average(there) for there in records)
+            kept = "keep the weights of their start" if moved <= KEPT else "stay in the mode they come to first"
+            said.append(
+                f"- Chains with {kind} that stay in a mode ({'; '.join(label(name, settings) for name in names)}; "
+                f"fewer than {JUMPING:g} jumps each) {kept}: they end anywhere from {ends[0]:.2f} to {ends[-1]:.2f}, "
+                f"at most {moved:.3f} from the share of starting points that are nearer to (5, 5)."
+            )
+    for name, starts in every.items():
+        variance = average(starts[FIRST], "variance")
+        if abs(variance - 1) > BIASED:
+            said.append(f"- {label(name, settings)}: from {FIRST}, the variance around a mode is {variance:.2f} for 1.")
+    return said
+
+
+def right(records: Sequence[figures.Record], settings: figures.Record) -> bool:
+    """Say whether a weight is within three standard errors, of as many independent draws, of 0.8.
+
+    Args:
+        records: One for each seed.
+        settings: The preset.
+    """
+    error = math.sqrt(WEIGHT * (1 - WEIGHT) / (settings["chains"] * len(records)))
+    return abs(average(records) - WEIGHT) <= 3 * error
+
+
+def verdict(every: Weights, settings: figures.Record) -> list[str]:
+    """Say which starts bring the paper's numbers back, and whether one of them brings back all.
+
+    Args:
+        every: The records.
+        settings: The preset.
+    """
+
+    def starts_for(name: str, paper: str) -> list[str]:
+        return [start for start in STARTS if abs(average(every[name][start]) - PAPER[paper]) <= CLOSE]
+
+    said = []
+    for paper, weight in PAPER.items():
+        for name in [name for name in (paper, f"narrow {paper}") if name in every]:
+            starts = starts_for(name, paper)
+            where = f"comes back from {'; '.join(starts)}" if starts else "comes back from none of these starts"
+            said.append(f"- {label(name, settings)}: the paper's {weight:g} {where}.")
+    if not set(PAPER) <= set(every):
+        return said
+    both = [start for start in starts_for("ULA", "ULA") if start in starts_for("MALA", "MALA")]
+    apart = max(abs(average(every["ULA"][start]) - average(every["MALA"][start])) for start in STARTS)
+    first = average(every["MALA"][FIRST])
+    kept = "finds the weights" if right(every["MALA"][FIRST], settings) else "keeps wrong weights"
+    said.append(
+        f"- That ULA misses the weights where MALA finds them: **{'agrees' if both else 'does not agree'}**. "
+        f"{'; '.join(both) if both else 'No start of these'} gives the paper's weights for both. From the same start, "
+        f"ULA and MALA end at most {apart:.3f} apart. From {FIRST}, MALA with the true density {kept}: {first:.3f}."
     )
+    return said
+
+
+def section(found: figures.Found) -> str:
+    """Say what was found.
+
+    Args:
+        found: The results.
+    """
+    settings, every = found["settings"], by_start(found)
+    weights = [["sampler", "the paper", *(f"from {start}" for start in STARTS)]]
+    original = over_seeds(figures.over_seeds(found["original"], "weight"))
+    weights.append(["original, independent draws", f"{WEIGHT:g}", *[original] * len(STARTS)])
+    moves = [["sampler", *(f"from {start}" for start in STARTS), "acceptance", "variance"]]
+    for name, starts in every.items():
+        ends = [over_seeds(figures.over_seeds(there, "weight")) for there in starts.values()]
+        weights.append([label(name, settings), f"{PAPER[name]:g}" if name in PAPER else "", *ends])
+        jumps = [f"{average(there, 'jumps'):.2g}" for there in starts.values()]
+        others = [f"{average(starts[FIRST], key):.3f}" for key in ("acceptance", "variance")]
+        moves.append([label(name, settings), *jumps, *others])
+    seeds = sorted({record["seed"] for record in found["chains"]})
+    paragraphs = (
+        "## Figure 1: two modes that lie far apart",
+        f"The paper, on 0.8 N((5, 5), I) + 0.2 N((-5, -5), I): the weight of the first mode is {PAPER['ULA']:g} by ULA "
+        f"with the true score, {PAPER['RW']:g} by RW and {PAPER['MALA']:g} by MALA with the true density; "
+        'samples of ULA "misrepresent the relative weights", standard MH algorithms "significantly alleviate this '
+        'problem". It states neither where its chains start nor their steps.',
+        f"{settings['chains']:,} chains of {settings['steps']:,} steps from every start, the last draw of each; ULA "
+        f"and all MALA with h = {settings['step_size']:g}, random walks with std {settings['wide_std']:g}, half the "
+        f"distance between the modes, and {settings['std']:g}. Score RW and Score MALA have a score learned from "
+        f"{settings['samples']:,} samples ({settings['score_steps']:,} steps of `fit_score`) and a free acceptance, as "
+        f"trained ({settings['acceptance_steps']:,} steps of `fit_acceptance`); the box of the samples is part of "
+        f"their target, and their starts are clamped into it. {FIRST} is half-way between the modes; the law itself "
+        f"means independent draws of its own, 0.8 and 0.2. Seeds {', '.join(map(str, seeds))}; mean and standard "
+        "deviation over them. A draw belongs to the mode it is nearer to.",
+        "Weight of (5, 5):",
+        markdown(weights),
+        f"Jumps from one mode to the other, per chain, after the first {settings['settling']:,} steps; and, from "
+        f"{FIRST}, the acceptance rate and the variance of a coordinate around its mode (1 for the law):",
+        markdown(moves),
+        "\n".join([*reading(every, settings), *verdict(every, settings)]),
+        f"A weight counts as the paper's within {CLOSE:g}, as found within three standard errors of as many "
+        "independent draws. Where chains from between the modes go is decided by the score there; a learned one has "
+        "seen hardly a sample there.",
+    )
+    return "\n\n".join(paragraphs)
+
+
+def picture(found: figures.Found, path: Path) -> None:
+    """Draw the first seed's last draws of chains from between the modes.
+
+    Args:
+        found: The results.
+        path: The file to write.
+    """
+    settings, every = found["settings"], by_start(found)
+    seed = settings["seeds"][0]
+    shown = dict(zip(["original"], figures.where(found["original"], seed=seed), strict=False))
+    for name in ("ULA", "RW", "MALA", "Score RW", "Score MALA"):
+        for record in figures.where(every.get(name, {}).get(FIRST, []), seed=seed):
+            shown[label(name, settings)] = record
+    points = {name: torch.tensor(record["points"]) for name, record in shown.items()}
     plots.scatter_panels(
-        panels,
-        out / "mixture.png",
-        captions=[caption(row) for row in rows],
-        groups={name: nearer(points) for name, points in panels.items()},
-        log_density=TARGET.log_density,
-        title=f"Two modes of weights 0.8 and 0.2: the last draws of {CHAINS:,} chains that all start from N(0, I)",
+        points,
+        path,
+        captions=[caption(record) for record in shown.values()],
+        groups={name: measured.nearer(places) for name, places in points.items()},
+        log_density=FIGURE_1.log_density,
+        title=f"Two modes of weights 0.8 and 0.2: the last draws of {settings['chains']:,} chains from {FIRST}",
     )
-    results = {"setting": setting, "rows": [asdict(row) for row in rows]}
-    (out / "mixture.json").write_text(json.dumps(results, indent=2))
-    console.print(table(rows))
-    console.print(setting)
-    console.print(reading(rows))
-    console.print(f"{out / 'mixture.png'} and {out / 'mixture.json'} written in {time.monotonic() - started:.0f} s")
-    return rows
 
 
-def caption(row: Row) -> str:
-    """Say the weights and the jumps."""
-    jumps = "independent draws" if row.jumps is None else f"{row.jumps:.2g} jumps per chain"
-    return f"weights {row.weight:.2f}, {1 - row.weight:.2f}\n{jumps}"
+def caption(record: figures.Record) -> str:
+    """Say the weights and the jumps.
+
+    Args:
+        record: Of a sampler, or of independent draws.
+    """
+    jumps = f"{record['jumps']:.2g} jumps per chain" if "jumps" in record else "independent draws"
+    return f"weights {record['weight']:.2f}, {1 - record['weight']:.2f}\n{jumps}"
 
 
-def table(rows: list[Row]) -> Table:
-    """Return the rows as a table for the terminal."""
-    shown = Table(
-        title="0.8 N((5, 5), I) + 0.2 N((-5, -5), I)",
-        caption="weight of (5, 5): 0.8 is right; variance around a mode: 1 is right",
-    )
-    for column in ("", "weight", "jumps", "acceptance", "variance"):
-        shown.add_column(column, justify="left" if not column else "right")
-    for row in rows:
-        weight, variance = f"{row.weight:.3f} +- {row.weight_error:.3f}", f"{row.variance:.3f}"
-        moves = ("", "") if row.jumps is None else (f"{row.jumps:.3g}", f"{row.acceptance_rate:.3f}")
-        shown.add_row(row.sampler, weight, *moves, variance)
-    return shown
-
-
-def reading(rows: list[Row]) -> str:
-    """Say in words what the numbers show, from the numbers."""
-    still = [row.sampler for row in rows if row.jumps is not None and row.jumps < 0.1]
-    moving = [row.sampler for row in rows if row.jumps is not None and row.jumps >= 0.1]
-    said = [
-        f"Chains that jump ({'; '.join(moving) or 'none'}) find the weights; chains that stay in a mode "
-        f"({'; '.join(still) or 'none'}) keep those of their start, with or without an accept step.",
-    ]
-    wide = [row for row in rows[1:] if abs(row.variance - 1) > 0.25]
-    said += [f"{row.sampler} is biased within a mode: its variance is {row.variance:.2f} for 1." for row in wide]
-    return " ".join(said)
+FIGURE = figures.Figure("mixture", measured.WORDS, measured.stages, measured.cell, section, picture)
 
 
 def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None = None, as_is: bool = False) -> None:
-    """Draw the figure and print its table.
+    """Compute what is missing, and write results, section and picture.
 
     Args:
-        preset: "paper", the only one: it takes seconds.
-        out: Folder to write to.
-        docs: Where to write instead.
-        workers: Not used.
-        as_is: Not used.
+        preset: A name in `PRESETS`.
+        out: Folder of the cells; the page too, where no other is given.
+        docs: Folder of the page and its picture.
+        workers: Cells at the same time.
+        as_is: Compute nothing, and write what is there.
     """
-    torch.set_num_threads(1)  # two-dimensional work is too small to share among torch's threads
-    figure(out if docs is None else docs)
+    FIGURE.run(PRESETS[preset], preset, out, docs, workers, as_is)

@@ -37,8 +37,9 @@ def scatter_panels(
     """
     if not panels:
         raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n, 2)."))
+    height = 3.9 + 0.35 * max((caption.count("\n") for caption in captions), default=0)
     figure = Figure(
-        figsize=(3.1 * len(panels), 3.9), dpi=600 // max(4, len(panels)), layout="constrained", facecolor=PAPER
+        figsize=(3.1 * len(panels), height), dpi=600 // max(4, len(panels)), layout="constrained", facecolor=PAPER
     )
     axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     low, high = limits(list(panels.values()))

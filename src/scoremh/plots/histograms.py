@@ -1,0 +1,52 @@
+"""Samples on the line, in panels side by side."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from scoremh import _checks
+from scoremh.plots.style import COLOURS, INK, PAPER, limits
+from scoremh.types import LogDensityFn
+
+BINS = 60
+
+
+def histogram_panels(
+    panels: Mapping[str, Float[Tensor, " draw"]],
+    path: str | Path,
+    *,
+    captions: Sequence[str] = (),
+    log_density: LogDensityFn | None = None,
+    title: str = "",
+) -> None:
+    """Draw histograms of samples in one dimension side by side, on the same axes, into a PNG.
+
+    Args:
+        panels: From a panel's title to its samples.
+        path: The file to write.
+        captions: A line below each panel.
+        log_density: x of shape `(n, 1)` to log p(x), normalised; drawn as a line over every panel.
+        title: Above all.
+    """
+    if not panels:
+        raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n,)."))
+    figure = Figure(figsize=(3.1 * len(panels), 3.2), dpi=150, layout="constrained", facecolor=PAPER)
+    axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+    low, high = limits(list(panels.values()))
+    grid = torch.linspace(low, high, 300)
+    for i, (name, samples) in enumerate(panels.items()):
+        values = samples.detach().cpu().double().numpy()
+        axes[i].hist(values, bins=BINS, range=(low, high), density=True, color=COLOURS[0], alpha=0.5)
+        if log_density is not None:
+            axes[i].plot(grid.numpy(), log_density(grid[:, None]).exp().numpy(), color=COLOURS[1], linewidth=1.6)
+        axes[i].set_title(name, fontsize=10, color=INK)
+        axes[i].set_xlabel(captions[i] if i < len(captions) else "", fontsize=9, color=INK)
+        axes[i].tick_params(labelsize=8, colors=INK)
+        axes[i].spines[["top", "right"]].set_visible(False)
+    if title:
+        figure.suptitle(title, fontsize=12, color=INK)
+    figure.savefig(path)
