@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,8 @@ def made_up_gaussian(distance: float, mean: float) -> dict[str, Any]:
     cell = {"mean": 3.0, "variance": 2.0, "distance": 0.001, "acceptance": 0.4, "draws": draws}
     cells = {f"gaussian / {way} / {seed}": cell for way in gaussian.WAYS for seed in (11, 12)}
     cells["gaussian / learned score / 12"] = cell | {"distance": distance, "mean": mean}
+    pairs = [f"between / {first} / {second}" for first, second in combinations(gaussian.PAPERS, 2)]
+    cells |= {f"{pair} / {seed}": {"distance": 0.0} for pair in pairs for seed in (11, 12)}
     settings = json.loads(json.dumps(gaussian.Config(seeds=(11, 12)).__dict__))
     return gaussian.FIGURE.found(cells, settings, "quick")
 
@@ -160,10 +163,16 @@ def test_the_sanity_check_is_judged_from_its_numbers() -> None:
     assert "| RW, by the density | 3.000 +- 0.000 | 2.000 +- 0.000 | 0.0010 +- 0.0000 |" in bad
 
 
-def test_distances_between_ways_are_the_largest_over_seeds() -> None:
+def test_distances_between_ways_are_the_largest_over_seeds(tmp_path: Path) -> None:
     found = made_up_gaussian(0.01, 3.0)
-    shifted = next(record for record in found["gaussian"] if (record["way"], record["seed"]) == ("true score", 12))
-    shifted["draws"] = [value + 0.245 for value in shifted["draws"]]
+    record = next(one for one in found["between"] if (one["second"], one["seed"]) == ("true score", 12))
+    draws = [0.01 * number for number in range(100)]
+    cells = {
+        "gaussian / density / 12": {"draws": draws},
+        "gaussian / true score / 12": {"draws": [value + 0.245 for value in draws]},
+    }
+    (tmp_path / "cells.json").write_text(json.dumps(cells))
+    record |= gaussian.cell(("between", "density", "true score", "12"), config=SMALL_GAUSSIAN, folder=tmp_path)
     assert gaussian.between(found)["density", "true score"] == pytest.approx(0.25)
     assert gaussian.between(found)["density", "learned score"] == 0
     assert "is **not reached**" in gaussian.section(found)
@@ -185,6 +194,8 @@ def test_the_sanity_check_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     found = results(tmp_path / "docs", "gaussian")
     assert len(found["gaussian"]) == 8
     assert "draws" not in found["gaussian"][0]
+    assert len(found["between"]) == 6
+    assert gaussian.section(found) in (tmp_path / "docs" / "reproduction.md").read_text()
 
 
 # Two modes

@@ -92,10 +92,11 @@ def test_sweeps_run_from_end_to_end(experiment: Any, tmp_path: Path, monkeypatch
     assert {(r["rule"], r["factor"]) for r in found["draws"]} == {(r, f) for r in small.rules for f in small.factors}
     assert all(record["w1"] is not None for record in found["draws"])
     page = (folder / "reproduction.md").read_text()
-    assert page.startswith(f"<!-- {name} -->\nThe paper: ")
+    assert page.startswith(f"<!-- {name} -->\n## ")
     assert f"![{name}]({name}.png)" in page
     assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert experiment.FIGURE.section(found) in page  # the page says what the results say
-    monkeypatch.setattr(sweeps, "cell", partial(pytest.fail, "computed again"))
+    cells = (folder / "cells.json").stat().st_mtime_ns
     experiment.run("quick", tmp_path, workers=2)
+    assert (folder / "cells.json").stat().st_mtime_ns == cells  # nothing is computed twice
     assert (folder / "reproduction.md").read_text() == page

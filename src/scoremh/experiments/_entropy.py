@@ -137,7 +137,7 @@ def runs(found: figures.Found, form: str, weight: float) -> list[figures.Record]
 
 def mean(records: Sequence[figures.Record], key: str = "mean") -> float:
     """Return the mean of a number over records."""
-    return statistics.mean(figures.over_seeds(records, key))
+    return statistics.mean(figures.values(records, key))
 
 
 def named(form: str, settings: figures.Record) -> str:
@@ -153,7 +153,7 @@ def table(found: figures.Found) -> str:
     for form in (CLIPPED, UNCLIPPED, ANTISYMMETRIC):
         for weight in (0.0,) if form == ANTISYMMETRIC else settings["lambdas"]:
             there = runs(found, form, weight)
-            numbers = [over_seeds(figures.over_seeds(there, key)) for key in ("mean", "on_proposals", "error")]
+            numbers = [over_seeds(figures.values(there, key)) for key in ("mean", "on_proposals", "error")]
             rows.append([named(form, settings), f"{weight:g}", *numbers, str(len(there))])
     for reference in found["reference"]:
         rules = {"Simpson's rule": "simpson_error", f"a coin of {reference['coin']:.3f}": "coin_error"}

@@ -29,6 +29,7 @@ class Figure:
 
     Args:
         name: As `scoremh reproduce` knows it; of its picture, its results and its place on the page, too.
+        presets: By name, each a dataclass of all that decides the numbers.
         words: From a kind of cell to what the words of its tasks are called, the kind itself left out.
         stages: From a preset to its tasks, each stage after those it needs.
         cell: `cell(task, config=preset, folder=folder)`; what later cells need goes into files in the folder.
@@ -37,24 +38,27 @@ class Figure:
     """
 
     name: str
+    presets: Mapping[str, Any]
     words: Mapping[str, Sequence[str]]
     stages: Callable[[Any], Sequence[Sequence[Task]]]
     cell: Callable[..., dict[str, Any]]
     section: Callable[[Found], str]
     picture: Callable[[Found, Path], None]
 
-    def run(self, config: Any, preset: str, out: Path, docs: Path | None, workers: int | None, as_is: bool) -> None:
+    def run(
+        self, preset: str, out: Path, docs: Path | None = None, *, workers: int | None = None, as_is: bool = False
+    ) -> None:
         """Compute what is missing, and write results, section and picture.
 
         Args:
-            config: The preset, a dataclass.
-            preset: Its name.
-            out: Folder of all experiments.
-            docs: Folder of the page.
+            preset: A name in `presets`.
+            out: Folder of the cells, in one of the figure's own; the page too, where no other is given.
+            docs: Folder of the page and its picture.
             workers: Cells at the same time.
-            as_is: Compute nothing.
+            as_is: Compute nothing, and write what is there.
         """
         torch.set_num_threads(1)
+        config = self.presets[preset]
         folder = out / self.name / preset
         folder.mkdir(parents=True, exist_ok=True)
         docs, path, settings = docs or folder, folder / "cells.json", json.loads(json.dumps(asdict(config)))
@@ -131,6 +135,6 @@ def where(records: Sequence[Record], **words: Any) -> list[Record]:
     return [record for record in records if all(record[key] == value for key, value in words.items())]
 
 
-def over_seeds(records: Sequence[Record], key: str) -> list[float]:
+def values(records: Sequence[Record], key: str) -> list[float]:
     """Return a number of every record, infinite where chains ran away."""
     return [float("inf") if record[key] is None else float(record[key]) for record in records]

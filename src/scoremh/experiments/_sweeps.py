@@ -255,6 +255,8 @@ def draw(found: Found, path: Path, metrics: Sequence[str], title: str) -> None:
     plots.curve_panels(panels, path, labels=("step size h", ""), levels=levels, log=True, title=title)
 
 
-def figure(name: str, section: Callable[[Found], str], picture: Callable[[Found, Path], None]) -> figures.Figure:
+def figure(
+    name: str, presets: Mapping[str, Sweep], section: Callable[[Found], str], picture: Callable[[Found, Path], None]
+) -> figures.Figure:
     """Return a figure of this kind."""
-    return figures.Figure(name, WORDS, stages, cell, section, picture)
+    return figures.Figure(name, presets, WORDS, stages, cell, section, picture)

@@ -56,7 +56,7 @@ def verdict(found: figures.Found, form: str) -> str:
     weights = [weight for weight in found["settings"]["lambdas"] if measured.runs(found, form, weight)]
     if not {0.0, BEND} <= set(weights):
         return f"- {measured.named(form, found['settings'])}: not computed yet."
-    every = [figures.over_seeds(measured.runs(found, form, weight), "mean") for weight in weights]
+    every = [figures.values(measured.runs(found, form, weight), "mean") for weight in weights]
     means = [sum(values) / len(values) for values in every]
     rises, level = shape(weights, means, max(map(spread, every)))
     bend, last = f"{means[weights.index(BEND)]:.3f} at lambda = {BEND:g}", f"{means[-1]:.3f} at {weights[-1]:g}"
@@ -108,7 +108,7 @@ def picture(found: figures.Found, path: Path) -> None:
         lines: dict[str, plots.Curve] = {}
         for form in (measured.CLIPPED, measured.UNCLIPPED):
             runs = {weight: measured.runs(found, form, weight) for weight in settings["lambdas"]}
-            values = {weight: figures.over_seeds(there, key) for weight, there in runs.items() if there}
+            values = {weight: figures.values(there, key) for weight, there in runs.items() if there}
             means = [sum(several) / len(several) for several in values.values()]
             lines[measured.named(form, settings)] = (list(values), means, list(map(spread, values.values())))
         panels[words] = lines
@@ -123,17 +123,5 @@ def picture(found: figures.Found, path: Path) -> None:
     )
 
 
-FIGURE = figures.Figure("entropy-curve", measured.WORDS, measured.stages, cell, section, picture)
-
-
-def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None = None, as_is: bool = False) -> None:
-    """Compute what is missing, and write results, section and picture.
-
-    Args:
-        preset: A name in `PRESETS`.
-        out: Folder of the cells; the page too, where no other is given.
-        docs: Folder of the page and its picture.
-        workers: Cells at the same time.
-        as_is: Compute nothing, and write what is there.
-    """
-    FIGURE.run(PRESETS[preset], preset, out, docs, workers, as_is)
+FIGURE = figures.Figure("entropy-curve", PRESETS, measured.WORDS, measured.stages, cell, section, picture)
+run = FIGURE.run

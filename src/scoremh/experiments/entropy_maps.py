@@ -88,17 +88,5 @@ def picture(found: figures.Found, path: Path) -> None:
     )
 
 
-FIGURE = figures.Figure("entropy-maps", measured.WORDS, measured.stages, measured.cell, section, picture)
-
-
-def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None = None, as_is: bool = False) -> None:
-    """Compute what is missing, and write results, section and picture.
-
-    Args:
-        preset: A name in `PRESETS`.
-        out: Folder of the cells; the page too, where no other is given.
-        docs: Folder of the page and its picture.
-        workers: Cells at the same time.
-        as_is: Compute nothing, and write what is there.
-    """
-    FIGURE.run(PRESETS[preset], preset, out, docs, workers, as_is)
+FIGURE = figures.Figure("entropy-maps", PRESETS, measured.WORDS, measured.stages, measured.cell, section, picture)
+run = FIGURE.run

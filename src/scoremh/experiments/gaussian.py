@@ -14,7 +14,7 @@ from scoremh import Exact, Learned, RandomWalk, Recipe, fit_score, metropolis_ha
 from scoremh.balance_matching import MATCHING, RECIPE
 from scoremh.experiments import _figures as figures
 from scoremh.experiments._acceptance_cells import AS_IN_THE_PAPER, learned, seeded
-from scoremh.experiments._cells import Task, markdown, over_seeds
+from scoremh.experiments._cells import SEPARATOR, Task, known, markdown, over_seeds
 from scoremh.types import Acceptance, TargetLike
 
 MEAN, VARIANCE = 3.0, 2.0
@@ -67,18 +67,26 @@ def stages(config: Config) -> list[list[Task]]:
     Args:
         config: The preset.
     """
-    return [[("gaussian", way, str(seed)) for seed in config.seeds for way in WAYS]]
+    seeds = list(map(str, config.seeds))
+    return [
+        [("gaussian", way, seed) for seed in seeds for way in WAYS],
+        [("between", *pair, seed) for seed in seeds for pair in combinations(PAPERS, 2)],
+    ]
 
 
 def cell(task: Task, *, config: Config, folder: Path) -> dict[str, Any]:
-    """Sample by the density, or by a free acceptance with the true or a learned score.
+    """Sample by the density, or by a free acceptance with the true or a learned score; or compare two ways.
 
     Args:
-        task: The way, and the seed.
+        task: The way or the two ways, and the seed.
         config: The preset.
-        folder: Not used.
+        folder: Of the cells.
     """
-    _, way, word = task
+    kind, way, *other, word = task
+    if kind == "between":
+        cells = known(folder / "cells.json")
+        draws = [cells[SEPARATOR.join(["gaussian", name, word])]["draws"] for name in (way, *other)]
+        return {"distance": float(stats.ks_2samp(*draws).statistic)}
     seed, walk = int(word), RandomWalk(config.std)
     x = LAW.sample(config.samples, generator=seeded(0, seed))
     noise = torch.randn(config.chains, 1, generator=seeded(4, seed))
@@ -110,11 +118,9 @@ def between(found: figures.Found) -> dict[tuple[str, str], float]:
         found: The results.
     """
     largest: dict[tuple[str, str], float] = {}
-    for seed in found["settings"]["seeds"]:
-        draws = {record["way"]: record["draws"] for record in figures.where(found["gaussian"], seed=seed)}
-        for pair in combinations([way for way in PAPERS if way in draws], 2):
-            distance = float(stats.ks_2samp(*(draws[way] for way in pair)).statistic)
-            largest[pair] = max(distance, largest.get(pair, 0.0))
+    for record in found["between"]:
+        pair = record["first"], record["second"]
+        largest[pair] = max(record["distance"], largest.get(pair, 0.0))
     return largest
 
 
@@ -126,7 +132,7 @@ def verdict(records: Mapping[str, list[figures.Record]], pairs: Mapping[tuple[st
         pairs: The distances between ways.
         chains: How many draws there are.
     """
-    own = {way: max(figures.over_seeds(records[way], "distance")) for way in PAPERS}
+    own = {way: max(figures.values(records[way], "distance")) for way in PAPERS}
     worst, apart = max(own, key=own.__getitem__), max(pairs, key=pairs.__getitem__)
     reached = own[worst] < GOAL and pairs[apart] < GOAL
     errors = {"mean": math.sqrt(VARIANCE / chains), "variance": VARIANCE * math.sqrt(2 / chains)}
@@ -159,7 +165,7 @@ def section(found: figures.Found) -> str:
     rows = [["way", "mean", "variance", "distance to the law", "acceptance", "seeds"]]
     for way, there in records.items():
         numbers = [
-            over_seeds(figures.over_seeds(there, key), digits)
+            over_seeds(figures.values(there, key), digits)
             for key, digits in (("mean", 3), ("variance", 3), ("distance", 4), ("acceptance", 3))
         ]
         rows.append([WAYS[way], *numbers, str(len(there))])
@@ -207,17 +213,6 @@ def picture(found: figures.Found, path: Path) -> None:
     )
 
 
-FIGURE = figures.Figure("gaussian", {"gaussian": ("way", "seed")}, stages, cell, section, picture)
-
-
-def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None = None, as_is: bool = False) -> None:
-    """Compute what is missing, and write results, section and picture.
-
-    Args:
-        preset: A name in `PRESETS`.
-        out: Folder of the cells; the page too, where no other is given.
-        docs: Folder of the page and its picture.
-        workers: Cells at the same time.
-        as_is: Compute nothing, and write what is there.
-    """
-    FIGURE.run(PRESETS[preset], preset, out, docs, workers, as_is)
+WORDS = {"gaussian": ("way", "seed"), "between": ("first", "second", "seed")}
+FIGURE = figures.Figure("gaussian", PRESETS, WORDS, stages, cell, section, picture)
+run = FIGURE.run

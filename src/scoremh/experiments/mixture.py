@@ -53,7 +53,7 @@ def average(records: Sequence[figures.Record], key: str = "weight") -> float:
         records: One for each seed.
         key: The number.
     """
-    return mean(figures.over_seeds(records, key))
+    return mean(figures.values(records, key))
 
 
 def label(name: str, settings: figures.Record) -> str:
@@ -155,11 +155,11 @@ def section(found: figures.Found) -> str:
     """
     settings, every = found["settings"], by_start(found)
     weights = [["sampler", "the paper", *(f"from {start}" for start in STARTS)]]
-    original = over_seeds(figures.over_seeds(found["original"], "weight"))
+    original = over_seeds(figures.values(found["original"], "weight"))
     weights.append(["original, independent draws", f"{WEIGHT:g}", *[original] * len(STARTS)])
     moves = [["sampler", *(f"from {start}" for start in STARTS), "acceptance", "variance"]]
     for name, starts in every.items():
-        ends = [over_seeds(figures.over_seeds(there, "weight")) for there in starts.values()]
+        ends = [over_seeds(figures.values(there, "weight")) for there in starts.values()]
         weights.append([label(name, settings), f"{PAPER[name]:g}" if name in PAPER else "", *ends])
         jumps = [f"{average(there, 'jumps'):.2g}" for there in starts.values()]
         others = [f"{average(starts[FIRST], key):.3f}" for key in ("acceptance", "variance")]
@@ -226,17 +226,5 @@ def caption(record: figures.Record) -> str:
     return f"weights {record['weight']:.2f}, {1 - record['weight']:.2f}\n{jumps}"
 
 
-FIGURE = figures.Figure("mixture", measured.WORDS, measured.stages, measured.cell, section, picture)
-
-
-def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None = None, as_is: bool = False) -> None:
-    """Compute what is missing, and write results, section and picture.
-
-    Args:
-        preset: A name in `PRESETS`.
-        out: Folder of the cells; the page too, where no other is given.
-        docs: Folder of the page and its picture.
-        workers: Cells at the same time.
-        as_is: Compute nothing, and write what is there.
-    """
-    FIGURE.run(PRESETS[preset], preset, out, docs, workers, as_is)
+FIGURE = figures.Figure("mixture", PRESETS, measured.WORDS, measured.stages, measured.cell, section, picture)
+run = FIGURE.run

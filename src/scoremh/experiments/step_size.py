@@ -24,6 +24,7 @@ def section(found: Found) -> str:
     )
     last = f"{RULES['score_mala'].words} {'agrees' if reach['score_mala'] > reach['ula'] else 'does **not** agree'}"
     return (
+        "## Swiss roll: W1 against the step size\n\n"
         "The paper: Score MALA is more robust to the step size than ULA, by W1 on Swiss roll.\n\n"
         f"{sweeps.setting(found)} The free form is trained for every step anew, a potential once for all.\n\n"
         f"{sweeps.shown(found, 'w1')}\n\n"
@@ -38,17 +39,5 @@ def picture(found: Found, path: Path) -> None:
     sweeps.draw(found, path, ["w1"], "Swiss roll: W1 against the step size")
 
 
-FIGURE = sweeps.figure("step-size", section, picture)
-
-
-def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None = None, as_is: bool = False) -> None:
-    """Compute what is missing, and write results, section and picture.
-
-    Args:
-        preset: A name in `PRESETS`.
-        out: Folder of the cells.
-        docs: Folder of the page.
-        workers: Cells at the same time.
-        as_is: Compute nothing, and write what is there.
-    """
-    FIGURE.run(PRESETS[preset], preset, out, docs, workers, as_is)
+FIGURE = sweeps.figure("step-size", PRESETS, section, picture)
+run = FIGURE.run

@@ -114,6 +114,7 @@ def section(found: Found) -> str:
             f"{'agrees' if holds else 'does **not** agree'}; the best is {RULES[best].words} with {ours[best]:.3g}"
         )
     return (
+        "## Appendix A: Taylor rules\n\n"
         "The paper: averaging makes the first-order rule better than Taylor-1 and Taylor-2 without it, and about as "
         "good as the second-order rule, which needs Hessians. It does not say with which proposal; its comparison with "
         "score-based MALA suggests MALA.\n\n"
@@ -161,18 +162,6 @@ def picture(found: Found, path: Path) -> None:
 
 
 FIGURE = figures.Figure(
-    "taylor", {**sweeps.WORDS, "ratio": ("rule", "kind", "step", "seed")}, stages, cell, section, picture
+    "taylor", PRESETS, {**sweeps.WORDS, "ratio": ("rule", "kind", "step", "seed")}, stages, cell, section, picture
 )
-
-
-def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None = None, as_is: bool = False) -> None:
-    """Compute what is missing, and write results, section and picture.
-
-    Args:
-        preset: A name in `PRESETS`.
-        out: Folder of the cells.
-        docs: Folder of the page.
-        workers: Cells at the same time.
-        as_is: Compute nothing, and write what is there.
-    """
-    FIGURE.run(PRESETS[preset], preset, out, docs, workers, as_is)
+run = FIGURE.run

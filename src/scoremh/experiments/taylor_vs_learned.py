@@ -29,6 +29,7 @@ def section(found: Found) -> str:
     good = [f for f in h if cells["taylor1_averaged", f, "mmd"].mean <= 2 * least("score_mala")]
     where = f"at h = {', '.join(f'{h[f]:.3g}' for f in good)}" if good else "at no step"
     return (
+        "## Appendix A: Taylor rules and learned acceptances\n\n"
         "The paper: for some range of steps the averaged Taylor rule is a very good approximation; score-based MALA "
         "still outperforms it.\n\n"
         f"{sweeps.setting(found)} The free form is trained for every step anew.\n\n"
@@ -45,17 +46,5 @@ def picture(found: Found, path: Path) -> None:
     sweeps.draw(found, path, ["mmd"], "Moons: MMD against the step size")
 
 
-FIGURE = sweeps.figure("taylor-vs-learned", section, picture)
-
-
-def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None = None, as_is: bool = False) -> None:
-    """Compute what is missing, and write results, section and picture.
-
-    Args:
-        preset: A name in `PRESETS`.
-        out: Folder of the cells.
-        docs: Folder of the page.
-        workers: Cells at the same time.
-        as_is: Compute nothing, and write what is there.
-    """
-    FIGURE.run(PRESETS[preset], preset, out, docs, workers, as_is)
+FIGURE = sweeps.figure("taylor-vs-learned", PRESETS, section, picture)
+run = FIGURE.run
