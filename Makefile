@@ -6,7 +6,7 @@ BIN := .venv/bin
 # torch's threads and pytest's workers would fight for the same cores
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test quick lint format bench scores acceptance table1 constraints clean
+.PHONY: demo test quick lint format bench scores acceptance table1 figures constraints clean
 
 demo: .venv/ready
 	$(BIN)/scoremh demo
@@ -42,6 +42,11 @@ acceptance: .venv/ready
 # The paper's Table 1, into docs/reproduction.md: hours on two cores; it goes on where it was interrupted.
 table1: .venv/ready
 	$(BIN)/scoremh reproduce table1 --preset paper --docs docs
+
+# The paper's figures, into the same page: hours on two cores; it goes on where it was interrupted.
+FIGURES := mixture entropy-maps entropy-curve step-size taylor taylor-vs-learned gev-adjustment gev-learned gev-tails gaussian
+figures: .venv/ready
+	for name in $(FIGURES); do $(BIN)/scoremh reproduce $$name --preset paper --docs docs || exit 1; done
 
 .venv/ready: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv .venv

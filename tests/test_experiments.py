@@ -72,7 +72,7 @@ def test_scores_go_on_where_they_were(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_acceptances_fill_in_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With trainings of a few steps and one seed: the numbers are bad, and the page has them all."""
     cells, brief = _acceptance_cells, Recipe(steps=4, batch=16, check_every=2)
-    small = {"SAMPLES": 200, "FRESH": 200, "CHAINS": 50, "SEEDS": (1,), "BUDGETS": (1, 2), "STEPS": 3}
+    small = {"SAMPLES": 200, "FRESH": 200, "CHAINS": 50, "SEEDS": (1,), "BUDGETS": (1, 2, 3), "STEPS": 3}
     small |= {"RULES": dict(list(cells.RULES.items())[:2]), "PAIRS": ("proposed",)}
     for name, value in small.items():
         monkeypatch.setattr(cells, name, value)
