@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from scoremh import plots, targets
+from scoremh import experiments, plots, targets
 from scoremh.experiments import _cells, _entropy, _mixture_cells, entropy_curve, entropy_maps, gaussian, mixture
 
 SMALL_ENTROPY = _entropy.Config(seeds=(11,), lambdas=(0.0, 4.0, 10.0), steps=2, score_steps=4, samples=200, fresh=100)
@@ -292,3 +292,20 @@ def test_the_mixture_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     page = (tmp_path / "docs" / "reproduction.md").read_text()
     assert "| Score MALA, h = 0.5 |" in page
     assert "40 chains of 30 steps from every start" in page
+
+
+# The page
+
+
+FIGURES = sorted(name for name, one in experiments.found().items() if hasattr(one, "FIGURE"))
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_page_says_what_the_results_say(name: str) -> None:
+    docs = Path(__file__).parent.parent / "docs"
+    found = json.loads((docs / "results" / f"{name}.json").read_text())
+    figure: Any = experiments.found()[name]
+    assert figure.FIGURE.name == name
+    assert f"<!-- {name} -->\n{figure.FIGURE.section(found)}\n" in (docs / "reproduction.md").read_text()
+    assert (docs / f"{name}.png").exists()
+    assert found["settings"]["preset"] == "paper"
