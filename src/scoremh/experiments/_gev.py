@@ -6,7 +6,7 @@ law, and tails are judged by the relative error of the 99 % and 99.9 % quantiles
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,40 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from scoremh import plots
+from scoremh import LineIntegral, plots
 from scoremh.experiments import _figures as figures
 from scoremh.experiments._cells import markdown, spread
 from scoremh.targets import GeneralizedExtremeValue
+from scoremh.types import Point, Target
 
 MIDDLE = 0.01  # chains start within the quantiles of this and of the rest
 TAILS = {"q99": 0.99, "q999": 0.999}
 METRICS = {"w1": "W1", "mmd": "MMD", "q99": "error of the 99 % quantile", "q999": "error of the 99.9 % quantile"}
+
+
+class BentLine(LineIntegral):
+    """A line integral along x = sinh(v) with v on a straight line: any path between two points has the same integral.
+
+    A step from the middle of a heavy-tailed law far into its tail crosses all that matters within a thousandth of its
+    length, where nodes at equal distances find nothing. In v they do. For `rule="adaptive"`.
+    """
+
+    def _romberg(
+        self, current: Point, proposed: Point, target: Target, undecided: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        known = target.score
+        assert known is not None
+
+        def score(v: Tensor) -> Tensor:
+            return known(v.sinh()) * v.cosh()
+
+        here, there = (_bent(point) for point in (current, proposed))
+        return super()._romberg(here, there, target._replace(score=score), undecided)
+
+
+def _bent(point: Point) -> Point:
+    assert point.score is not None
+    return Point(point.x.asinh(), point.score * (1 + point.x.square()).sqrt())
 
 
 def quantile(share: float | np.ndarray, xi: float) -> Any:
@@ -56,7 +82,7 @@ def measures(draws: Tensor, xi: float) -> dict[str, float | None]:
     if not len(x) or not np.isfinite(x).all():
         return dict.fromkeys(METRICS)
     law = quantile((np.arange(len(x)) + 0.5) / len(x), xi)
-    found = {
+    found: dict[str, float | None] = {
         "w1": float(np.abs(np.sort(x) - law).mean()),
         "mmd": float(stats.energy_distance(x, law) ** 2 / 2),  # SciPy's is the root
     }

@@ -1,8 +1,8 @@
 """The paper's heavy tails, first figure: does an accept step matter more as the tail of GEV(0, 1, xi) becomes heavier?
 
 ULA and MALA with the true score and density, and a random walk with Student's steps, which the paper does not have.
-Chains start from N(0, 1), which is a test of how they mix, or from the law itself, which is a test of what they leave as
-it is: an unadjusted chain drifts away from the law, an adjusted one can not.
+Chains start from N(0, 1), which is a test of how they mix, or from the law itself, which is a test of what they leave
+as it is: an unadjusted chain drifts away from the law, an adjusted one can not.
 """
 
 import math
@@ -192,14 +192,14 @@ def section(found: figures.Found) -> str:
     parts = [
         "### Heavy tails: does the accept step matter more? (Appendix B, ULA against MALA)",
         "The paper compares ULA and MALA on GEV(0, 1, xi) with the true score, and supposes that the accept step "
-        "matters more as the tail becomes heavier. It gives no numbers, and does not say whether its step of .1 is h or "
-        "epsilon (h = epsilon^2 / 2): both are here.",
-        f"{given['chains']:,} chains of {given['looks'][-1]:,} steps, seeds {_listed(given['seeds'])}; mean +- standard "
-        "deviation over seeds. The last draw of every chain is judged against the law: W1 and MMD (half an energy "
-        "distance) to as many of its quantiles, and the relative errors of two quantiles of the draws. *Exact draws* "
-        "are as many independent draws of the law: nothing better can be expected. For xi >= 1 there is no W1, for want "
-        "of a mean; below, it is ruled by the few largest draws as xi comes near 1, and a good W1 does not say that "
-        "the tail is right, nor a bad one that the body is wrong. The errors of quantiles look at the tail itself.",
+        "matters more as the tail becomes heavier. It gives no numbers, and does not say whether its step of .1 is h "
+        "or epsilon (h = epsilon^2 / 2): both are here.",
+        f"{given['chains']:,} chains of {given['looks'][-1]:,} steps, seeds {_listed(given['seeds'])}; mean +- "
+        "standard deviation over seeds. The last draw of every chain is judged against the law: W1 and MMD (half an "
+        "energy distance) to as many of its quantiles, and the relative errors of two quantiles of the draws. *Exact "
+        "draws* are as many independent draws of the law: nothing better can be expected. For xi >= 1 there is no W1, "
+        "for want of a mean; below, it is ruled by the few largest draws as xi comes near 1, and a good W1 does not "
+        "say that the tail is right, nor a bad one that the body is wrong. Errors of quantiles look at the tail itself.",
         "*ULA* does not take a candidate outside the support, as all kernels here; *plain ULA* is the formula alone, "
         f"whose chains are lost when they leave the support. *{WALK}* has steps of scale {given['scale']:g} with "
         f"{given['freedom']} degree(s) of freedom, and the exact accept step.",
@@ -209,8 +209,8 @@ def section(found: figures.Found) -> str:
         parts.append(
             f"**Chains that start from {words}**"
             + (
-                ", a draw outside the middle 98 % of the law moved to its ends: a test of mixing. A tail that chains had "
-                "no time to reach is missing from their draws."
+                ", a draw outside the middle 98 % of the law moved to its ends: a test of mixing. A tail that chains "
+                "had no time to reach is missing from their draws."
                 if start == "normal"
                 else ": a test of stationarity. What the kernel leaves as it is stays right, whatever the time."
             )
@@ -242,9 +242,9 @@ def _edge(found: figures.Found) -> str:
             table.append([f"{words}, h = {h:g}", *(f"{statistics.mean(v):.2%}" if v else "" for v in values)])
     return (
         "The law ends at -1 / xi: below for xi > 0, above for xi < 0. Beyond it there is no score. Near the lower end "
-        "the score is so steep that a step of ULA overshoots, into the tail; at the upper end it leads inward, and noise "
-        "carries chains out. Chains from N(0, 1); a chain has run away where it is beyond all but a millionth of the law, "
-        f"on either side ({1 - FAR:.0e}).\n\n{markdown(table)}"
+        "the score is so steep that a step of ULA overshoots, into the tail; at the upper end it leads inward, and "
+        "noise carries chains out. Chains from N(0, 1); a chain has run away where it is beyond all but a millionth of "
+        f"the law, on either side ({1 - FAR:.0e}).\n\n{markdown(table)}"
     )
 
 
@@ -303,9 +303,9 @@ def verdict(found: figures.Found) -> str:
         said += "this agrees with the paper in part."
     return (
         "ULA's error less MALA's, mean and standard error over seeds. *Matters more*: its rank correlation with xi is "
-        f"above {CLEAR:g}, and at the largest xi it is above two standard errors.\n\n{markdown(table)}\n\n{said} In the "
-        "tail of a heavy law the score is flat, and a step of ULA there is nearly exact: what the accept step mends is "
-        "the steep lower end, and what is thrown from there into the tail."
+        f"above {CLEAR:g}, and at the largest xi it is above two standard errors.\n\n{markdown(table)}\n\n{said} In "
+        "the tail of a heavy law the score is flat, and a step of ULA there is nearly exact: what the accept step "
+        "mends is the steep lower end, and what is thrown from there into the tail."
     )
 
 

@@ -64,7 +64,7 @@ class Config:
     xis: tuple[float, ...] = (-0.5, -0.2, 0.0, 0.3, 0.6, 0.9)
     step_size: float = 0.1
     samples: int = 10_000
-    score_steps: int = 1000
+    score_steps: int = 2000
     acceptance_steps: int = 600
     clip: float = 10.0
     chains: int = 2000
@@ -197,16 +197,16 @@ def section(found: figures.Found) -> str:
     seeds = ", ".join(map(str, given["seeds"]))
     parts = [
         "### Heavy tails: learned scores and acceptances (Appendix B, score-based MALA)",
-        "The paper shows W1 and MMD over xi without numbers, and finds score-based MALA, with the true score and with a "
-        "learned one, competitive with MALA.",
+        "The paper shows W1 and MMD over xi without numbers, and finds score-based MALA, with the true score and with "
+        "a learned one, competitive with MALA.",
         f"{given['samples']:,} samples to learn from; a score of {given['score_steps']:,} training steps "
         f"(`fit_score` as it is), acceptances of {given['acceptance_steps']:,} with gradients clipped at "
         f"{given['clip']:g}; all samplers take h = {given['step_size']:g} (the paper's .1 taken for h). "
-        f"{given['chains']:,} chains of {steps:,} steps from N(0, 1), a draw outside the middle 98 % of the law moved to "
-        f"its ends; {given['draws']} draws of each, {given['thin']} steps apart, are judged together, beside as many "
-        f"exact draws. Seeds {seeds}; mean +- standard deviation. A learned score is part of a target whose support is "
-        "the box of the samples, a tenth wider: on the long side it cuts the tail off, and the error of the quantiles "
-        "holds that, and the tail that chains had no time to reach.",
+        f"{given['chains']:,} chains of {steps:,} steps from N(0, 1), a draw outside the middle 98 % of the law moved "
+        f"to its ends; {given['draws']} draws of each, {given['thin']} steps apart, are judged together, beside as "
+        f"many exact draws. Seeds {seeds}; mean +- standard deviation. A learned score is part of a target whose "
+        "support is the box of the samples, a tenth wider: on the long side it cuts the tail off, and the error of the "
+        "quantiles holds that, and the tail that chains had no time to reach.",
     ]
     parts += [f"{name}:\n\n{gev.table(lines, given['xis'], key)}" for key, name in gev.METRICS.items()]
     rates = {name: records for name, records in lines.items() if name in SAMPLERS}
@@ -222,9 +222,9 @@ def section(found: figures.Found) -> str:
     share = sum(every) / (len(every) * len(given["xis"]))
     word = "agrees" if share == 1 else "agrees in part" if share >= 0.5 else "does not agree"
     parts.append(
-        f"Competitive, with at most {COMPETITIVE:g} times the error of MALA (or of exact draws, where that is more):\n\n"
+        f"Competitive, with at most {COMPETITIVE:g} times the error of MALA or of exact draws, whichever is more:\n\n"
         + "\n".join(said)
-        + f"\n\nOf the two samplers that the paper has this holds in {share:.0%} of all cases: this {word} with the paper."
+        + f"\n\nOf the paper's two samplers this holds in {share:.0%} of all cases: this {word} with the paper."
     )
     return "\n\n".join(parts)
 

@@ -121,7 +121,7 @@ class HeavyTailed(nn.Module):
 
     @classmethod
     def of(cls, net: nn.Module, samples: Float[Tensor, "sample *event"]) -> "HeavyTailed":
-        """Wrap a network in the coordinates of these samples: their median, and the distance half of them are within."""
+        """Wrap a network in the coordinates of these samples: their median, and how far from it half of them are."""
         centre = samples.detach().median(0).values
         width = (samples.detach() - centre).abs().median(0).values
         if not (width > 0).all():
