@@ -32,7 +32,7 @@ from scoremh import (
     training,
 )
 from scoremh.experiments import acceptance as learned_acceptances
-from scoremh.experiments import mixture, scores, table1
+from scoremh.experiments import gev_adjustment, gev_learned, gev_tails, mixture, scores, table1
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -135,6 +135,9 @@ def documented() -> Iterator[tuple[str, Any]]:
         diagnostics,
         estimator,
         experiments,
+        gev_adjustment,
+        gev_learned,
+        gev_tails,
         learned_acceptances,
         metrics,
         mixture,

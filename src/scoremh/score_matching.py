@@ -336,11 +336,7 @@ def fit_score(
         event = tuple(samples.shape[1:])
         with _random.weights(generator):
             conditional = isinstance(loss, MultilevelDenoising) or (loss is None and not heavy_tails)
-            net = (
-                NoiseConditionalMLP(event)
-                if conditional
-                else ScoreMLP(event, hidden=64 if heavy_tails and loss is None else 128)
-            )
+            net = NoiseConditionalMLP(event) if conditional else ScoreMLP(event, hidden=128)
         net.to(samples)
     levelled = _takes_level(net)
     if loss is None:

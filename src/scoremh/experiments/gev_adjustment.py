@@ -199,7 +199,7 @@ def section(found: figures.Found) -> str:
         "energy distance) to as many of its quantiles, and the relative errors of two quantiles of the draws. *Exact "
         "draws* are as many independent draws of the law: nothing better can be expected. For xi >= 1 there is no W1, "
         "for want of a mean; below, it is ruled by the few largest draws as xi comes near 1, and a good W1 does not "
-        "say that the tail is right, nor a bad one that the body is wrong. Errors of quantiles look at the tail itself.",
+        "say that the tail is right, nor a bad one that the body is wrong. Errors of quantiles look at the tail.",
         "*ULA* does not take a candidate outside the support, as all kernels here; *plain ULA* is the formula alone, "
         f"whose chains are lost when they leave the support. *{WALK}* has steps of scale {given['scale']:g} with "
         f"{given['freedom']} degree(s) of freedom, and the exact accept step.",

@@ -44,6 +44,7 @@ LANGEVIN, WALK, STUDENT = "MALA", "random walk", "Student walk"
 PROPOSALS = (LANGEVIN, WALK, STUDENT)
 GOAL = 0.1  # relative error of the 99.9 % quantile
 GRID = 40_001  # nodes of the integral of a score
+GROUPS = 10  # of chains, whose quantiles tell how well that of all is known
 SHOWN = 60  # places of a curve in the picture
 BENT, STRAIGHT = gev.BentLine("adaptive"), LineIntegral("adaptive")
 
@@ -75,9 +76,9 @@ class Config:
     std: float = 7.0
     scale: float = 5.0
     freedom: int = 1
-    chains: int = 5000
-    warmup: int = 400
-    draws: int = 10
+    chains: int = 7000
+    warmup: int = 300
+    draws: int = 7
     thin: int = 40
 
 
@@ -136,7 +137,8 @@ def cell(task: Task, *, config: Config, folder: Path) -> dict[str, Any]:
         thin=config.thin,
         generator=generator,
     )
-    numbers = dict(gev.measures(chains.draws, config.xi)) | {"acceptance": chains.acceptance_rate}
+    numbers: dict[str, Any] = dict(gev.measures(chains.draws, config.xi)) | {"acceptance": chains.acceptance_rate}
+    numbers["q999 noise"] = noise(chains.draws, config.xi)
     return numbers | {"survival": survival(chains.draws, config.xi)}
 
 
@@ -181,6 +183,17 @@ def integrated(score: ScoreFn, low: float, high: float, xi: float) -> dict[str, 
     }
 
 
+def noise(draws: Tensor, xi: float) -> float:
+    """Return the standard error of the 99.9 % quantile of chains, as a share of it, from groups of them.
+
+    Args:
+        draws: `(chain, draw, 1)`.
+        xi: Of the law.
+    """
+    quantiles = [float(group.double().quantile(gev.TAILS["q999"])) for group in draws.tensor_split(GROUPS)]
+    return statistics.stdev(quantiles) / math.sqrt(GROUPS) / float(gev.quantile(gev.TAILS["q999"], xi))
+
+
 def survival(draws: Tensor, xi: float) -> list[float]:
     """Return the share of draws beyond places at which the law's own share falls from a half to a ten-thousandth.
 
@@ -217,7 +230,8 @@ def section(found: figures.Found) -> str:
         f"draws of each, {given['thin']} steps apart, are judged together. Seeds {seeds}; mean +- standard deviation "
         "of the relative error.",
         "*Integrated* is the error of the law that the score stands for, which endless chains would have: no proposal "
-        "can mend it. The samples' own quantile errs too, with so few of them beyond it.",
+        "can mend it. The samples' own quantile errs too, with so few of them beyond it; and with the true score and a "
+        f"Student walk the chains' own noise is a standard error of {_noise(found)} of the 99.9 % quantile, by seed.",
         *(_table(found, key) for key in gev.TAILS),
         "How steep the learned score is, as a share of the true one:\n\n" + _ratios(found),
         verdict(found),
@@ -242,6 +256,11 @@ def _table(found: figures.Found, key: str) -> str:
 
 def _chains(found: figures.Found, kind: str, move: str, size: int, key: str) -> list[float]:
     return figures.over_seeds(figures.where(found["chains"], score=kind, proposal=move, size=size), key)
+
+
+def _noise(found: figures.Found) -> str:
+    there = figures.where(found["chains"], score=TRUE, proposal=STUDENT)
+    return ", ".join(f"{record['q999 noise']:.1%}" for record in there)
 
 
 def _ratios(found: figures.Found) -> str:

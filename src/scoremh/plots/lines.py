@@ -77,8 +77,19 @@ def curve_panels(
     if len(panels) == 1:
         axes[0].legend(fontsize=8, frameon=False, labelcolor=INK)
     else:
-        handles, shown = axes[0].get_legend_handles_labels()
-        figure.legend(handles, shown, loc="outside lower center", ncols=4, fontsize=8, frameon=False, labelcolor=INK)
+        handles = {
+            name: handle for axis in axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
+        shown = [name for name in names if name in handles]
+        figure.legend(
+            [handles[name] for name in shown],
+            shown,
+            loc="outside lower center",
+            ncols=4,
+            fontsize=8,
+            frameon=False,
+            labelcolor=INK,
+        )
     if title:
         figure.suptitle(title, fontsize=11, color=INK)
     figure.savefig(path)
