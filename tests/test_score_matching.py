@@ -423,5 +423,5 @@ def test_a_heavy_tail_is_learned_in_coordinates_that_make_it_light(tmp_path: Pat
     fit.save(tmp_path / "heavy.safetensors")
     again = ScoreFit.load(tmp_path / "heavy.safetensors")
     assert torch.equal(again.score(x), fit.score(x))
-    assert "NoiseConditionalMLP" in str(again)
+    assert "ScoreMLP" in str(again)
     assert again.covariance is None

@@ -311,9 +311,15 @@ def verdict(found: figures.Found) -> str:
         )
     moves = [move for move in PROPOSALS if reached(_chains(found, TRUE, move, 0, "q999"))]
     said.append(f"- With the true score it is within {GOAL:.0%} for: {', '.join(moves) or 'none'}.")
+    away = float(gev.quantile(gev.TAILS["q999"], given["xi"]))
+    needed = away**2 / (2 * given["step_size"])
     few = given["xi"] / math.sqrt(0.001 * given["sizes"][0])
     return (
-        f"Within {GOAL:.0%} (mean size of the error over seeds):\n\n" + "\n".join(said) + "\n\nThe 99.9 % quantile of "
+        f"Within {GOAL:.0%} (mean size of the error over seeds):\n\n"
+        + "\n".join(said)
+        + "\n\nMALA's steps are sqrt(2h) "
+        f"long where the score is flat: to come as far as {away:.3g} takes a chain about {needed:,.0f} of them, "
+        "whatever its score. The 99.9 % quantile of "
         f"{given['sizes'][0]:,} independent draws has a standard error of about xi / sqrt(n / 1000) = {few:.0%}, with "
         f"{given['sizes'][0] // 1000} of them beyond it: a score learned from them can do better only by what it "
         "carries over from the rest of the tail."
@@ -333,12 +339,11 @@ def picture(found: figures.Found, path: Path) -> None:
     places = [float(v) for v in gev.quantile(1 - shares, given["xi"])]
 
     def curve(values: Sequence[float | None]) -> plots.Curve:
-        pairs = [(x, y) for x, y in zip(places, values, strict=True) if y is not None and y > 0]
-        return [x for x, _ in pairs], [y for _, y in pairs]
+        return places, [math.nan if y is None or y <= 0 else y for y in values]  # a gap, on a logarithmic axis
 
     def tail(kind: str, move: str, of: int) -> plots.Curve:
         there = figures.where(found["chains"], score=kind, proposal=move, size=of, seed=seed)
-        return curve(there[0].get("survival", [])) if there and "survival" in there[0] else ([], [])
+        return curve(there[0]["survival"]) if there and "survival" in there[0] else ([], [])
 
     own = figures.where(found["samples"], size=size, seed=seed)[0]["survival"]
     panels: dict[str, dict[str, plots.Curve]] = {}
