@@ -204,13 +204,15 @@ def section(found: figures.Found) -> str:
         "The paper shows W1 and MMD over xi without numbers, and finds score-based MALA, with the true score and with "
         "a learned one, competitive with MALA.",
         f"{given['samples']:,} samples to learn from; a score of {given['score_steps']:,} training steps "
-        f"(`fit_score` as it is; the heavy-tailed one with `heavy_tails=True`), acceptances of "
-        f"{given['acceptance_steps']:,} with gradients clipped at {given['clip']:g}; all samplers take h = {given['step_size']:g} (the paper's .1 taken for h). "
+        "(`fit_score` as it is; the heavy-tailed one with `heavy_tails=True`), acceptances of "
+        f"{given['acceptance_steps']:,} with gradients clipped at {given['clip']:g}; all samplers take "
+        f"h = {given['step_size']:g} (the paper's .1 taken for h). "
         f"{given['chains']:,} chains of {steps:,} steps from N(0, 1), a draw outside the middle 98 % of the law moved "
         f"to its ends; {given['draws']} draws of each, {given['thin']} steps apart, are judged together, beside as "
         f"many exact draws. Seeds {seeds}; mean +- standard deviation. A learned score is part of a target whose "
-        "support is the box of the samples, a tenth wider: on the long side it cuts the tail off, and the error of the "
-        "quantiles holds that, and the tail that chains had no time to reach.",
+        "support is the box of the samples, a tenth wider (in its own coordinates for the heavy-tailed one): on the "
+        "long side it cuts the tail off, and the error of the quantiles holds that, and the tail that chains had no "
+        "time to reach.",
     ]
     parts += [f"{name}:\n\n{gev.table(lines, given['xis'], key)}" for key, name in gev.METRICS.items()]
     rates = {name: records for name, records in lines.items() if name in SAMPLERS}
