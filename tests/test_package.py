@@ -32,7 +32,20 @@ from scoremh import (
     training,
 )
 from scoremh.experiments import acceptance as learned_acceptances
-from scoremh.experiments import entropy_curve, entropy_maps, gaussian, mixture, scores, table1
+from scoremh.experiments import (
+    entropy_curve,
+    entropy_maps,
+    gaussian,
+    gev_adjustment,
+    gev_learned,
+    gev_tails,
+    mixture,
+    scores,
+    step_size,
+    table1,
+    taylor,
+    taylor_vs_learned,
+)
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -138,6 +151,9 @@ def documented() -> Iterator[tuple[str, Any]]:
         estimator,
         experiments,
         gaussian,
+        gev_adjustment,
+        gev_learned,
+        gev_tails,
         learned_acceptances,
         metrics,
         mixture,
@@ -146,8 +162,11 @@ def documented() -> Iterator[tuple[str, Any]]:
         report,
         score_matching,
         scores,
+        step_size,
         table1,
         targets,
+        taylor,
+        taylor_vs_learned,
         training,
     ):
         for name, value in vars(module).items():

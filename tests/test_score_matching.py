@@ -406,19 +406,22 @@ def test_with_residual_layers_a_flat_direction_is_learned_beside_a_bent_one() ->
 
 @pytest.mark.slow
 def test_a_heavy_tail_is_learned_in_coordinates_that_make_it_light(tmp_path: Path) -> None:
-    """Where samples are rare the score has to come from the shape of the tail: -(1 + 1 / xi) / x."""
+    """Where samples are rare the score has to come from the shape of the tail: -(1 + 1 / xi) / x.
+
+    On four other seeds 100,000 samples gave it within 3 % at the 99.9 % quantile, beyond which 100 of them lie.
+    """
     law = targets.GeneralizedExtremeValue(0.5)
-    x = law.sample(5000, generator=seeded())
+    x = law.sample(100_000, generator=seeded())
     far = torch.tensor([[((-math.log(0.999)) ** -0.5 - 1) / 0.5]])  # the 99.9 % quantile
     true = law.score(far)
     errors = {}
     for heavy in (False, True):
-        fit = fit_score(x, heavy_tails=heavy, recipe=Recipe(steps=1500), generator=seeded(1))
+        fit = fit_score(x, heavy_tails=heavy, recipe=Recipe(steps=2000), generator=seeded(1))
         errors[heavy] = float((fit.score(far) - true).abs() / true.abs())
-    assert errors[True] < 0.2
-    assert errors[True] < errors[False]
+    assert errors[True] < 0.1
+    assert errors[True] < errors[False] / 5
     fit.save(tmp_path / "heavy.safetensors")
     again = ScoreFit.load(tmp_path / "heavy.safetensors")
     assert torch.equal(again.score(x), fit.score(x))
-    assert "NoiseConditionalMLP" in str(again)
+    assert "ScoreMLP" in str(again)
     assert again.covariance is None

@@ -212,7 +212,8 @@ class ScoreFit(Fit):
         seed: Of the training's own generator.
         seconds: Time it took.
         best: Step whose weights these are.
-        support: The box of the samples, a tenth of their range wider on either side.
+        support: The box of the samples, a tenth of their range wider on either side; in the coordinates of
+            `HeavyTailed` where the score was learned in those.
         level: The noise level at which a noise-conditional network is read, in its own coordinates; None for others.
         loss: What was minimised, as text.
     """
@@ -303,8 +304,10 @@ def fit_score(
         preset: A row of the paper's Table 2 by name, instead of loss, net, standardize and recipe.
         standardize: Learn in coordinates where the samples have mean 0 and unit covariance (unit variance on average,
             beyond 32 coordinates). Noise levels are in these.
-        heavy_tails: Learn in coordinates asinh((x - m) / w), in which tails like powers of x are light: the score falls
-            off in them as 1 / |x|, and not with a network's guess. Noise is added in these coordinates.
+        heavy_tails: Learn in coordinates in which tails like powers of x are like those of a normal law
+            (`networks.HeavyTailed`): the score falls off in them as 1 / |x|, and not with a network's guess. The loss
+            is `ImplicitScoreMatching` if None, since noise that suits the middle blurs such a tail; and the support is
+            wider than the samples by a tenth of their range in these coordinates.
         recipe: How to train.
         generator: Source of randomness; also of the first weights of a network made here.
         progress: Show a progress bar.
@@ -332,7 +335,7 @@ def fit_score(
     if net is None:
         event = tuple(samples.shape[1:])
         with _random.weights(generator):
-            conditional = loss is None or isinstance(loss, MultilevelDenoising)
+            conditional = isinstance(loss, MultilevelDenoising) or (loss is None and not heavy_tails)
             net = NoiseConditionalMLP(event) if conditional else ScoreMLP(event, hidden=128)
         net.to(samples)
     levelled = _takes_level(net)
@@ -367,7 +370,10 @@ def fit_score(
     if light is not None:
         light.net, whole = whole, light
     fields = vars(fit) | {"net": whole.requires_grad_(False).eval()}
-    return ScoreFit(**fields, support=_box_of(samples), level=level, loss=_checks.named(loss))
+    box = _box_of(inside)
+    if light is not None:
+        box = Box(*(light.weigh_down(end[None])[0] for end in (box.low, box.high)))
+    return ScoreFit(**fields, support=box, level=level, loss=_checks.named(loss))
 
 
 def implicit_losses(fit: ScoreFit, x: Float[Tensor, "sample *event"]) -> Float[Tensor, " sample"]:

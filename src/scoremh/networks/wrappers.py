@@ -2,11 +2,12 @@
 
 With `u = W (x - m)` the score of x is `s_x(x) = W^T s_u(u)`. W is one number for all coordinates, or a matrix.
 
-With `v = asinh(u)`, `u = (x - m) / w`, coordinate by coordinate, it is
+For heavy tails the coordinates are, one by one, with `u = (x - m) / w` and `v = asinh(u)`,
 
-    s_x(x) = (s_v(v) - u / sqrt(1 + u^2)) / (w sqrt(1 + u^2))
+    z = v / (1 + v^2)^(1/4),    s_x(x) = (z'(v) s_z(z) + (log z')'(v) - tanh v) / (w cosh v)
 
-A tail like |x|^-a is exp(-(a - 1) |v|) in v, where its score goes to a constant: in x it falls off as 1 / |x|.
+A tail like |x|^-a is exp(-(a - 1) |v|) in v, and like that of a normal law in z, which grows as sqrt(|v|). There its
+score is a straight line, as a network's answer is beyond its samples; in x it falls off as 1 / |x|.
 """
 
 from collections.abc import Callable
@@ -115,12 +116,12 @@ class StandardInputs(Standardized):
 
 
 class HeavyTailed(nn.Module):
-    """A score network in coordinates `v = asinh((x - m) / w)`, in which heavy tails are light.
+    """A score network in coordinates z, in which tails like powers of x are like those of a normal law.
 
-    Noise levels, where the network takes them, are those of v.
+    Noise levels, where the network takes them, are those of z.
 
     Args:
-        net: The network inside, of v.
+        net: The network inside, of z.
         centre: m, of the event's shape.
         width: w, of the event's shape.
     """
@@ -136,20 +137,33 @@ class HeavyTailed(nn.Module):
 
     @classmethod
     def of(cls, net: nn.Module, samples: Float[Tensor, "sample *event"]) -> "HeavyTailed":
-        """Wrap a network in the coordinates of these samples: their median, and half of what lies around it."""
+        """Wrap a network in the coordinates of these samples: their median, and how far from it half of them are."""
         centre = samples.detach().median(0).values
-        return cls(net, centre, (samples.detach() - centre).abs().median(0).values)
+        width = (samples.detach() - centre).abs().median(0).values
+        if not (width > 0).all():
+            got, fix = "samples of which half or more are the same", "Leave heavy_tails out: such a law has no density."
+            raise ValueError(_checks.message("samples that differ from each other", got, fix))
+        return cls(net, centre, width)
 
     def lighten(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
-        """Return v."""
-        return ((x - self.centre) / self.width).asinh()
+        """Return z."""
+        v = ((x - self.centre) / self.width).asinh()
+        return v / (1 + v.square()) ** 0.25
+
+    def weigh_down(self, z: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
+        """Return x of z."""
+        square = z.square()
+        v = z * ((square + (square.square() + 4).sqrt()) / 2).sqrt()  # of z^4 (1 + v^2) = v^4
+        return self.centre + self.width * v.sinh()
 
     def forward(self, x: Float[Tensor, "chain *event"], *level: Tensor | float) -> Float[Tensor, "chain *event"]:
         """Return the score of x, at a noise level where the network takes one."""
         u = (x - self.centre) / self.width
-        root = (1 + u.square()).sqrt()
-        inner: Tensor = self.net(u.asinh(), *level)
-        return (inner - u / root) / (self.width * root)
+        v, cosh = u.asinh(), (1 + u.square()).sqrt()
+        more = 1 + v.square()
+        half = 1 + v.square() / 2
+        inner: Tensor = self.net(v / more**0.25, *level)
+        return (inner * half / more**1.25 + v / half - 2.5 * v / more - u / cosh) / (self.width * cosh)
 
 
 class AtLevel(nn.Module):

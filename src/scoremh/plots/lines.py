@@ -1,7 +1,9 @@
 """Curves."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from matplotlib.figure import Figure
 
@@ -17,10 +19,12 @@ def curve_panels(
     *,
     labels: tuple[str, str],
     levels: Mapping[str, Mapping[str, float]] | None = None,
-    log: bool = False,
+    log: bool | Literal["y"] = False,
+    columns: int | None = None,
+    shared: bool = True,
     title: str = "",
 ) -> None:
-    """Draw curves side by side, on the same axes, into a PNG.
+    """Draw curves side by side into a PNG.
 
     Args:
         panels: From a panel's title to its curves: from a name to abscissae, ordinates, and half the height of a bar
@@ -28,16 +32,24 @@ def curve_panels(
         path: The file to write.
         labels: Of the two axes.
         levels: From a panel's title to dashed horizontal lines: from a name to a height.
-        log: Make both axes logarithmic.
+        log: Make both axes logarithmic, or "y" alone.
+        columns: Panels in a row; all of them if None.
+        shared: Give all panels the same axes; else each has heights of its own.
         title: Above all.
     """
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     if not names:
         raise ValueError(_checks.message("at least one curve", "none", "Pass a dict from names to (x, y)."))
-    width = 6.4 if len(panels) == 1 else 4.6 * len(panels)
-    figure = Figure(figsize=(width, 3.6 + 0.2 * (len(names) // 4)), dpi=150, layout="constrained", facecolor=PAPER)
-    axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
-    for axis, (head, lines) in zip(axes, panels.items(), strict=True):
+    columns = min(columns or len(panels), len(panels))
+    lines_of_panels = math.ceil(len(panels) / columns)
+    width = 6.4 if len(panels) == 1 else 4.6 * columns
+    height = 3.6 + 3.2 * (lines_of_panels - 1) + 0.2 * (len(names) // 4)
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor=PAPER)
+    grid = figure.subplots(lines_of_panels, columns, sharex=True, sharey=shared, squeeze=False)
+    axes = list(grid.flat)
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (head, lines) in zip(axes, panels.items(), strict=False):
         for name, (x, y, *spread) in lines.items():
             number = names.index(name)
             style = LINES[number // len(COLOURS) % len(LINES)]
@@ -48,8 +60,9 @@ def curve_panels(
             axis.axhline(height, color="#8a929c", linewidth=1, linestyle=":")
             axis.annotate(name, (1, height), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va="bottom")
         if log:
-            axis.set_xscale("log")
             axis.set_yscale("log")
+        if log is True:
+            axis.set_xscale("log")
             places = sorted({value for x, *_ in lines.values() for value in x})
             axis.set_xlim(places[0] / 1.3, places[-1] * 1.3)
             if len(places) <= 6:
@@ -59,12 +72,24 @@ def curve_panels(
         axis.set_xlabel(labels[0], fontsize=9, color=INK)
         axis.tick_params(labelsize=8, colors=INK)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel(labels[1], fontsize=9, color=INK)
+    for row in grid:
+        row[0].set_ylabel(labels[1], fontsize=9, color=INK)
     if len(panels) == 1:
         axes[0].legend(fontsize=8, frameon=False, labelcolor=INK)
     else:
-        handles, shown = axes[0].get_legend_handles_labels()
-        figure.legend(handles, shown, loc="outside lower center", ncols=4, fontsize=8, frameon=False, labelcolor=INK)
+        handles = {
+            name: handle for axis in axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
+        shown = [name for name in names if name in handles]
+        figure.legend(
+            [handles[name] for name in shown],
+            shown,
+            loc="outside lower center",
+            ncols=4,
+            fontsize=8,
+            frameon=False,
+            labelcolor=INK,
+        )
     if title:
         figure.suptitle(title, fontsize=11, color=INK)
     figure.savefig(path)
