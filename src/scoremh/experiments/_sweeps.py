@@ -230,7 +230,7 @@ def robust(found: Found, metric: str, times: float) -> dict[str, float]:
 
 
 def draw(found: Found, path: Path, metrics: Sequence[str], title: str) -> None:
-    """Draw the metrics over steps.
+    """Draw the metrics over steps, and acceptance rates.
 
     Args:
         found: The results.
@@ -252,7 +252,19 @@ def draw(found: Found, path: Path, metrics: Sequence[str], title: str) -> None:
         panels[head] = lines
         level = statistics.mean(record[metric] for record in found["floor"])
         levels[head] = {"floor": level} if level > 0 else {}
-    plots.curve_panels(panels, path, labels=("step size h", ""), levels=levels, log=True, title=title)
+    panels["acceptance"] = {
+        RULES[name].words: (list(steps(found).values()), [_rate(found, name, factor) for factor in steps(found)])
+        for name in found["settings"]["rules"]
+    }
+    plots.curve_panels(
+        panels, path, labels=("step size h", ""), levels=levels, log=True, columns=2, shared=False, title=title
+    )
+
+
+def _rate(found: Found, name: str, factor: float) -> float:
+    """Return an acceptance rate, a mean over seeds; none that is 0, on a logarithmic axis."""
+    rates = [record["acceptance"] for record in where(found["draws"], rule=name, factor=factor)]
+    return statistics.mean(rates) or math.nan if rates else math.nan
 
 
 def figure(

@@ -66,11 +66,11 @@ def curve_panels(
             places = sorted({value for x, *_ in lines.values() for value in x})
             axis.set_xlim(places[0] / 1.3, places[-1] * 1.3)
             if len(places) <= 6:
-                axis.set_xticks(places, labels=[f"{value:g}" for value in places])
+                axis.set_xticks(places, labels=[f"{value:.3g}" for value in places])
                 axis.set_xticks([], minor=True)
         axis.set_title(head, fontsize=10, color=INK)
         axis.set_xlabel(labels[0], fontsize=9, color=INK)
-        axis.tick_params(labelsize=8, colors=INK)
+        axis.tick_params(which="both", labelsize=8, colors=INK)
         axis.spines[["top", "right"]].set_visible(False)
     for row in grid:
         row[0].set_ylabel(labels[1], fontsize=9, color=INK)
