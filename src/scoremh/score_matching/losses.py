@@ -1,0 +1,166 @@
+r"""Losses that learn a score from samples.
+
+| loss | what it minimises | needs |
+|---|---|---|
+| `ImplicitScoreMatching` | E[ \|s\|^2 / 2 + tr J ] (Hyvarinen 2005) | a divergence |
+| `SlicedScoreMatching` | E[ \|s\|^2 / 2 + v.Jv ], or with (v.s)^2 for \|s\|^2 (Song et al. 2020) | one product with J |
+| `DenoisingScoreMatching` | E[ \|std s(x + std z) + z\|^2 ] / 2 (Vincent 2011) | nothing |
+| `MultilevelDenoising` | the same over a range of levels | a network that takes the level |
+
+The first two estimate the score itself, up to a constant half its mean square, and are unbounded below where samples
+have no width in some direction. The others estimate the score of the samples blurred by noise, which always exists.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from scoremh import _checks, _random
+from scoremh._algebra import inner, per_chain
+from scoremh.networks import AtLevel
+
+EXACT_TRACE = 32  # coordinates up to which a held-out trace is summed exactly; beyond, it is estimated
+
+
+def score_and_divergence(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the score and the trace of its Jacobian: the network's own closed form, or a batch of d products."""
+    own = getattr(net, "score_and_divergence", None)
+    if own is not None:
+        score, divergence = own(x)
+        return score, divergence
+    score, pull = torch.func.vjp(net, x)[:2]
+    size = x[0].numel()
+    basis = torch.eye(size, dtype=x.dtype, device=x.device).reshape(size, 1, *x.shape[1:]).expand(size, *x.shape)
+    rows = torch.func.vmap(lambda v: pull(v)[0])(basis)
+    return score, torch.diagonal(rows.flatten(2), dim1=0, dim2=2).sum(1)
+
+
+@dataclass(frozen=True)
+class ImplicitScoreMatching:
+    """E[ |s|^2 / 2 + tr J ], with the exact trace."""
+
+    def each(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, " sample"]:
+        """Return the loss of every sample; nothing is random."""
+        score, divergence = score_and_divergence(net, x)
+        return inner(score, score) / 2 + divergence
+
+    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
+        """Return the mean over a batch."""
+        return self.each(net, x).mean()
+
+
+@dataclass(frozen=True)
+class SlicedScoreMatching:
+    """The trace by random normal projections v.
+
+    Args:
+        variance_reduced: Use |s|^2 / 2, the mean over v of (v.s)^2 / 2: what the paper calls sliced.
+        projections: Vectors v per sample.
+    """
+
+    variance_reduced: bool = True
+    projections: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        _checks.count(self.projections, "projections")
+
+    def each(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, " sample"]:
+        """Return the loss of every sample, a mean over its projections."""
+        many = x.detach().repeat(self.projections, *(1,) * (x.ndim - 1)).requires_grad_()
+        v = _random.normal(tuple(many.shape), many, generator)
+        score = net(many)
+        along = inner(score, v)
+        (product,) = torch.autograd.grad(along.sum(), many, create_graph=True)  # J^T v, and v.J^T v = v.Jv
+        size = inner(score, score) if self.variance_reduced else along.square()
+        return (inner(product, v) + size / 2).reshape(self.projections, len(x)).mean(0)
+
+    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
+        """Return the mean over a batch."""
+        return self.each(net, x, generator=generator).mean()
+
+
+@dataclass(frozen=True)
+class DenoisingScoreMatching:
+    """The score of samples blurred by Gaussian noise of one level.
+
+    Args:
+        std: Of the noise, in the coordinates of the network.
+    """
+
+    std: float
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        _checks.positive(self.std, "std")
+
+    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
+        """Return the mean over a batch, weighted by std^2."""
+        z = _random.normal(tuple(x.shape), x, generator)
+        error = self.std * net(x + self.std * z) + z
+        return inner(error, error).mean() / 2
+
+
+@dataclass(frozen=True)
+class MultilevelDenoising:
+    """The scores of samples blurred by noise of all levels from low to high, log-uniformly, for `net(x, sigma)`.
+
+    The weight sigma^2 (1 + sigma^2) makes the targets of all levels as large, for samples of unit variance (Karras et
+    al. 2022).
+
+    Args:
+        low: The least noise, in the coordinates of the network.
+        high: The most; a few times the spread of the samples, so that their modes merge.
+    """
+
+    low: float = 0.02
+    high: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        _checks.positive(self.low, "low")
+        _checks.positive(self.high, "high")
+        if self.low >= self.high:
+            got = f"low={self.low} and high={self.high}"
+            raise ValueError(_checks.message("low below high", got, "Swap or correct them."))
+
+    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
+        """Return the mean over a batch, each sample at a level of its own."""
+        sigma = self.low * (math.log(self.high / self.low) * _random.uniform((len(x),), x, generator)).exp()
+        z = _random.normal(tuple(x.shape), x, generator)
+        wide = per_chain(sigma, x)
+        error = wide * net(x + wide * z, sigma) + z
+        return ((1 + sigma.square()) * inner(error, error)).mean() / 2
+
+    def levels(self) -> list[float]:
+        """Return the levels at which to consider reading the score: seven, up to fifteen times the lowest."""
+        top = min(15 * self.low, self.high)
+        return [self.low * (top / self.low) ** (i / 6) for i in range(7)]
+
+
+def implicit(net: nn.Module, x: Float[Tensor, "sample *event"]) -> Float[Tensor, " sample"]:
+    """Return the implicit loss of every sample, with the same projections every time: differences are what counts."""
+    judge = ImplicitScoreMatching() if x[0].numel() <= EXACT_TRACE else SlicedScoreMatching()
+    return judge.each(net, x, generator=_random.seeded(0, x.device)).detach()
+
+
+def choose_level(net: nn.Module, levels: Sequence[float], x: Float[Tensor, "sample *event"]) -> float:
+    """Return the level at which to read a noise-conditional score, by its implicit loss on samples it has not seen.
+
+    A low level is near the score of the samples themselves but hard to learn, a high one is blurred. From the middle
+    level on, the next one is taken as long as it is better by more than a standard error.
+    """
+    each = [implicit(AtLevel(net, level), x) for level in levels]
+
+    def better(there: int) -> bool:
+        gain = each[here] - each[there]
+        return len(x) > 1 and float(gain.mean()) > float(gain.std()) / math.sqrt(len(x))
+
+    here = len(levels) // 2
+    while steps := [there for there in (here - 1, here + 1) if 0 <= there < len(levels) and better(there)]:
+        here = steps[0]
+    return levels[here]
