@@ -78,12 +78,16 @@ def made_up_entropy(config: _entropy.Config, clipped: tuple[float, ...], free: t
     cells: dict[str, Any] = {"reference / moons": {"acceptance": 0.4, "coin": 0.2, "coin_error": 0.3}}
     cells["reference / moons"]["simpson_error"] = 0.01
     for seed in config.seeds:
-        for form, means, error in (("free, clipped", clipped, 0.5), ("free", free, 0.1)):
+        for form, means, error in (
+            ("free, clip 1", clipped, 0.5),
+            ("free, clip 10", clipped, 0.1),
+            ("free", free, 0.1),
+        ):
             for weight, value in zip(config.lambdas, means, strict=True):
                 cells[f"entropy / {weight} / {form} / {seed}"] = {"mean": value, "error": error, **cell}
         cells[f"entropy / 0.0 / antisymmetric / {seed}"] = {"mean": 0.15, "error": 0.07, **cell}
     settings = json.loads(json.dumps(config.__dict__))
-    return entropy_curve.FIGURE.found(cells, settings, "quick")
+    return entropy_curve.FIGURE.gathered(cells, settings)
 
 
 def test_the_curve_is_judged_from_its_numbers() -> None:
@@ -126,7 +130,7 @@ def test_entropy_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         module.run("quick", tmp_path, tmp_path / "docs", workers=1)
         pictured(tmp_path / "docs", name)
         cells = json.loads((tmp_path / name / "quick" / "cells.json").read_text())
-        assert len(cells) == 2 + 2 * 3 + 1
+        assert len(cells) == 2 + 3 * 3 + 1
         assert len(cells["entropy / 0.0 / antisymmetric / 11"].get("map", [])) == (76 * 51 if "maps" in name else 0)
         found = results(tmp_path / "docs", name)
         assert found["settings"]["seeds"] == [11]
@@ -147,7 +151,7 @@ def made_up_gaussian(distance: float, mean: float) -> dict[str, Any]:
     pairs = [f"between / {first} / {second}" for first, second in combinations(gaussian.PAPERS, 2)]
     cells |= {f"{pair} / {seed}": {"distance": 0.0} for pair in pairs for seed in (11, 12)}
     settings = json.loads(json.dumps(gaussian.Config(seeds=(11, 12)).__dict__))
-    return gaussian.FIGURE.found(cells, settings, "quick")
+    return gaussian.FIGURE.gathered(cells, settings)
 
 
 def test_the_sanity_check_is_judged_from_its_numbers() -> None:
@@ -220,7 +224,7 @@ def made_up_mixture(weights: dict[str, dict[str, float]], jumps: dict[str, float
             cell = {"weight": weight, "start_weight": weight, "jumps": jumps[name], "acceptance": 0.5, "variance": 1.0}
             cells |= {f"chains / {name} / {start} / {seed}": dict(cell) for seed in (1, 2)}
     settings = json.loads(json.dumps(_mixture_cells.Config(seeds=(1, 2)).__dict__))
-    return mixture.FIGURE.found(cells, settings, "quick")
+    return mixture.FIGURE.gathered(cells, settings)
 
 
 KEPT = dict(zip(_mixture_cells.STARTS, (0.54, 1.0, 0.5, 0.8), strict=True))
@@ -232,7 +236,7 @@ def test_the_mixture_is_read_from_its_numbers() -> None:
     found = made_up_mixture({"ULA": KEPT, "RW": FOUND, "MALA": KEPT}, jumps)
     said = mixture.section(found)
     for text in (
-        "RW, std 7 jumps, 7 to 7 times per chain by start, and finds the weights from every start: it ends at 0.800",
+        "RW, std 7 jumps 7 to 7 times per chain, by seed and start, and finds the weights from every start: it ends at",
         "Chains with the true score or density that stay in a mode (ULA, h = 0.5; MALA, h = 0.5; fewer than 0.1 jumps",
         "they end anywhere from 0.50 to 1.00, at most 0.000 from the share",
         "- ULA, h = 0.5: the paper's 0.52 comes back from N(0, I); N(0, 25 I).",
@@ -260,12 +264,15 @@ def test_the_mixture_names_what_is_biased_and_what_jumps_now_and_then() -> None:
         if record["sampler"] == "RW" and record["start"] == "N(0, 25 I)":
             record["jumps"] = 0.0
     said = mixture.section(found)
-    assert "ULA, h = 0.5: from N(0, I), the variance around a mode is 1.30 for 1." in said
-    assert "RW, std 7 jumps, 0 to 7 times per chain by start, and does not find the weights: it ends at 0.500" in said
+    assert "ULA, h = 0.5: the variance around a mode is 1.00 to 1.30 for 1, by seed and start." in said
+    assert (
+        "RW, std 7 jumps 0 to 7 times per chain, by seed and start, and finds the weights from the law itself" in said
+    )
     for record in found["chains"]:
         record["sampler"], record["start_weight"] = record["sampler"].replace("MALA", "Score MALA"), 0.3
-    assert "Chains with a learned score that stay in a mode (Score MALA, h = 0.5; fewer than 0.1 jumps each) stay" in (
-        mixture.section(found)
+    assert (
+        "Chains with a learned score that stay in a mode (Score MALA, h = 0.5; fewer than 0.1 jumps each) do not"
+        in (mixture.section(found))
     )
     some = made_up_mixture({"ULA": KEPT, "RW": {"N(0, I)": 0.8}}, {"ULA": 0.0, "RW": 7.0})
     assert "RW, std 7 |" not in mixture.section(some)  # not from all starts yet
@@ -306,6 +313,6 @@ def test_the_page_says_what_the_results_say(name: str) -> None:
     found = json.loads((docs / "results" / f"{name}.json").read_text())
     figure: Any = experiments.found()[name]
     assert figure.FIGURE.name == name
-    assert f"<!-- {name} -->\n{figure.FIGURE.section(found)}\n" in (docs / "reproduction.md").read_text()
+    assert f"<!-- {name} -->\n{figure.FIGURE.text(found)}\n" in (docs / "reproduction.md").read_text()
     assert (docs / f"{name}.png").exists()
     assert found["settings"]["preset"] == "paper"

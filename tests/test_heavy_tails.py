@@ -107,7 +107,7 @@ def test_a_line_that_is_straight_in_asinh_finds_what_long_steps_cross() -> None:
     true = float(law.log_density(ends).diff())
     bent, straight = (
         float(rule.log_density_change(here, there, target=known))
-        for rule in (gev.BentLine("adaptive"), LineIntegral("adaptive"))
+        for rule in (LineIntegral("adaptive", bend=(0.0, 1.0)), LineIntegral("adaptive"))
     )
     assert bent == pytest.approx(true, rel=1e-3)
     assert abs(straight - true) > 10
@@ -119,7 +119,7 @@ def test_a_bent_line_decides_as_the_density_does() -> None:
     known = Target(law.score, support=law.support)
     ends = [
         sample(metropolis_hastings(target, walk, rule), initial, draws=1, thin=20, generator=seeded(1)).last
-        for target, rule in ((law, Exact()), (known, gev.BentLine("adaptive")))
+        for target, rule in ((law, Exact()), (known, LineIntegral("adaptive", bend=(0.0, 1.0))))
     ]
     assert (ends[0] == ends[1]).double().mean() > 0.99
 
@@ -189,7 +189,7 @@ def test_verdict_on_the_adjustment_follows_the_numbers(ula: tuple[float, ...], w
     for start in gev_adjustment.STARTS:
         for xi, value in zip(xis, ula, strict=True):
             chains += [record("ULA", xi, value) | {"start": start}, record("MALA", xi, 0.05) | {"start": start}]
-    found = {"settings": {"xis": xis, "step_sizes": [0.1]}, "chains": chains}
+    found = {"settings": {"xis": xis, "step_sizes": [0.1], "seeds": [1, 2]}, "chains": chains}
     assert word in gev_adjustment.verdict(found)
 
 
@@ -271,7 +271,7 @@ def test_tails_runs_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for tasks in gev_tails.stages(config):
         cells |= {" / ".join(task): gev_tails.cell(task, config=config, folder=folder) for task in tasks}
     assert cells["score / the paper's / 300 / 3"]["diverged"] == 3
-    found = gev_tails.FIGURE.found(cells, json.loads(json.dumps(config.__dict__)), "quick")
+    found = gev_tails.FIGURE.gathered(cells, json.loads(json.dumps(config.__dict__)))
     page = gev_tails.section(found)
     assert "ran away" in page
     assert "does not cover it" in page
@@ -307,3 +307,21 @@ def test_panels_in_rows_with_heights_of_their_own(tmp_path: Path) -> None:
     panels = {name: {"a": line} for name in "abc"}
     plots.curve_panels(panels, tmp_path / "rows.png", labels=("x", "y"), log="y", columns=2, shared=False)
     assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_heavy_tailed_fit_says_where_its_middle_is_and_what_it_cannot_do() -> None:
+    x = targets.GeneralizedExtremeValue(0.5).sample(500, generator=seeded())
+    fit = fit_score(x, heavy_tails=True, recipe=Recipe(steps=2, check_every=1), generator=seeded())
+    (centre,), (width,) = fit.middle  # type: ignore[misc]
+    assert centre == pytest.approx(float(x.median()))
+    assert width == pytest.approx(float((x - x.median()).abs().median()))
+    assert "in coordinates of heavy tails" in repr(fit)
+    metropolis_hastings(fit, StudentWalk(1.0), LineIntegral("adaptive", bend=fit.middle))
+    with pytest.raises(ValueError, match="expected noise with a covariance, got noise in coordinates of heavy tails"):
+        _ = fit.covariance
+    with pytest.raises(ValueError, match=r"one by ScoreMLP\. Fit it with MultilevelDenoising\(\)"):
+        fit.at(0.1)
+    with pytest.raises(ValueError, match="expected a preset alone, got a preset with heavy_tails"):
+        fit_score(x, preset="moons", heavy_tails=True)
+    with pytest.raises(ValueError, match="expected a score with heavy tails, got one without"):
+        _ = fit_score(x, recipe=Recipe(steps=1, check_every=1), generator=seeded()).middle

@@ -23,22 +23,27 @@ def made_up(values: dict[str, tuple[float | None, ...]]) -> dict[str, Any]:
     settings = {"rules": list(values), "factors": factors, "seeds": seeds, "draws": 10, "chain_steps": 3}
     counted = {"acceptance": 0.5, "score_calls": 80, "steps": 3}
     draws = [
-        {"rule": rule, "factor": factor, "seed": seed, **counted, **dict.fromkeys(("w1", "w2", "mmd"), number)}
-        | dict.fromkeys(("exact_w1", "exact_w2"), number)
+        {"rule": rule, "factor": factor, "seed": seed, **counted, **dict.fromkeys(("w1", "exact_w2", "mmd"), number)}
         for rule, numbers in values.items()
         for factor, number in zip(factors, numbers, strict=True)
         for seed in seeds
     ]
-    floor = [dict.fromkeys(("w1", "w2", "mmd", "exact_w1", "exact_w2"), 0.1)]
+    floor = [dict.fromkeys(("w1", "exact_w2", "mmd"), 0.1)]
     return {"settings": settings, "draws": draws, "floor": floor, "tuned": [{"step": 0.1}, {"step": 0.3}]}
 
 
 def test_the_step_figure_says_how_far_each_rule_reaches() -> None:
     steady, early = (0.2, 0.2, 0.25), (0.2, 0.4, None)
     found = made_up({"ula": early, "score_mala": steady, "potential": (0.2, 0.9, 0.2), "simpson": steady})
-    assert sweeps.robust(found, "w1", 1.5) == {"ula": 0.5, "score_mala": 2.0, "potential": 0.5, "simpson": 2.0}
+    every = [0.5, 1.0, 2.0]
+    assert sweeps.good_steps(found, "w1", 1.5) == {
+        "ula": [0.5],
+        "score_mala": every,
+        "potential": [0.5, 2.0],
+        "simpson": every,
+    }
     said = step_size.section(found)
-    assert "ULA: up to h = 0.1; Score MALA, free: up to h = 0.4" in said
+    assert "ULA at 0.1; Score MALA, free at 0.1, 0.2, 0.4; Score MALA, potential at 0.1, 0.4;" in said
     assert "Score MALA, free agrees" in said
     assert "| ULA | 0.2 +- 0 | 0.4 +- 0 | ran away | 2.00 | 0.50 |" in said
     turned = made_up({"ula": steady, "score_mala": early, "potential": steady, "simpson": early})
@@ -52,9 +57,19 @@ def test_the_second_taylor_figure_counts_steps() -> None:
         {"ula": bad, "taylor1_averaged": bad, "score_mala": good, "potential": good, "simpson": (0.2, 0.05, 0.1)}
     )
     said = taylor_vs_learned.section(found)
-    assert "Score MALA, free is better than Taylor-1, averaged at 3 of 3 steps: agrees" in said
+    assert "Score MALA, free is better than Taylor-1, averaged at 3 of 3 steps, and worse at 0: agrees" in said
     assert "within twice the least MMD of Score MALA, free at h = 0.2." in said
-    assert "is better than Score MALA, free at 2 of 3." in said
+    assert "is better than Score MALA, free at 2 of 3, and worse at 1." in said
+
+
+def test_rules_are_compared_beyond_the_noise_over_seeds() -> None:
+    found = made_up({"simpson": (0.1, 0.1, 0.1), "taylor1": (0.2, 0.1, None)})
+    assert sweeps.compared(found, "simpson", "taylor1", "w1") == (2, 0)
+    for record in found["draws"]:
+        if record["rule"] == "taylor1" and record["factor"] == 0.5:
+            record["w1"] = {1: 0.1, 2: 0.2}[record["seed"]]
+    assert sweeps.compared(found, "simpson", "taylor1", "w1") == (1, 0)  # better by 0.05 +- 0.05
+    assert sweeps.compared(found, "taylor1", "simpson", "w1") == (0, 1)
 
 
 def test_the_law_of_moons_is_that_of_the_samples() -> None:

@@ -31,7 +31,9 @@ def fused(target: Target, proposal: Proposal, acceptance: Acceptance) -> Run | N
     assert isinstance(proposal, MALA)
     if type(acceptance) is Always and target.support is None:
         return _unadjusted(target.score, proposal.step_size)
-    if type(acceptance) is LineIntegral and acceptance.quadrature is not None and acceptance.quadrature.nodes:
+    if type(acceptance) is not LineIntegral or acceptance.bend is not None:
+        return None
+    if acceptance.quadrature is not None and acceptance.quadrature.nodes:
         return _adjusted(target.score, proposal.step_size, acceptance, target.support)
     return None
 

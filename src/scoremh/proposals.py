@@ -86,8 +86,8 @@ class Root:
         return float((self.root if self.root.ndim == 1 else self.root.diagonal()).log().sum())
 
 
-class GaussianProposal(ABC):
-    """A proposal `x' = mean + std L z`. A subclass says what mean and std are, once, in `moments`."""
+class Shaped:
+    """A proposal whose noise has a covariance L L^T."""
 
     needs: ClassVar[frozenset[Need]] = frozenset()
     optimal_rates: ClassVar[Mapping[Balance, float]] = RANDOM_WALK_RATES
@@ -97,28 +97,39 @@ class GaussianProposal(ABC):
         """Show what differs from the defaults."""
         return _checks.brief(self)
 
-    @abstractmethod
-    def moments(self, at: Point) -> tuple[Float[Tensor, "chain *event"], float]:
-        """Return the mean of x' given the point, and its standard deviation in the coordinates that L whitens."""
-
     @cached_property
     def root(self) -> Root | None:
         """L, or None for the identity."""
         return None if self.covariance is None else Root(self.covariance)
 
+    def color(self, z: Tensor) -> Tensor:
+        """Return L z."""
+        return z if self.root is None else self.root.color(z)
+
+    def whiten(self, v: Tensor) -> tuple[Tensor, float]:
+        """Return L^-1 v over the flattened event, and the log determinant of L."""
+        if self.root is None:
+            return v.flatten(1), 0.0
+        return self.root.whiten(v).flatten(1), self.root.log_det
+
+
+class GaussianProposal(Shaped, ABC):
+    """A proposal `x' = mean + std L z`. A subclass says what mean and std are, once, in `moments`."""
+
+    @abstractmethod
+    def moments(self, at: Point) -> tuple[Float[Tensor, "chain *event"], float]:
+        """Return the mean of x' given the point, and its standard deviation in the coordinates that L whitens."""
+
     def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Float[Tensor, "chain *event"]:
         """Draw one candidate per chain."""
         mean, std = self.moments(at)
         z = _random.normal(tuple(at.x.shape), at.x, generator)
-        return torch.add(mean, z if self.root is None else self.root.color(z), alpha=std)
+        return torch.add(mean, self.color(z), alpha=std)
 
     def log_prob(self, to: Point, *, given: Point) -> Float[Tensor, " chain"]:
         """Return log q(to | given)."""
         mean, std = self.moments(given)
-        deviation, log_det = (to.x - mean) / std, 0.0
-        if self.root is not None:
-            deviation, log_det = self.root.whiten(deviation), self.root.log_det
-        z = deviation.flatten(1)
+        z, log_det = self.whiten((to.x - mean) / std)
         return -0.5 * z.square().sum(1) - z.shape[1] * (math.log(std) + 0.5 * math.log(2 * math.pi)) - log_det
 
 
@@ -208,20 +219,18 @@ class PCN(GaussianProposal):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class StudentWalk:
+class StudentWalk(Shaped):
     """`x' = x + scale L t`, t of a Student law: a random walk that now and then makes a large step.
 
     In a heavy tail a Gaussian walk needs as many steps to come back as the tail is long; here the steps have a tail of
-    their own (Jarner and Roberts 2007).
+    their own (Jarner and Roberts 2007). Integrals of the score along so long a step want a bend:
+    `LineIntegral("adaptive", bend=...)`.
 
     Args:
         scale: Of a step; its standard deviation is larger by sqrt(nu / (nu - 2)), and infinite up to nu = 2.
         freedom: nu, a whole number; 1 is Cauchy, many are nearly Gaussian.
         covariance: L L^T, `(d,)` or `(d, d)`; the identity when None.
     """
-
-    needs: ClassVar[frozenset[Need]] = frozenset()
-    optimal_rates: ClassVar[Mapping[Balance, float]] = RANDOM_WALK_RATES
 
     scale: float
     freedom: int = 2
@@ -233,29 +242,17 @@ class StudentWalk:
         _checks.count(self.freedom, "freedom")
         _ = self.root
 
-    def __repr__(self) -> str:
-        """Show what differs from the defaults."""
-        return _checks.brief(self)
-
-    @cached_property
-    def root(self) -> Root | None:
-        """L, or None for the identity."""
-        return None if self.covariance is None else Root(self.covariance)
-
     def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Float[Tensor, "chain *event"]:
         """Draw one candidate per chain."""
         z = _random.normal(tuple(at.x.shape), at.x, generator)
         chi = _random.normal((len(at.x), self.freedom), at.x, generator).square().mean(1).sqrt()
         t = z / per_chain(chi, z)
-        return torch.add(at.x, t if self.root is None else self.root.color(t), alpha=self.scale)
+        return torch.add(at.x, self.color(t), alpha=self.scale)
 
     def log_prob(self, to: Point, *, given: Point) -> Float[Tensor, " chain"]:
         """Return log q(to | given)."""
-        deviation, log_det = (to.x - given.x) / self.scale, 0.0
-        if self.root is not None:
-            deviation, log_det = self.root.whiten(deviation), self.root.log_det
-        t, nu = deviation.flatten(1), self.freedom
-        d = t.shape[1]
+        t, log_det = self.whiten((to.x - given.x) / self.scale)
+        nu, d = self.freedom, t.shape[1]
         constant = math.lgamma((nu + d) / 2) - math.lgamma(nu / 2) - d / 2 * math.log(nu * math.pi)
         tail = (nu + d) / 2 * (t.square().sum(1) / nu).log1p()
         return constant - d * math.log(self.scale) - log_det - tail

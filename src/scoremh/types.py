@@ -16,6 +16,8 @@ ScoreFn = Callable[[Tensor], Tensor]
 LogDensityFn = Callable[[Tensor], Tensor]
 SupportFn = Callable[[Tensor], Tensor]
 Balance = Literal["metropolis", "barker"]
+# Where most of a heavy-tailed law lies, and how wide that is: numbers, or tuples over the flattened event.
+Middle = tuple[float | tuple[float, ...], float | tuple[float, ...]]
 
 # What a proposal or a rule asks of the target. "score" and "log_density" are kept at every point;
 # "inner_score" is asked for elsewhere, on the way from the current point to the proposed one.

@@ -21,7 +21,7 @@ from scoremh._algebra import (
 )
 from scoremh._balance import log_q_ratio
 from scoremh.acceptance.ratio import RatioRule
-from scoremh.types import Balance, Need, Point, Proposal, Target
+from scoremh.types import Balance, Middle, Need, Point, Proposal, Target
 
 Rule = Literal["trapezoid", "simpson", "gauss", "adaptive"]
 DEFAULT_NODES: Mapping[Rule, int] = {"trapezoid": 0, "simpson": 1, "gauss": 3, "adaptive": 63}
@@ -75,7 +75,11 @@ class Taylor(RatioRule):
 
 @dataclass(frozen=True, repr=False)
 class LineIntegral(RatioRule):
-    """Integrate the score along the straight line from x to x'.
+    """Integrate the score along a line from x to x', straight or bent.
+
+    Every path has the same integral, but not the same quadrature: a step far into a heavy tail crosses all that matters
+    within a thousandth of its length, and nodes on a straight line miss it. With `bend` they lie evenly in
+    asinh((x - m) / w), coordinate by coordinate, and do not.
 
     `rule="adaptive"` starts with Simpson's rule and its distance to the trapezoid as an error bound, and doubles the
     nodes (Romberg) only for chains whose uniform number lies within the bound: for the others no better integral can
@@ -88,12 +92,15 @@ class LineIntegral(RatioRule):
             (3), the most that may be used, 2^k - 1, for adaptive (63).
         tolerance: The error of D at which "adaptive" stops where it is asked for a ratio and not for a decision.
         balance: "metropolis" or "barker".
+        bend: m and w, for heavy tails: numbers, or tuples over the flattened event. `ScoreFit.middle` has them for a
+            score that was fitted with `heavy_tails`.
     """
 
     rule: Rule = "simpson"
     nodes: int | None = None
     tolerance: float = 1e-4
     balance: Balance = "metropolis"
+    bend: Middle | None = None
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
@@ -107,6 +114,10 @@ class LineIntegral(RatioRule):
             raise ValueError(
                 _checks.message("nodes of 2^k - 1 for adaptive", self.nodes, "Use 1, 3, 7, 15, 31, 63, ...")
             )
+        if self.bend is not None:
+            widths = self.bend[1] if isinstance(self.bend[1], tuple) else (self.bend[1],)
+            for width in widths:
+                _checks.positive(width, "the widths of bend")
 
     @property
     def inner_nodes(self) -> int:
@@ -129,6 +140,7 @@ class LineIntegral(RatioRule):
 
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
         """Return the integral of the score from current to proposed."""
+        current, proposed, target = self._bent(current, proposed, target)
         if self.quadrature is None:
             return self._romberg(current, proposed, target, lambda _, error, __: error > self.tolerance)
         ends, nodes, weights = self.quadrature
@@ -154,7 +166,28 @@ class LineIntegral(RatioRule):
         def undecided(change: Tensor, error: Tensor, rows: Tensor) -> Tensor:
             return (threshold[rows] - log_q[rows] - change).abs() < error
 
-        return self.log_balanced(self._romberg(current, proposed, target, undecided) + log_q)
+        ends = self._bent(current, proposed, target)
+        return self.log_balanced(self._romberg(*ends, undecided) + log_q)
+
+    def _bent(self, current: Point, proposed: Point, target: Target) -> tuple[Point, Point, Target]:
+        """Return both points and the score in coordinates v, x = m + w sinh(v), where there is a bend."""
+        if self.bend is None:
+            return current, proposed, target
+        event, known = current.x.shape[1:], target.score
+        assert known is not None
+        m, w = (
+            torch.tensor(part, dtype=current.x.dtype, device=current.x.device).expand(event.numel()).reshape(event)
+            for part in self.bend
+        )
+
+        def score(v: Tensor) -> Tensor:
+            return known(m + w * v.sinh()) * w * v.cosh()
+
+        def bent(point: Point) -> Point:
+            u = (point.x - m) / w
+            return Point(u.asinh(), None if point.score is None else point.score * w * (1 + u.square()).sqrt())
+
+        return bent(current), bent(proposed), target._replace(score=score)
 
     def _romberg(
         self,

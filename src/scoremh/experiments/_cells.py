@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from scoremh import _checks
 from scoremh._files import replacing, require_same
 
 Task = tuple[str, ...]
@@ -81,10 +82,13 @@ def fill_in(path: Path, parts: Mapping[str, str]) -> None:
     path.write_text(fill(page, parts))
 
 
-def same(path: Path, settings: dict[str, Any]) -> None:
-    """Refuse a folder whose cells were computed with other settings."""
+def same(path: Path, settings: dict[str, Any], cells: Path) -> None:
+    """Refuse a folder whose cells were computed with other settings, or with ones that nobody knows."""
     if path.exists():
         require_same(settings, json.loads(path.read_text()), path.parent, "experiment", "folder")
+    elif cells.exists():
+        fix = "Use another folder, or delete this one to begin again."
+        raise ValueError(_checks.message(f"{path} beside the results", "none", fix))
     else:
         path.write_text(json.dumps(settings, indent=1))
 

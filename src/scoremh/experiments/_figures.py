@@ -58,33 +58,62 @@ class Figure:
             as_is: Compute nothing, and write what is there.
         """
         torch.set_num_threads(1)
-        config = self.presets[preset]
-        folder = out / self.name / preset
+        config, folder = self.presets[preset], out / self.name / preset
+        results, path, place = preset_file(docs or folder, self.name, preset), folder / "cells.json", docs or folder
+        settings = json.loads(json.dumps(asdict(config)))
+        if as_is and not path.exists():
+            fix = "Run the same without --as-is."
+            raise ValueError(_checks.message(f"results of {self.name} in {folder}", "none", fix))
         folder.mkdir(parents=True, exist_ok=True)
-        docs, path, settings = docs or folder, folder / "cells.json", json.loads(json.dumps(asdict(config)))
-        results = preset_file(docs, self.name, preset)
+        same(folder / "settings.json", settings, path)
         if not as_is:
-            same(folder / "settings.json", settings)
             for tasks in self.stages(config):
                 compute(tasks, partial(self.cell, config=config, folder=folder), path, workers=workers)
-        found = self.found(known(path), settings, preset)
+        found = self.found(known(path), config, preset)
+        place.mkdir(parents=True, exist_ok=True)
+        section = self.text(found)
+        self.picture(found, place / f"{self.name}.png")
         write(without_lists(found), results)
-        section = self.section(found)
-        self.picture(found, docs / f"{self.name}.png")
-        fill_in(docs / "reproduction.md", {self.name: f"{section}\n\n![{self.name}]({self.name}.png)"})
+        fill_in(place / "reproduction.md", {self.name: f"{section}\n\n![{self.name}]({self.name}.png)"})
         Console().print(Markdown(section))
 
-    def found(self, cells: Mapping[str, Record], settings: Record, preset: str) -> dict[str, Any]:
-        """Return settings and records of the cells that are there."""
-        found: dict[str, Any] = {"settings": {"preset": preset, **settings, "versions": versions()}}
-        found |= {kind: [] for kind in self.words}
-        for name, cell in cells.items():
-            kind, *words = name.split(SEPARATOR)
-            found[kind].append(dict(zip(self.words[kind], map(_value, words), strict=True)) | dict(cell))
-        if not any(found[kind] for kind in self.words):
+    def found(self, cells: Mapping[str, Record], config: Any, preset: str) -> dict[str, Any]:
+        """Return settings, and records of the seeds whose cells are all there.
+
+        Args:
+            cells: By their names.
+            config: The preset, a dataclass with seeds.
+            preset: Its name.
+        """
+        tasks = {SEPARATOR.join(task): self._named(task).get("seed") for stage in self.stages(config) for task in stage}
+        missing = {seed for name, seed in tasks.items() if name not in cells}
+        seeds = [seed for seed in config.seeds if seed not in missing]
+        if not seeds or None in missing:
+            got = f"{len(tasks.keys() & cells.keys())} of {len(tasks)} parts, and no seed that is whole"
             fix = "Run the same without --as-is."
-            raise ValueError(_checks.message(f"results of {self.name}, {preset}", "none", fix))
+            raise ValueError(_checks.message(f"results of {self.name}, {preset}", got, fix))
+        settings = json.loads(json.dumps(asdict(config))) | {"preset": preset, "seeds": seeds}
+        settings |= {"missing_seeds": [seed for seed in config.seeds if seed in missing], "versions": versions()}
+        return self.gathered({name: cells[name] for name, seed in tasks.items() if seed not in missing}, settings)
+
+    def gathered(self, cells: Mapping[str, Record], settings: Record) -> dict[str, Any]:
+        """Return settings and the records of cells, by their kind."""
+        found: dict[str, Any] = {"settings": settings, **{kind: [] for kind in self.words}}
+        for name, cell in cells.items():
+            task = tuple(name.split(SEPARATOR))
+            found[task[0]].append(self._named(task) | dict(cell))
         return found
+
+    def _named(self, task: Task) -> dict[str, Any]:
+        kind, *words = task
+        return dict(zip(self.words[kind], map(_value, words), strict=True))
+
+    def text(self, found: Found) -> str:
+        """Return the section, and which seeds are not there yet."""
+        missing = found["settings"]["missing_seeds"]
+        return self.section(found) + (
+            f"\n\n**Not computed yet**: seeds {', '.join(map(str, missing))}." * bool(missing)
+        )
 
 
 def _value(word: str) -> str | int | float:

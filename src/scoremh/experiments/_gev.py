@@ -6,7 +6,7 @@ law, and tails are judged by the relative error of the 99 % and 99.9 % quantiles
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,40 +14,14 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from scoremh import LineIntegral, plots
+from scoremh import plots
 from scoremh.experiments import _figures as figures
 from scoremh.experiments._cells import markdown, spread
 from scoremh.targets import GeneralizedExtremeValue
-from scoremh.types import Point, Target
 
 MIDDLE = 0.01  # chains start within the quantiles of this and of the rest
 TAILS = {"q99": 0.99, "q999": 0.999}
 METRICS = {"w1": "W1", "mmd": "MMD", "q99": "error of the 99 % quantile", "q999": "error of the 99.9 % quantile"}
-
-
-class BentLine(LineIntegral):
-    """A line integral along x = sinh(v) with v on a straight line: any path between two points has the same integral.
-
-    A step from the middle of a heavy-tailed law far into its tail crosses all that matters within a thousandth of its
-    length, where nodes at equal distances find nothing. In v they do. For `rule="adaptive"`.
-    """
-
-    def _romberg(
-        self, current: Point, proposed: Point, target: Target, undecided: Callable[[Tensor, Tensor, Tensor], Tensor]
-    ) -> Tensor:
-        known = target.score
-        assert known is not None
-
-        def score(v: Tensor) -> Tensor:
-            return known(v.sinh()) * v.cosh()
-
-        here, there = (_bent(point) for point in (current, proposed))
-        return super()._romberg(here, there, target._replace(score=score), undecided)
-
-
-def _bent(point: Point) -> Point:
-    assert point.score is not None
-    return Point(point.x.asinh(), point.score * (1 + point.x.square()).sqrt())
 
 
 def quantile(share: float | np.ndarray, xi: float) -> Any:
@@ -94,7 +68,7 @@ def mean_and_spread(values: Sequence[float], form: str = ".3g") -> str:
     if not values:
         return ""
     if not all(map(math.isfinite, values)):
-        return "ran away"
+        return _away(values)
     return f"{statistics.mean(values):{form}} +- {spread(values):.1g}"
 
 
@@ -103,8 +77,13 @@ def percent(values: Sequence[float]) -> str:
     if not values:
         return ""
     if not all(map(math.isfinite, values)):
-        return "ran away"
+        return _away(values)
     return f"{_short(100 * statistics.mean(values), '+')} +- {_short(100 * spread(values))} %"
+
+
+def _away(values: Sequence[float]) -> str:
+    count = sum(not math.isfinite(value) for value in values)
+    return "ran away" if count == len(values) else f"{count} of {len(values)} ran away"
 
 
 def _short(value: float, sign: str = "") -> str:
@@ -117,7 +96,7 @@ def table(records: Mapping[str, Sequence[figures.Record]], xis: Sequence[float],
     Args:
         records: From a row's name to its records, over all xi and seeds.
         xis: The columns.
-        key: In `METRICS`.
+        key: In `METRICS`, or "acceptance".
     """
     text = percent if key in TAILS else mean_and_spread
     rows = [["xi", *(f"{xi:g}" for xi in xis)]]

@@ -133,7 +133,7 @@ def run(config: Config, out: Path, *, workers: int | None = None) -> dict[str, A
     stages.append(
         [("test", name, str(seed), row, str(k)) for name in LAWS for row in config.tested for k, seed in turns]
     )
-    same(out / "settings.json", settings(config))
+    same(out / "settings.json", settings(config), out / "cells.json")
     cells: dict[str, Any] = {}
     for tasks in stages:
         cell = partial(_cell, config=config, out=out, known=cells)

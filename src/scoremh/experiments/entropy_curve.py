@@ -55,8 +55,9 @@ def verdict(found: figures.Found, form: str) -> str:
     """
     weights = [weight for weight in found["settings"]["lambdas"] if measured.runs(found, form, weight)]
     if not {0.0, BEND} <= set(weights):
-        return f"- {measured.named(form, found['settings'])}: not computed yet."
+        return f"- {measured.named(form)}: not computed yet."
     every = [figures.values(measured.runs(found, form, weight), "mean") for weight in weights]
+    alone = "" if len(every[0]) > 1 else " One seed: the spread is not known, and taken for 0."
     means = [sum(values) / len(values) for values in every]
     rises, level = shape(weights, means, max(map(spread, every)))
     bend, last = f"{means[weights.index(BEND)]:.3f} at lambda = {BEND:g}", f"{means[-1]:.3f} at {weights[-1]:g}"
@@ -67,8 +68,8 @@ def verdict(found: figures.Found, form: str) -> str:
     else:
         said = f"does not rise: {means[0]:.3f} without entropy, {bend}, {last}"
     return (
-        f"- {measured.named(form, found['settings'])}: **{'agrees' if level else 'does not agree'}**. The mean over "
-        f"the grid {said}. {measured.judged(found, form)}"
+        f"- {measured.named(form)}: **{'agrees' if level else 'does not agree'}**. The mean over "
+        f"the grid {said}.{alone} {measured.judged(found, form)}"
     )
 
 
@@ -78,7 +79,7 @@ def section(found: figures.Found) -> str:
     Args:
         found: The results.
     """
-    forms = "\n".join(verdict(found, form) for form in (measured.CLIPPED, measured.UNCLIPPED))
+    forms = "\n".join(verdict(found, form) for form in measured.free_forms(found["settings"]["clips"]))
     paragraphs = (
         "## Acceptance against lambda",
         f'The paper: as lambda goes from 0 to around {BEND:g}, the mean acceptance "rises sharply", and "plateaus" '
@@ -89,7 +90,7 @@ def section(found: figures.Found) -> str:
         f"beyond lambda = {BEND:g} of more than {PLATEAU:g} of the rise.",
         forms,
         "Clipped, gradients longer than C cannot be learned; not clipped, the balance term has no bound, and the "
-        f"entropy at most log 2 times lambda. No other C was tried. {measured.WITHOUT}",
+        f"entropy at most log 2 times lambda. {measured.WITHOUT}",
     )
     return "\n\n".join(paragraphs)
 
@@ -106,11 +107,11 @@ def picture(found: figures.Found, path: Path) -> None:
     levels: dict[str, dict[str, float]] = {}
     for words, key in keys.items():
         lines: dict[str, plots.Curve] = {}
-        for form in (measured.CLIPPED, measured.UNCLIPPED):
+        for form in measured.free_forms(settings["clips"]):
             runs = {weight: measured.runs(found, form, weight) for weight in settings["lambdas"]}
             values = {weight: figures.values(there, key) for weight, there in runs.items() if there}
             means = [sum(several) / len(several) for several in values.values()]
-            lines[measured.named(form, settings)] = (list(values), means, list(map(spread, values.values())))
+            lines[measured.named(form)] = (list(values), means, list(map(spread, values.values())))
         panels[words] = lines
         if there := measured.runs(found, measured.ANTISYMMETRIC, 0.0):
             levels[words] = {"antisymmetric, without entropy": measured.mean(there, key)}

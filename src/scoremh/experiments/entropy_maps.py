@@ -29,12 +29,12 @@ def verdict(found: figures.Found, form: str) -> str:
     weights = found["settings"]["lambdas"]
     records = [measured.runs(found, form, weight) for weight in weights]
     if not all(records):
-        return f"- {measured.named(form, found['settings'])}: not computed yet."
+        return f"- {measured.named(form)}: not computed yet."
     first, *others = map(measured.mean, records)
     near, raised = first < NEAR_0, max(others) >= ENHANCED * first
     said = ", ".join(f"{value:.3f} for {weight:g}" for weight, value in zip(weights[1:], others, strict=True))
     return (
-        f"- {measured.named(form, found['settings'])}: **{'agrees' if near and raised else 'does not agree'}**. "
+        f"- {measured.named(form)}: **{'agrees' if near and raised else 'does not agree'}**. "
         f"Without entropy the mean of a is {first:.3f}, {'' if near else 'not '}close to 0; with lambda it is {said}: "
         f"{'' if raised else 'not '}significantly enhanced. {measured.judged(found, form)}"
     )
@@ -46,7 +46,7 @@ def section(found: figures.Found) -> str:
     Args:
         found: The results.
     """
-    forms = "\n".join(verdict(found, form) for form in (measured.CLIPPED, measured.UNCLIPPED))
+    forms = "\n".join(verdict(found, form) for form in measured.free_forms(found["settings"]["clips"]))
     paragraphs = (
         "## Figure 2: what entropy does to the acceptance",
         'The paper: trained without entropy, the acceptance is "close to 0"; with lambda 0.1 and 1 it is '
@@ -62,7 +62,7 @@ def section(found: figures.Found) -> str:
 
 
 def picture(found: figures.Found, path: Path) -> None:
-    """Draw the maps of the first seed, clipped, beside the antisymmetric form.
+    """Draw the maps of the first seed, clipped at the largest C, beside the antisymmetric form.
 
     Args:
         found: The results.
@@ -70,9 +70,10 @@ def picture(found: figures.Found, path: Path) -> None:
     """
     settings = found["settings"]
     seed = settings["seeds"][0]
-    wanted = [(measured.CLIPPED, weight) for weight in settings["lambdas"]] + [(measured.ANTISYMMETRIC, 0.0)]
+    last = measured.free_forms(settings["clips"])[-2]
+    wanted = [(last, weight) for weight in settings["lambdas"]] + [(measured.ANTISYMMETRIC, 0.0)]
     shown = {
-        f"{form}, lambda = {weight:g}": record
+        f"{measured.named(form)}, lambda = {weight:g}": record
         for form, weight in wanted
         for record in figures.where(measured.runs(found, form, weight), seed=seed)
     }

@@ -89,7 +89,8 @@ def cell(task: Task, *, config: Config, folder: Path) -> dict[str, Any]:
         return {"distance": float(stats.ks_2samp(*draws).statistic)}
     seed, walk = int(word), RandomWalk(config.std)
     x = LAW.sample(config.samples, generator=seeded(0, seed))
-    noise = torch.randn(config.chains, 1, generator=seeded(4, seed))
+    number = list(WAYS).index(way)  # every way has starts and steps of its own
+    noise = torch.randn(config.chains, 1, generator=seeded(10 + number, seed))
     target: TargetLike = LAW
     rule: Acceptance = Exact()
     if way != "density":
@@ -100,7 +101,7 @@ def cell(task: Task, *, config: Config, folder: Path) -> dict[str, Any]:
         rule = Learned(learned(target, walk, x, "free", matching, recipe=recipe, seed=seed))
     start = (MEAN + 2 * noise).clamp(x.min(), x.max())
     kernel = metropolis_hastings(target, walk, rule)
-    chains = sample(kernel, start, draws=1, warmup=config.steps, generator=seeded(4, seed + 1))
+    chains = sample(kernel, start, draws=1, warmup=config.steps, generator=seeded(20 + number, seed))
     last = chains.draws[:, -1, 0].double()
     return {
         "mean": float(last.mean()),

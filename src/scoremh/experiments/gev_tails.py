@@ -46,7 +46,7 @@ GOAL = 0.1  # relative error of the 99.9 % quantile
 GRID = 40_001  # nodes of the integral of a score
 GROUPS = 10  # of chains, whose quantiles tell how well that of all is known
 SHOWN = 60  # places of a curve in the picture
-BENT, STRAIGHT = gev.BentLine("adaptive"), LineIntegral("adaptive")
+BENT, STRAIGHT = LineIntegral("adaptive", bend=(0.0, 1.0)), LineIntegral("adaptive")
 
 
 @dataclass(frozen=True)
@@ -224,8 +224,8 @@ def section(found: figures.Found) -> str:
         f"{given['steps']:,} training steps. Proposals: MALA with h = {given['step_size']:g} (the paper's step), a "
         f"random walk with std {given['std']:g}, and a Student walk with scale {given['scale']:g} and "
         f"{given['freedom']} degree(s) of freedom, all with a line integral of the score. The line is straight in "
-        "asinh(x): along one that is straight in x, the nodes of a long step miss the middle of the law, and its "
-        f"decision is wrong (last row, with the true score). {given['chains']:,} chains of "
+        'asinh(x), `LineIntegral("adaptive", bend=(0, 1))`: along one that is straight in x, the nodes of a long step '
+        f"miss the middle of the law (last row, with the true score). {given['chains']:,} chains of "
         f"{steps:,} steps from N(0, 1), a draw outside the middle 98 % of the law moved to its ends; {given['draws']} "
         f"draws of each, {given['thin']} steps apart, are judged together. Seeds {seeds}; mean +- standard deviation "
         "of the relative error.",

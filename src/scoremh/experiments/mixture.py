@@ -70,38 +70,42 @@ def label(name: str, settings: figures.Record) -> str:
 
 
 def reading(every: Weights, settings: figures.Record) -> list[str]:
-    """Say in words what the numbers show, from the numbers.
+    """Say in words what the numbers show, from those of every seed and start.
 
     Args:
         every: The records.
         settings: The preset.
     """
-    jumps = {name: [average(there, "jumps") for there in starts.values()] for name, starts in every.items()}
+    runs = {name: [record for there in starts.values() for record in there] for name, starts in every.items()}
+    jumps = {name: [record["jumps"] for record in there] for name, there in runs.items()}
     still = [name for name in every if max(jumps[name]) < JUMPING]
     said = []
     for name in [name for name in every if name not in still]:
-        ends = [average(there) for there in every[name].values()]
-        found = all(right(there, settings) for there in every[name].values())
+        ends = [record["weight"] for record in runs[name]]
+        good = [start for start, there in every[name].items() if right(there, settings)]
+        where = "every start" if len(good) == len(STARTS) else "; ".join(good) or "no start"
         said.append(
-            f"- {label(name, settings)} jumps, {min(jumps[name]):.2g} to {max(jumps[name]):.2g} times per chain by "
-            f"start, and {'finds the weights from every start' if found else 'does not find the weights'}: it ends at "
-            f"{min(ends):.3f} to {max(ends):.3f}."
+            f"- {label(name, settings)} jumps {min(jumps[name]):.2g} to {max(jumps[name]):.2g} times per chain, by "
+            f"seed and start, and finds the weights from {where}: it ends at {min(ends):.3f} to {max(ends):.3f}."
         )
     for learned, kind in ((False, "the true score or density"), (True, "a learned score")):
         if names := [name for name in still if ("Score" in name) == learned]:
-            records = [there for name in names for there in every[name].values()]
-            moved = max(abs(average(there) - average(there, "start_weight")) for there in records)
-            ends = sorted(average(there) for there in records)
-            kept = "keep the weights of their start" if moved <= KEPT else "stay in the mode they come to first"
+            records = [record for name in names for record in runs[name]]
+            moved = max(abs(record["weight"] - record["start_weight"]) for record in records)
+            ends = sorted(record["weight"] for record in records)
+            kept = "keep the weights of their start" if moved <= KEPT else "do not keep the weights of their start"
             said.append(
                 f"- Chains with {kind} that stay in a mode ({'; '.join(label(name, settings) for name in names)}; "
                 f"fewer than {JUMPING:g} jumps each) {kept}: they end anywhere from {ends[0]:.2f} to {ends[-1]:.2f}, "
                 f"at most {moved:.3f} from the share of starting points that are nearer to (5, 5)."
             )
-    for name, starts in every.items():
-        variance = average(starts[FIRST], "variance")
-        if abs(variance - 1) > BIASED:
-            said.append(f"- {label(name, settings)}: from {FIRST}, the variance around a mode is {variance:.2f} for 1.")
+    for name in every:
+        variances = [record["variance"] for record in runs[name]]
+        if max(abs(variance - 1) for variance in variances) > BIASED:
+            said.append(
+                f"- {label(name, settings)}: the variance around a mode is {min(variances):.2f} to "
+                f"{max(variances):.2f} for 1, by seed and start."
+            )
     return said
 
 

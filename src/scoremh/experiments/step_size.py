@@ -17,10 +17,11 @@ PRESETS = {
 
 def section(found: Found) -> str:
     """Say what was found."""
-    reach, h = sweeps.robust(found, "w1", CLOSE), sweeps.steps(found)
+    good, h = sweeps.good_steps(found, "w1", CLOSE), sweeps.steps(found)
+    reach = {name: max(factors, default=0.0) for name, factors in good.items()}
     said = "; ".join(
-        f"{RULES[name].words}: " + (f"up to h = {h[factor]:.3g}" if factor else "at no step")
-        for name, factor in reach.items()
+        f"{RULES[name].words} at {', '.join(f'{h[factor]:.3g}' for factor in factors) or 'none'}"
+        for name, factors in good.items()
     )
     last = f"{RULES['score_mala'].words} {'agrees' if reach['score_mala'] > reach['ula'] else 'does **not** agree'}"
     return (
@@ -28,7 +29,8 @@ def section(found: Found) -> str:
         "The paper: Score MALA is more robust to the step size than ULA, by W1 on Swiss roll.\n\n"
         f"{sweeps.setting(found)} The free form is trained for every step anew, a potential once for all.\n\n"
         f"{sweeps.shown(found, 'w1')}\n\n"
-        f"W1 stays below {CLOSE} times its least over all rows: {said}. With the paper {last}; "
+        f"W1 is below {CLOSE} times its least over all rows at these steps: {said}. With the paper {last}, by the "
+        f"largest of them; "
         f"{RULES['simpson'].words}, which needs no training, reaches as far as any: "
         f"{'yes' if reach['simpson'] == max(reach.values()) else 'no'}."
     )

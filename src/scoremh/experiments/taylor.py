@@ -97,21 +97,18 @@ def cell(task: Task, *, config: Sweep, folder: Path) -> dict[str, Any]:
 
 def section(found: Found) -> str:
     """Say what was found."""
-    cells, h = sweeps.table(found), sweeps.steps(found)
-    names = found["settings"]["rules"]
-
-    def middle(name: str, metric: str) -> float:
-        return statistics.median(cells[name, f, metric].mean for f in h)
-
-    claims = []
+    count, claims = len(found["settings"]["factors"]), []
     for metric, word in sweeps.METRICS.items():
-        ours = {name: middle(name, metric) for name in names}
-        holds = all(ours["taylor1_averaged"] < ours[other] for other in ("taylor1", "taylor2"))
-        best = min(ours, key=ours.__getitem__)
+        against = {
+            other: sweeps.compared(found, "taylor1_averaged", other, metric)
+            for other in ("taylor1", "taylor2", "taylor2_averaged", "simpson")
+        }
+        said = ", ".join(f"{RULES[o].words} {better} and {worse}" for o, (better, worse) in against.items())
+        first = all(against[other][0] > against[other][1] for other in ("taylor1", "taylor2"))
+        second = 2 * against["taylor2_averaged"][1] <= count
         claims.append(
-            f"{word}: averaged Taylor-1 {ours['taylor1_averaged']:.3g}, Taylor-1 {ours['taylor1']:.3g}, Taylor-2 "
-            f"{ours['taylor2']:.3g}, averaged Taylor-2 {ours['taylor2_averaged']:.3g}: "
-            f"{'agrees' if holds else 'does **not** agree'}; the best is {RULES[best].words} with {ours[best]:.3g}"
+            f"- {word}: {said}. Better than both without averaging: {'agrees' if first else 'does **not** agree'}; as "
+            f"good as the second-order rule: {'agrees' if second else 'does **not** agree'}."
         )
     return (
         "## Appendix A: Taylor rules\n\n"
@@ -120,8 +117,8 @@ def section(found: Found) -> str:
         "score-based MALA suggests MALA.\n\n"
         f"{sweeps.setting(found)}\n\n"
         + "\n\n".join(sweeps.shown(found, metric) for metric in sweeps.METRICS)
-        + f"\n\nMedians over the steps, {'. '.join(claims)}.\n\n"
-        + _degenerate(found)
+        + f"\n\nAt how many of {count} steps is averaged Taylor-1 better than another rule, and at how many worse, "
+        "beyond twice the standard error over seeds?\n\n" + "\n".join(claims) + "\n\n" + _degenerate(found)
     )
 
 

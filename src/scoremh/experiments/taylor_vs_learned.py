@@ -18,14 +18,12 @@ def section(found: Found) -> str:
     """Say what was found."""
     cells, h = sweeps.table(found), sweeps.steps(found)
 
-    def better(name: str, other: str) -> list[float]:
-        return [f for f in h if cells[name, f, "mmd"].mean < cells[other, f, "mmd"].mean]
-
     def least(name: str) -> float:
         return min(cells[name, f, "mmd"].mean for f in h)
 
-    learned, count = better("score_mala", "taylor1_averaged"), len(h)
-    simpson = better("simpson", "score_mala")
+    count = len(h)
+    learned, behind = sweeps.compared(found, "score_mala", "taylor1_averaged", "mmd")
+    simpson, short = sweeps.compared(found, "simpson", "score_mala", "mmd")
     good = [f for f in h if cells["taylor1_averaged", f, "mmd"].mean <= 2 * least("score_mala")]
     where = f"at h = {', '.join(f'{h[f]:.3g}' for f in good)}" if good else "at no step"
     return (
@@ -34,10 +32,11 @@ def section(found: Found) -> str:
         "still outperforms it.\n\n"
         f"{sweeps.setting(found)} The free form is trained for every step anew.\n\n"
         f"{sweeps.shown(found, 'mmd')}\n\n"
-        f"{RULES['score_mala'].words} is better than {RULES['taylor1_averaged'].words} at {len(learned)} of {count} "
-        f"steps: {'agrees' if 2 * len(learned) > count else 'does **not** agree'} with the paper. The Taylor rule "
-        f"comes within twice the least MMD of {RULES['score_mala'].words} {where}. Simpson, on the same score and "
-        f"without training, is better than {RULES['score_mala'].words} at {len(simpson)} of {count}."
+        f"Beyond twice the standard error over seeds, {RULES['score_mala'].words} is better than "
+        f"{RULES['taylor1_averaged'].words} at {learned} of {count} steps, and worse at {behind}: "
+        f"{'agrees' if learned > behind else 'does **not** agree'} with the paper. The Taylor rule comes within twice "
+        f"the least MMD of {RULES['score_mala'].words} {where}. Simpson, on the same score and without training, is "
+        f"better than {RULES['score_mala'].words} at {simpson} of {count}, and worse at {short}."
     )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import gelu, logsigmoid, silu
 
 from scoremh import _balance, _checks
@@ -88,6 +89,7 @@ class _SiluAndSlope(torch.autograd.Function):
         return y, slope
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, for_y: Tensor, for_slope: Tensor) -> Tensor:
         a, s, slope = ctx.saved_tensors
         bend: Tensor = (1 - 2 * s).mul_(a).add_(2).mul_(s - s * s)  # silu''

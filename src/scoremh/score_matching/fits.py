@@ -11,7 +11,7 @@ from scoremh._support import Box
 from scoremh.networks import AtLevel, HeavyTailed, Standardized
 from scoremh.score_matching.losses import implicit
 from scoremh.training import Fit, load_fit, save_fit
-from scoremh.types import Target
+from scoremh.types import Middle, Target
 
 
 @dataclass(eq=False, repr=False)
@@ -49,8 +49,8 @@ class ScoreFit(Fit):
             level: In the coordinates of the network: in units of the samples' spread where it is standardised.
         """
         if self.level is None:
-            got = f"one by {type(getattr(self.net, 'net', self.net)).__name__}"
-            fix = "Fit it with MultilevelDenoising, the default."
+            got = f"one by {type(self._inside()).__name__}"
+            fix = "Fit it with MultilevelDenoising(), the default but for heavy tails."
             raise ValueError(_checks.message("a score that takes a noise level", got, fix))
         return Target(AtLevel(self.net, level))
 
@@ -58,9 +58,11 @@ class ScoreFit(Fit):
     def covariance(self) -> Tensor | None:
         """Covariance of noise of level 1 in the coordinates of the samples: their own where they are standardised.
 
-        For `annealing.flow`, and for proposals that are to fit the samples. None stands for the identity; with
-        `heavy_tails` noise has no covariance in the coordinates of the samples, and there is no such flow.
+        For `annealing.flow`, and for proposals that are to fit the samples. None stands for the identity.
         """
+        if isinstance(self.net, HeavyTailed):
+            fix = "Fit it without heavy_tails."
+            raise ValueError(_checks.message("noise with a covariance", "noise in coordinates of heavy tails", fix))
         if not isinstance(self.net, Standardized):
             return None
         root = self.net.root
@@ -68,11 +70,25 @@ class ScoreFit(Fit):
 
     def __repr__(self) -> str:
         """Say what was learned, how long it took, and how well it went."""
+        heavy = ", in coordinates of heavy tails" if isinstance(self.net, HeavyTailed) else ""
+        read = "" if self.level is None else f", read at noise level {self.level:.3g} of the samples' spread"
+        return f"score by {type(self._inside()).__name__} and {self.loss}{heavy}{read}\n{super().__repr__()}"
+
+    def _inside(self) -> nn.Module:
+        """Return the network within its coordinates."""
         inside = self.net
         while isinstance(inside, Standardized | HeavyTailed):
             inside = inside.net
-        read = "" if self.level is None else f", read at noise level {self.level:.3g} of the samples' spread"
-        return f"score by {type(inside).__name__} and {self.loss}{read}\n{super().__repr__()}"
+        return inside
+
+    @property
+    def middle(self) -> Middle:
+        """Where the samples of a score with heavy tails lie and how wide they are, for `LineIntegral(bend=...)`."""
+        if not isinstance(self.net, HeavyTailed):
+            fix = "Fit it with heavy_tails=True, or write LineIntegral() without a bend."
+            raise ValueError(_checks.message("a score with heavy tails", "one without", fix))
+        centre, width = (tuple(part.flatten().tolist()) for part in (self.net.centre, self.net.width))
+        return centre, width
 
     def save(self, path: str | Path) -> None:
         """Write a safetensors file, whose header says in JSON what was fitted and how."""

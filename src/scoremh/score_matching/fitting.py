@@ -78,9 +78,9 @@ def fit_score(
         standardize: Learn in coordinates where the samples have mean 0 and unit covariance (unit variance on average,
             beyond 32 coordinates). Noise levels are in these.
         heavy_tails: Learn in coordinates in which tails like powers of x are like those of a normal law
-            (`networks.HeavyTailed`): the score falls off in them as 1 / |x|, and not with a network's guess. The loss
-            is `ImplicitScoreMatching` if None, since noise that suits the middle blurs such a tail; and the support is
-            wider than the samples by a tenth of their range in these coordinates.
+            (`networks.HeavyTailed`): in x the score then falls off as 1 / |x|. The loss is `ImplicitScoreMatching` if
+            None, since noise that suits the middle blurs such a tail; the support is wider than the samples by a tenth
+            of their range in these coordinates. Long steps want `LineIntegral("adaptive", bend=fit.middle)`.
         recipe: How to train.
         generator: Source of randomness; also of the first weights of a network made here.
         progress: Show a progress bar.
@@ -103,7 +103,11 @@ def fit_score(
     for part, kind, name in ((loss, Loss, "loss"), (net, nn.Module, "net"), (recipe, Recipe, "recipe")):
         if part is not None:
             _checks.kind(part, kind, f"{name} to be a {kind.__name__}", f"Leave {name} out for a good choice.")
+    _checks.one_of(heavy_tails, (True, False), "heavy_tails")
     if preset is not None:
+        if heavy_tails:
+            fix = "Leave one of them out: the paper has nothing for heavy tails."
+            raise ValueError(_checks.message("a preset alone", "a preset with heavy_tails", fix))
         loss, net, standardize, recipe = _preset(preset, samples, loss, net, recipe, generator)
     if net is None:
         event = tuple(samples.shape[1:])
