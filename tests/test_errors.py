@@ -153,6 +153,16 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "odd number of nodes for simpson, got 2",
     ),
     "adaptive nodes": (lambda: LineIntegral("adaptive", nodes=6), ValueError, r"nodes of 2\^k - 1 for adaptive, got 6"),
+    "a bend without width": (lambda: LineIntegral(bend=(0.0, 0.0)), ValueError, "w of bend to be finite and above 0"),
+    "a bend for other events": (
+        lambda: sample(
+            metropolis_hastings(NORMAL, RandomWalk(1.0), LineIntegral(bend=((0.0,), (1.0,)))),
+            torch.zeros(3, 2),
+            draws=1,
+        ),
+        ValueError,
+        r"2 numbers in m and in w of bend, got 1 for events of shape \(2,\)\. Pass two numbers, or two tuples",
+    ),
     "gauss without nodes": (lambda: LineIntegral("gauss", nodes=0), ValueError, "nodes of at least 1, got 0"),
     "too few chains to test": (
         lambda: diagnostics.stationarity(WALK, targets.Gaussian([0.0, 0.0]), chains=5),
@@ -216,6 +226,7 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
         "LineIntegral('boole')",
         "rule to be one of 'trapezoid', 'simpson', 'gauss', 'adaptive', got 'boole'",
     ),
+    "a bend of one number": ("LineIntegral(bend=1.0)", "bend to be a pair (m, w), got 1.0"),
     "an unknown balance": (
         "Exact(balance='heat-bath')",
         "balance to be one of 'metropolis', 'barker', got 'heat-bath'",

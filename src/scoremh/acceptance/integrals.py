@@ -24,6 +24,7 @@ from scoremh.acceptance.ratio import RatioRule
 from scoremh.types import Balance, Middle, Need, Point, Proposal, Target
 
 Rule = Literal["trapezoid", "simpson", "gauss", "adaptive"]
+BEND = "Pass two numbers, or two tuples with one for every coordinate; `fit.middle` for a score with heavy tails."
 DEFAULT_NODES: Mapping[Rule, int] = {"trapezoid": 0, "simpson": 1, "gauss": 3, "adaptive": 63}
 
 
@@ -115,9 +116,10 @@ class LineIntegral(RatioRule):
                 _checks.message("nodes of 2^k - 1 for adaptive", self.nodes, "Use 1, 3, 7, 15, 31, 63, ...")
             )
         if self.bend is not None:
-            widths = self.bend[1] if isinstance(self.bend[1], tuple) else (self.bend[1],)
-            for width in widths:
-                _checks.positive(width, "the widths of bend")
+            if not isinstance(self.bend, tuple) or len(self.bend) != 2:
+                raise ValueError(_checks.message("bend to be a pair (m, w)", repr(self.bend), BEND))
+            for width in self.bend[1] if isinstance(self.bend[1], tuple) else (self.bend[1],):
+                _checks.positive(width, "w of bend")
 
     @property
     def inner_nodes(self) -> int:
@@ -175,6 +177,10 @@ class LineIntegral(RatioRule):
             return current, proposed, target
         event, known = current.x.shape[1:], target.score
         assert known is not None
+        for part in self.bend:
+            if isinstance(part, tuple) and len(part) != event.numel():
+                got = f"{len(part)} for events of shape {tuple(event)}"
+                raise ValueError(_checks.message(f"{event.numel()} numbers in m and in w of bend", got, BEND))
         m, w = (
             torch.tensor(part, dtype=current.x.dtype, device=current.x.device).expand(event.numel()).reshape(event)
             for part in self.bend
