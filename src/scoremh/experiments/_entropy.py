@@ -1,6 +1,5 @@
 """What the entropy's maps and its curve share: acceptances of Moons, trained as the paper does with some lambda."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,11 +144,6 @@ def runs(found: figures.Found, form: str, weight: float) -> list[figures.Record]
     return figures.where(found["entropy"], **{"form": form, "lambda": weight})
 
 
-def mean(records: Sequence[figures.Record], key: str = "mean") -> float:
-    """Return the mean of a number over records."""
-    return statistics.mean(figures.values(records, key))
-
-
 def named(form: str) -> str:
     """Return a form with what is particular about it."""
     clip = clip_of(form)
@@ -193,7 +187,9 @@ def setting(found: figures.Found) -> str:
 
 def judged(found: figures.Found, form: str) -> str:
     """Say how a form's ratio compares with a coin."""
-    errors = [mean(there, "error") for weight in found["settings"]["lambdas"] if (there := runs(found, form, weight))]
+    errors = [
+        figures.mean(there, "error") for weight in found["settings"]["lambdas"] if (there := runs(found, form, weight))
+    ]
     if not errors or not found["reference"]:
         return ""
     bar = found["reference"][0]["coin_error"]

@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import platform
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -59,22 +60,22 @@ class Figure:
         """
         torch.set_num_threads(1)
         config, folder = self.presets[preset], out / self.name / preset
-        results, path, place = preset_file(docs or folder, self.name, preset), folder / "cells.json", docs or folder
-        settings = json.loads(json.dumps(asdict(config)))
+        docs, path = docs or folder, folder / "cells.json"
+        results = preset_file(docs, self.name, preset)
         if as_is and not path.exists():
             fix = "Run the same without --as-is."
             raise ValueError(_checks.message(f"results of {self.name} in {folder}", "none", fix))
         folder.mkdir(parents=True, exist_ok=True)
-        same(folder / "settings.json", settings, path)
+        same(folder / "settings.json", plain(config), path)
         if not as_is:
             for tasks in self.stages(config):
                 compute(tasks, partial(self.cell, config=config, folder=folder), path, workers=workers)
         found = self.found(known(path), config, preset)
-        place.mkdir(parents=True, exist_ok=True)
+        docs.mkdir(parents=True, exist_ok=True)
         section = self.text(found)
-        self.picture(found, place / f"{self.name}.png")
+        self.picture(found, docs / f"{self.name}.png")
         write(without_lists(found), results)
-        fill_in(place / "reproduction.md", {self.name: f"{section}\n\n![{self.name}]({self.name}.png)"})
+        fill_in(docs / "reproduction.md", {self.name: f"{section}\n\n![{self.name}]({self.name}.png)"})
         Console().print(Markdown(section))
 
     def found(self, cells: Mapping[str, Record], config: Any, preset: str) -> dict[str, Any]:
@@ -92,7 +93,7 @@ class Figure:
             got = f"{len(tasks.keys() & cells.keys())} of {len(tasks)} parts, and no seed that is whole"
             fix = "Run the same without --as-is."
             raise ValueError(_checks.message(f"results of {self.name}, {preset}", got, fix))
-        settings = json.loads(json.dumps(asdict(config))) | {"preset": preset, "seeds": seeds}
+        settings = plain(config) | {"preset": preset, "seeds": seeds}
         settings |= {"missing_seeds": [seed for seed in config.seeds if seed in missing], "versions": versions()}
         return self.gathered({name: cells[name] for name, seed in tasks.items() if seed not in missing}, settings)
 
@@ -114,6 +115,11 @@ class Figure:
         return self.section(found) + (
             f"\n\n**Not computed yet**: seeds {', '.join(map(str, missing))}." * bool(missing)
         )
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """Return a preset as JSON has it."""
+    return json.loads(json.dumps(asdict(config)))  # type: ignore[no-any-return]
 
 
 def _value(word: str) -> str | int | float:
@@ -162,6 +168,11 @@ def without_lists(found: Found) -> dict[str, Any]:
 def where(records: Sequence[Record], **words: Any) -> list[Record]:
     """Return the records with these words."""
     return [record for record in records if all(record[key] == value for key, value in words.items())]
+
+
+def mean(records: Sequence[Record], key: str) -> float:
+    """Return the mean of a number over records."""
+    return statistics.mean(values(records, key))
 
 
 def values(records: Sequence[Record], key: str) -> list[float]:

@@ -6,7 +6,8 @@ law, and tails are judged by the relative error of the 99 % and 99.9 % quantiles
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,27 +64,23 @@ def measures(draws: Tensor, xi: float) -> dict[str, float | None]:
     return found | {name: float(np.quantile(x, share) / quantile(share, xi) - 1) for name, share in TAILS.items()}
 
 
-def mean_and_spread(values: Sequence[float], form: str = ".3g") -> str:
-    """Return mean +- standard deviation over seeds, as text; what is not finite is said to have run away."""
-    if not values:
-        return ""
-    if not all(map(math.isfinite, values)):
-        return _away(values)
-    return f"{statistics.mean(values):{form}} +- {spread(values):.1g}"
+def mean_and_spread(values: Sequence[float], text: Callable[[float, float], str] | None = None) -> str:
+    """Return mean +- standard deviation over seeds, as text; what is not finite is said to have run away.
+
+    Args:
+        values: One for every seed.
+        text: Of a mean and a standard deviation.
+    """
+    away = sum(not math.isfinite(value) for value in values)
+    if away:
+        return "ran away" if away == len(values) else f"{away} of {len(values)} ran away"
+    text = text or (lambda mean, error: f"{mean:.3g} +- {error:.1g}")
+    return text(statistics.mean(values), spread(values)) if values else ""
 
 
 def percent(values: Sequence[float]) -> str:
     """Return mean +- standard deviation of relative errors, as text."""
-    if not values:
-        return ""
-    if not all(map(math.isfinite, values)):
-        return _away(values)
-    return f"{_short(100 * statistics.mean(values), '+')} +- {_short(100 * spread(values))} %"
-
-
-def _away(values: Sequence[float]) -> str:
-    count = sum(not math.isfinite(value) for value in values)
-    return "ran away" if count == len(values) else f"{count} of {len(values)} ran away"
+    return mean_and_spread(values, lambda mean, error: f"{_short(100 * mean, '+')} +- {_short(100 * error)} %")
 
 
 def _short(value: float, sign: str = "") -> str:
@@ -121,6 +118,19 @@ def curves(records: Mapping[str, Sequence[figures.Record]], xis: Sequence[float]
         }
         lines[name] = (list(good), list(good.values()))
     return lines
+
+
+def draw(panels: Mapping[str, Mapping[str, plots.Curve]], path: Path, *, columns: int, title: str) -> None:
+    """Draw errors over xi, each panel with heights of its own.
+
+    Args:
+        panels: Of `curves`.
+        path: The file to write.
+        columns: Panels in a row.
+        title: Above all.
+    """
+    labels = ("xi", "distance, relative error")
+    plots.curve_panels(panels, path, labels=labels, log="y", columns=columns, shared=False, title=title)
 
 
 def trend(xis: Sequence[float], values: Sequence[float]) -> float:

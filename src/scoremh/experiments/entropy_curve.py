@@ -114,7 +114,7 @@ def picture(found: figures.Found, path: Path) -> None:
             lines[measured.named(form)] = (list(values), means, list(map(spread, values.values())))
         panels[words] = lines
         if there := measured.runs(found, measured.ANTISYMMETRIC, 0.0):
-            levels[words] = {"antisymmetric, without entropy": measured.mean(there, key)}
+            levels[words] = {"antisymmetric, without entropy": figures.mean(there, key)}
     plots.curve_panels(
         panels,
         path,

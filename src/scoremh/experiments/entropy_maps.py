@@ -30,7 +30,7 @@ def verdict(found: figures.Found, form: str) -> str:
     records = [measured.runs(found, form, weight) for weight in weights]
     if not all(records):
         return f"- {measured.named(form)}: not computed yet."
-    first, *others = map(measured.mean, records)
+    first, *others = (figures.mean(there, "mean") for there in records)
     near, raised = first < NEAR_0, max(others) >= ENHANCED * first
     said = ", ".join(f"{value:.3f} for {weight:g}" for weight, value in zip(weights[1:], others, strict=True))
     return (

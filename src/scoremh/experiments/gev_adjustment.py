@@ -323,15 +323,7 @@ def picture(found: figures.Found, path: Path) -> None:
             if key == "q99":
                 continue
             panels[f"{name}, from {words}"] = gev.curves(rows(found, start), xis, key)
-    plots.curve_panels(
-        panels,
-        path,
-        labels=("xi", "distance, relative error"),
-        log="y",
-        columns=3,
-        shared=False,
-        title="GEV(0, 1, xi): with and without an accept step, beside exact draws",
-    )
+    gev.draw(panels, path, columns=3, title="GEV(0, 1, xi): with and without an accept step, beside exact draws")
 
 
 FIGURE = figures.Figure(

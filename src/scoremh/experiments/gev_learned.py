@@ -245,15 +245,7 @@ def picture(found: figures.Found, path: Path) -> None:
     panels: dict[str, Mapping[str, plots.Curve]] = {
         name: gev.curves(rows(found), found["settings"]["xis"], key) for key, name in gev.METRICS.items()
     }
-    plots.curve_panels(
-        panels,
-        path,
-        labels=("xi", "distance, relative error"),
-        log="y",
-        columns=2,
-        shared=False,
-        title="GEV(0, 1, xi): learned scores and acceptances beside MALA",
-    )
+    gev.draw(panels, path, columns=2, title="GEV(0, 1, xi): learned scores and acceptances beside MALA")
 
 
 FIGURE = figures.Figure(

@@ -8,7 +8,6 @@ law the chains start from.
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean
 
 import torch
 
@@ -44,16 +43,6 @@ def by_start(found: figures.Found) -> dict[str, dict[str, list[figures.Record]]]
         name: {start: figures.where(found["chains"], sampler=name, start=start) for start in STARTS} for name in names
     }
     return {name: starts for name, starts in every.items() if all(starts.values())}
-
-
-def average(records: Sequence[figures.Record], key: str = "weight") -> float:
-    """Return the mean of a number over seeds.
-
-    Args:
-        records: One for each seed.
-        key: The number.
-    """
-    return mean(figures.values(records, key))
 
 
 def label(name: str, settings: figures.Record) -> str:
@@ -117,7 +106,7 @@ def right(records: Sequence[figures.Record], settings: figures.Record) -> bool:
         settings: The preset.
     """
     error = math.sqrt(WEIGHT * (1 - WEIGHT) / (settings["chains"] * len(records)))
-    return abs(average(records) - WEIGHT) <= 3 * error
+    return abs(figures.mean(records, "weight") - WEIGHT) <= 3 * error
 
 
 def verdict(every: Weights, settings: figures.Record) -> list[str]:
@@ -129,7 +118,7 @@ def verdict(every: Weights, settings: figures.Record) -> list[str]:
     """
 
     def starts_for(name: str, paper: str) -> list[str]:
-        return [start for start in STARTS if abs(average(every[name][start]) - PAPER[paper]) <= CLOSE]
+        return [start for start in STARTS if abs(figures.mean(every[name][start], "weight") - PAPER[paper]) <= CLOSE]
 
     said = []
     for paper, weight in PAPER.items():
@@ -140,8 +129,11 @@ def verdict(every: Weights, settings: figures.Record) -> list[str]:
     if not set(PAPER) <= set(every):
         return said
     both = [start for start in starts_for("ULA", "ULA") if start in starts_for("MALA", "MALA")]
-    apart = max(abs(average(every["ULA"][start]) - average(every["MALA"][start])) for start in STARTS)
-    first = average(every["MALA"][FIRST])
+    apart = max(
+        abs(figures.mean(every["ULA"][start], "weight") - figures.mean(every["MALA"][start], "weight"))
+        for start in STARTS
+    )
+    first = figures.mean(every["MALA"][FIRST], "weight")
     kept = "finds the weights" if right(every["MALA"][FIRST], settings) else "keeps wrong weights"
     said.append(
         f"- That ULA misses the weights where MALA finds them: **{'agrees' if both else 'does not agree'}**. "
@@ -165,8 +157,8 @@ def section(found: figures.Found) -> str:
     for name, starts in every.items():
         ends = [over_seeds(figures.values(there, "weight")) for there in starts.values()]
         weights.append([label(name, settings), f"{PAPER[name]:g}" if name in PAPER else "", *ends])
-        jumps = [f"{average(there, 'jumps'):.2g}" for there in starts.values()]
-        others = [f"{average(starts[FIRST], key):.3f}" for key in ("acceptance", "variance")]
+        jumps = [f"{figures.mean(there, 'jumps'):.2g}" for there in starts.values()]
+        others = [f"{figures.mean(starts[FIRST], key):.3f}" for key in ("acceptance", "variance")]
         moves.append([label(name, settings), *jumps, *others])
     seeds = sorted({record["seed"] for record in found["chains"]})
     paragraphs = (

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from scoremh import _checks
-from scoremh.plots.style import COLOURS, INK, PAPER, limits
+from scoremh.plots.style import COLOURS, INK, PAPER, frame, limits
 from scoremh.types import LogDensityFn
 
 BINS = 60
@@ -43,10 +43,7 @@ def histogram_panels(
         axes[i].hist(values, bins=BINS, range=(low, high), density=True, color=COLOURS[0], alpha=0.5)
         if log_density is not None:
             axes[i].plot(grid.numpy(), log_density(grid[:, None]).exp().numpy(), color=COLOURS[1], linewidth=1.6)
-        axes[i].set_title(name, fontsize=10, color=INK)
-        axes[i].set_xlabel(captions[i] if i < len(captions) else "", fontsize=9, color=INK)
-        axes[i].tick_params(labelsize=8, colors=INK)
-        axes[i].spines[["top", "right"]].set_visible(False)
+        frame(axes[i], name, captions[i] if i < len(captions) else "", equal=False)
     if title:
         figure.suptitle(title, fontsize=12, color=INK)
     figure.savefig(path)

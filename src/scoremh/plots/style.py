@@ -11,10 +11,10 @@ COLOURS = ("#2a6f97", "#e07a1f", "#5b8e3e", "#8c4a7d", "#9a8c2b")  # told apart 
 LINES = ("solid", "dashed", "dashdot")
 
 
-def frame(axis: Axes, title: str, caption: str) -> None:
-    """Dress an axis of a panel."""
+def frame(axis: Axes, title: str, caption: str, *, equal: bool = True) -> None:
+    """Dress an axis of a panel, with one scale for both directions if equal."""
     axis.set_title(title, fontsize=11, color=INK)
-    axis.set_aspect("equal")
+    axis.set_aspect("equal" if equal else "auto")
     axis.tick_params(labelsize=8, colors=INK)
     axis.spines[["top", "right"]].set_visible(False)
     if caption:
