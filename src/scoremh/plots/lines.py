@@ -66,7 +66,7 @@ def curve_panels(
             places = sorted({value for x, *_ in lines.values() for value in x})
             axis.set_xlim(places[0] / 1.3, places[-1] * 1.3)
             if len(places) <= 8:
-                axis.set_xticks(places, labels=[f"{value:.3g}" for value in places])
+                axis.set_xticks(places, labels=[f"{float(f'{value:.2g}'):g}" for value in places])
                 axis.set_xticks([], minor=True)
         axis.set_title(head, fontsize=10, color=INK)
         axis.set_xlabel(labels[0], fontsize=9, color=INK)
