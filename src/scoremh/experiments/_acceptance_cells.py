@@ -47,7 +47,8 @@ SAMPLES, FRESH, CHAINS = 10_000, 10_000, 20_000
 SEEDS = (1, 2, 3)
 BUDGETS = (25, 100, 400)  # CPU seconds of training
 PAIRS = ("independent", "proposed", "mixed")
-# The pairing of each form with the least error after the shortest training: the only ones to be trained the longest.
+KINDS = [(form, pairs) for form in ("potential", "antisymmetric", "free") for pairs in PAIRS]
+# The pairing of each form with the least error after the shortest training: the first to be trained longer.
 BEST = {"potential": "independent", "antisymmetric": "proposed", "free": "proposed"}
 FIGURE_1 = targets.GaussianMixture([0.8, 0.2], [[5.0, 5.0], [-5.0, -5.0]])
 LAWS: dict[str, Callable[..., Tensor]] = {"mixture": FIGURE_1.sample, "moons": datasets.moons}
@@ -250,19 +251,17 @@ def tasks() -> list[Task]:
     walks = list(PROPOSALS["moons"])
 
     def trainings(budget: int, *, best: bool) -> list[Task]:
-        every = [("potential", pairs, "both") for pairs in ("independent", "proposed")]
-        every += [(form, pairs, walk) for form in ("antisymmetric", "free") for pairs in PAIRS for walk in walks]
-        chosen = [task for task in every if (BEST[task[0]] == task[1]) == best]
-        return [("quality", *task, str(budget), str(seed)) for task in chosen for seed in SEEDS]
+        chosen = [(form, pairs) for form, pairs in KINDS if (BEST[form] == pairs) == best]
+        every = [(*kind, walk) for kind in chosen for walk in (["both"] if kind[0] == "potential" else walks)]
+        return [("quality", *task, str(budget), str(seed)) for task in every for seed in SEEDS]
 
     short, longer, longest = BUDGETS
     judged: list[Task] = [("decisions", law, "both", "potential") for law in LAWS]
     judged += [("decisions", law, walk, form) for law in LAWS for walk in walks for form in ("antisymmetric", "free")]
     rules: list[Task] = [("bias", name, move) for move in MOVES for name in (*RULES, *LEARNED)]
     first = [*trainings(short, best=True), *trainings(short, best=False)]
-    rest = [trainings(longer, best=True), trainings(longest, best=True), trainings(longer, best=False)]
-    parts = [judged, first, rules, *rest]
-    return list(chain.from_iterable(parts))
+    rest = [trainings(budget, best=best) for best in (True, False) for budget in (longer, longest)]
+    return list(chain(judged, first, rules, *rest))
 
 
 CELLS: dict[str, Callable[..., dict[str, Any]]] = {

@@ -39,18 +39,12 @@ def _complete(cells: Mapping[str, Any], form: str, pairs: str, walk: str) -> dic
     return {budget: there for budget, there in found.items() if len(there) == len(measured.SEEDS)}
 
 
-KINDS = [
-    *(("potential", pairs) for pairs in ("independent", "proposed")),
-    *((form, pairs) for form in ("antisymmetric", "free") for pairs in measured.PAIRS),
-]
-
-
 def sections(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
     """Return what the page says of the cells, by the name of the place where it goes."""
     walks = list(measured.PROPOSALS["moons"])
     table = [["", *(f"{walk}, {budget} s" for walk in walks for budget in measured.BUDGETS)]]
     means: dict[str, dict[str, float]] = {}
-    for kind in KINDS:
+    for kind in measured.KINDS:
         row = [errors(cells, *kind, walk, budget) for walk in walks for budget in measured.BUDGETS]
         table.append([", ".join(kind), *map(_over_seeds, row)])
         for walk in walks:
@@ -104,7 +98,7 @@ def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
     panels: dict[str, dict[str, plots.Curve]] = {}
     for walk, proposal in measured.PROPOSALS["moons"].items():
         lines: dict[str, plots.Curve] = {}
-        for kind in KINDS:
+        for kind in measured.KINDS:
             there = _complete(cells, *kind, walk)
             means, spreads = map(statistics.mean, there.values()), map(spread, there.values())
             lines[", ".join(kind)] = ([float(budget) for budget in there], list(means), list(spreads))
