@@ -112,6 +112,23 @@ def test_it_stops_when_held_out_samples_get_worse() -> None:
     assert to_the_end.best == 100
 
 
+@pytest.mark.parametrize(("apart", "early"), [(1.0, False), (6.0, True)])
+def test_the_latest_wins_of_those_that_held_out_samples_cannot_tell_apart(apart: float, early: bool) -> None:
+    """It begins at the mean of the held-out samples, and goes to that of the others, so many standard errors away.
+
+    The losses of the two differ by half as many: by (h - v)^2 / 2 with a standard error of |h - v| std / sqrt(n).
+    """
+    recipe, seed = Recipe(steps=4000, rate=0.01, average=0.0, check_every=100, patience=5), fitted(Recipe(1)).seed
+    rows = training.split(torch.arange(len(X)), recipe, seed)
+    kept, held = (X[part] - X[part].mean() for part in rows)
+    x = torch.empty_like(X)
+    x[rows[0]], x[rows[1]] = kept + apart * held.std() / len(held) ** 0.5, held
+    fit = train(Mean(0.0), Squares(), x, recipe=recipe, generator=seeded())
+    assert fit.seed == seed
+    assert (fit.best < recipe.steps) == early
+    assert ("stopped early" in str(fit)) == early
+
+
 def test_a_loss_that_is_not_finite_stops_at_once() -> None:
     class Broken(Squares):
         def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

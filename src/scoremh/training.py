@@ -2,12 +2,14 @@
 
 What is judged and returned are averaged weights, `a += (1 - decay) (w - a)` after every step. The decay grows to its
 value from the start, so that the average forgets where the training began. A held-out loss is computed with the same
-random numbers every time: its changes are those of the network.
+random numbers every time: its changes are those of the network. A look that is worse than the best one by no more than
+a standard error counts as good, and the later wins: its weights are averaged longer and at a lower rate.
 """
 
 import json
 import math
 import platform
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -25,7 +27,8 @@ from scoremh._files import fingerprint, reading, require_same, save_tensors
 SAVE_SECONDS = 10.0  # between two checkpoints
 TIE = 0.02  # held-out losses this near, as a share of what was gained since the first, are equal, and the later wins
 HELD = 5000  # samples held out at most
-LOOKS = 4  # draws of a loss's random numbers on the held-out samples
+PARTS, SMALLEST = 20, 8  # of the held-out samples, at most, and samples in a part: their losses say how sure a look is
+LOOKS = 2  # draws of a loss's random numbers on every part
 NUMBERS = ("seed", "step", "best_step", "least", "waited", "seconds", "history")
 Schedule = Literal["cosine", "constant"]
 
@@ -70,8 +73,8 @@ class Recipe:
         average: Decay of the weights' moving average; 0 takes the weights as they are.
         clip: Largest norm of a gradient; None lets it be.
         check_every: Steps between two looks at the held-out loss.
-        patience: Looks at worse losses after which to stop; the best weights are returned, of equals the latest. None
-            runs to the end and returns the last ones.
+        patience: Looks at worse losses after which to stop; the best weights are returned, of those that cannot be
+            told apart the latest. None runs to the end and returns the last ones.
         held_out: Share of the samples kept for those looks, 5,000 of them at most.
     """
 
@@ -246,7 +249,7 @@ class _State:
     best: dict[str, Tensor] = field(default_factory=dict)
     step: int = 0
     best_step: int = 0
-    least: float = math.inf
+    least: list[float] = field(default_factory=list)  # the losses of the parts, at the look with the least mean
     waited: int = 0
     seconds: float = 0.0
     history: dict[str, list[float]] = field(
@@ -301,13 +304,22 @@ class _State:
         """Judge the averaged weights on the held-out samples, and keep them if none were better."""
         judged = self.average.module
         generator = _random.seeded(0, held.device)
-        value = sum(float(loss.loss(judged, held, generator=generator).detach()) for _ in range(LOOKS)) / LOOKS
+        parts = held.tensor_split(max(1, min(PARTS, len(held) // SMALLEST)))
+        losses = [
+            sum(float(loss.loss(judged, part, generator=generator).detach()) for _ in range(LOOKS)) / LOOKS
+            for part in parts
+        ]
+        value = statistics.fmean(losses)
         self.history["held_out"].append(value)
         for name, last in (("training", self.history["loss"][-1]), ("held-out", value)):
             if not floor <= last < math.inf:
                 raise _runaway(self.step, name, last, floor, self.history)
-        self.least = min(self.least, value)
-        if value <= self.least + TIE * (self.history["held_out"][0] - self.least) or self.recipe.patience is None:
+        if not self.least or value < statistics.fmean(self.least):
+            self.least = losses
+        behind = [mine - least for mine, least in zip(losses, self.least, strict=True)]
+        error = statistics.stdev(behind) / math.sqrt(len(parts)) if len(parts) > 1 else 0.0
+        tie = TIE * (self.history["held_out"][0] - statistics.fmean(self.least))
+        if statistics.fmean(behind) <= max(error, tie) or self.recipe.patience is None:
             self.best = {name: tensor.clone() for name, tensor in judged.state_dict().items()}
             self.best_step, self.waited = self.step, 0
         else:
