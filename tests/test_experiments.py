@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from scoremh import Recipe, balance_matching, fit_score, plots, score_matching
+from scoremh import RandomWalk, Recipe, Target, balance_matching, fit_score, plots, score_matching
 from scoremh.experiments import _acceptance_cells, _cells, acceptance, scores
 
 
@@ -68,12 +68,24 @@ def test_scores_go_on_where_they_were(tmp_path: Path, monkeypatch: pytest.Monkey
     assert scores.cells_of(tmp_path, workers=1) == done
 
 
+def test_a_corner_changes_nothing_where_the_score_is_a_gradient() -> None:
+    """And it does where a turn is added: the integral of (-y, x) along the sides and along the diagonal differ."""
+    law, walk, corner = _acceptance_cells.OVERLAPPING, RandomWalk(0.3), _acceptance_cells.Corner()
+    x = law.sample(1000, generator=torch.Generator().manual_seed(0))
+    assert _acceptance_cells.error(corner, Target(law.score), walk, x) < 1e-5
+    turned = Target(lambda x: law.score(x) + x.flip(1) * torch.tensor([-1.0, 1.0]))
+    assert _acceptance_cells.error(corner, turned, walk, x) > 0.01
+
+
 @pytest.mark.slow
 def test_acceptances_fill_in_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With trainings of a few steps and one seed: the numbers are bad, and the page has them all."""
     cells, brief = _acceptance_cells, Recipe(steps=4, batch=16, check_every=2)
     small = {"SAMPLES": 200, "FRESH": 200, "CHAINS": 50, "SEEDS": (1,), "BUDGETS": (1, 2, 3), "STEPS": 3}
-    small |= {"RULES": dict(list(cells.RULES.items())[:2]), "PAIRS": ("proposed",)}
+    small |= {
+        "RULES": dict(list(cells.RULES.items())[:2]),
+        "KINDS": [kind for kind in cells.KINDS if kind[1] == "proposed"],
+    }
     for name, value in small.items():
         monkeypatch.setattr(cells, name, value)
     monkeypatch.setattr(
