@@ -18,6 +18,7 @@ from scoremh import (
     Exact,
     LineIntegral,
     RandomWalk,
+    StudentWalk,
     Target,
     Taylor,
     diagnostics,
@@ -310,6 +311,14 @@ def test_the_degenerate_pair_warns_and_names_simpson(rule: Any) -> None:
     with pytest.warns(DegenerateRuleWarning, match=r'density cancels.*Use LineIntegral\("simpson"\)'):
         kernel = metropolis_hastings(NORMAL, MALA(0.1), rule)
     sample(kernel, torch.zeros(3, 2), draws=10)  # not again: warnings are errors here
+
+
+@pytest.mark.parametrize("rule", [LineIntegral(), LineIntegral("adaptive"), Taylor(2)], ids=repr)
+def test_long_steps_along_a_straight_line_warn(rule: Any) -> None:
+    with pytest.warns(DegenerateRuleWarning, match=r"wrong where tails are heavy.*bend=fit\.middle"):
+        metropolis_hastings(NORMAL, StudentWalk(1.0), rule)
+    metropolis_hastings(NORMAL, StudentWalk(1.0), LineIntegral("adaptive", bend=(0.0, 1.0)))  # warnings are errors here
+    metropolis_hastings(NORMAL, StudentWalk(1.0), Exact())
 
 
 def test_the_warning_comes_once_and_points_to_the_users_line() -> None:

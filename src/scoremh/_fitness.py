@@ -7,22 +7,30 @@ from torch import Tensor
 
 from scoremh import _checks
 from scoremh.acceptance import LineIntegral, Taylor
-from scoremh.proposals import MALA
+from scoremh.proposals import MALA, StudentWalk
 from scoremh.types import Acceptance, Point, Proposal, Target
 
 
 class DegenerateRuleWarning(UserWarning):
-    """A proposal and a rule that cancel: the density no longer enters the decision."""
+    """A proposal and a rule that do not go together: the density enters the decision no longer, or only by luck."""
 
 
 def warn_if_degenerate(proposal: Proposal, acceptance: Acceptance) -> None:
-    """Warn where the trapezoid rule meets MALA, whose q ratio holds the same terms with the other sign."""
+    """Warn where the trapezoid meets MALA, whose q ratio holds the same terms, and a straight line very long steps."""
     trapezoid = isinstance(acceptance, LineIntegral) and acceptance.rule == "trapezoid" and acceptance.inner_nodes == 0
     averaged = isinstance(acceptance, Taylor) and acceptance.order == 1 and acceptance.average
     if isinstance(proposal, MALA) and (trapezoid or averaged):
         text = (
             f"{acceptance} with MALA is degenerate: log r = (h / 4) (|s(x)|^2 - |s(x')|^2) exactly, so the density "
             'cancels and the rule only prefers small scores. Use LineIntegral("simpson"), one score call more.'
+        )
+        warnings.warn(text, DegenerateRuleWarning, stacklevel=3)
+    straight = isinstance(acceptance, Taylor) or (isinstance(acceptance, LineIntegral) and acceptance.bend is None)
+    if isinstance(proposal, StudentWalk) and straight:
+        text = (
+            f"{acceptance} with StudentWalk is wrong where tails are heavy: on a straight line, its nodes miss the "
+            'middle of the law that a long step crosses. Use LineIntegral("adaptive", bend=fit.middle), or bend=(m, w) '
+            "with a middle and a width of your own; or RandomWalk where tails are light."
         )
         warnings.warn(text, DegenerateRuleWarning, stacklevel=3)
 

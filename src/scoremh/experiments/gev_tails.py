@@ -6,6 +6,7 @@ those an endless chain would have. And chains are run, whose proposal has to rea
 
 import math
 import statistics
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from scoremh import (
     MALA,
+    DegenerateRuleWarning,
     DivergenceError,
     LineIntegral,
     RandomWalk,
@@ -129,8 +131,11 @@ def cell(task: Task, *, config: Config, folder: Path) -> dict[str, Any]:
         STUDENT: StudentWalk(config.scale, config.freedom),
     }
     initial = gev.starts(config.chains, config.xi, generator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateRuleWarning)  # of the unbent line: what it does is to be seen
+        kernel = metropolis_hastings(target, proposals[words[1]], STRAIGHT if words[0] == UNBENT else BENT)
     chains = sample(
-        metropolis_hastings(target, proposals[words[1]], STRAIGHT if words[0] == UNBENT else BENT),
+        kernel,
         initial,
         draws=config.draws,
         warmup=config.warmup,
