@@ -1,6 +1,8 @@
 """Score Balance Matching: identities in float64 first, then what training and sampling do with it."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from scoremh import (
 )
 from scoremh.balance_matching import PRESETS
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Free, Potential, PotentialMLP, StandardInputs
+from scoremh.training import LOOKS
 from scoremh.types import Proposal
 from tests.cases import COVARIANCE, GAUSSIAN, PROPOSALS, TARGETS, f64
 
@@ -726,9 +729,92 @@ def test_a_score_without_a_graph_is_refused_where_the_proposal_needs_one() -> No
 
     short: Any = {"recipe": Recipe(steps=1, batch=8, check_every=1)}
     with pytest.raises(ValueError, match=r"a score to differentiate, as MALA\(step_size=0.2\) needs.*create_graph"):
-        fit_acceptance(Target(closed), MALA(0.2), X, **short)
-    fit_acceptance(Target(closed), RandomWalk(0.2), X, **short)
-    fit_acceptance(Target(torch.ones_like), MALA(0.2), X, **short)  # a constant score has no gradient to miss
+        fit_acceptance(Target(closed), MALA(0.2), X, form="free", **short)
+    fit_acceptance(Target(closed), MALA(0.2), X, form="potential", **short)  # its gradient is that of the score alone
+    fit_acceptance(Target(closed), RandomWalk(0.2), X, form="free", **short)
+    fit_acceptance(Target(torch.ones_like), MALA(0.2), X, form="free", **short)  # a constant has no gradient to miss
+
+
+@dataclass
+class Own:
+    """A user's own proposal, x' = x / 2 + z, whose log density is spoiled."""
+
+    spoil: Callable[[Tensor, Tensor], Tensor]
+    needs: frozenset[Any] = frozenset()
+
+    def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Tensor:
+        return 0.5 * at.x + torch.randn(at.x.shape, generator=generator, dtype=at.x.dtype)
+
+    def log_prob(self, to: Point, *, given: Point) -> Tensor:
+        return self.spoil(to.x, given.x)
+
+
+def own(to: Tensor, given: Tensor) -> Tensor:
+    return -(to - 0.5 * given).square().sum(1) / 2
+
+
+WITHOUT_GRADIENT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "no graph": lambda to, given: own(to, given).detach(),
+    "numpy": lambda to, given: torch.from_numpy(own(to, given).detach().numpy()),
+    "half a graph": lambda to, given: own(to, given.detach()),
+    "half of a symmetric one": lambda to, given: -(to - given.detach()).square().sum(1) / 2,
+}
+
+
+@pytest.mark.parametrize("how", WITHOUT_GRADIENT)
+def test_a_proposal_that_autograd_cannot_see_is_refused(how: str) -> None:
+    options: Any = {"recipe": Recipe(steps=1, batch=8, check_every=1)}
+    with pytest.raises(ValueError, match=r"differentiable by autograd in both points, got a slope of .*potential"):
+        fit_acceptance(MIXTURE, Own(WITHOUT_GRADIENT[how]), X, form="antisymmetric", **options)
+    fit_acceptance(MIXTURE, Own(WITHOUT_GRADIENT[how]), X, form="potential", **options)
+    fit_acceptance(MIXTURE, Own(own), X, form="antisymmetric", **options)
+
+
+@dataclass
+class Box:
+    """A walk with steps in a box."""
+
+    width: float
+    needs: frozenset[Any] = frozenset()
+
+    def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Tensor:
+        return at.x + self.width * (2 * torch.rand(at.x.shape, generator=generator, dtype=at.x.dtype) - 1)
+
+    def log_prob(self, to: Point, *, given: Point) -> Tensor:
+        inside = ((to.x - given.x).abs() <= self.width).all(1)
+        return torch.where(inside, -to.x[0].numel() * math.log(2 * self.width), -math.inf).to(to.x)
+
+
+def test_a_bounded_step_leaves_no_pair_without_a_number() -> None:
+    """Half way to a proposal, neither way may be possible: log q is -inf - -inf there."""
+    fit = fit_acceptance(MIXTURE, Box(0.1), X, recipe=Recipe(steps=2, batch=64, check_every=1), generator=seeded())
+    assert all(math.isfinite(value) for value in fit.history["acceptance"])
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-5])
+def test_an_acceptance_refuses_what_differs_by_its_step_or_by_its_drift_alone(unit: float) -> None:
+    x, law = unit * X, Target(lambda x: -x / unit**2)
+    short: Any = {"form": "free", "recipe": Recipe(steps=1, batch=8, check_every=1)}
+    h = 0.1 * unit**2
+    pairs: list[tuple[Proposal, Proposal]] = [(Box(0.3 * unit), Box(0.6 * unit)), (MALA(h), RandomWalk((2 * h) ** 0.5))]
+    for made_for, another in pairs:
+        rule = Learned(fit_acceptance(law, made_for, x, **short))
+        metropolis_hastings(law, made_for, rule)
+        with pytest.raises(ValueError, match="for which this acceptance was learned"):
+            metropolis_hastings(law, another, rule)
+
+
+def test_training_under_inference_mode_is_refused_and_its_samples_are_taken() -> None:
+    short = Recipe(steps=1, batch=8, check_every=1)
+    with torch.inference_mode():
+        x = MIXTURE.sample(100, generator=seeded())
+        with pytest.raises(RuntimeError, match=r"got torch\.inference_mode\. Train outside"):
+            fit_acceptance(MIXTURE, MALA(0.2), x, recipe=short)
+        with pytest.raises(RuntimeError, match=r"got torch\.inference_mode\. Train outside"):
+            fit_score(x, recipe=short)
+    assert x.is_inference()
+    fit_acceptance(MIXTURE, MALA(0.2), x, form="free", recipe=short)
+    fit_score(x, recipe=short)
 
 
 def test_a_free_network_answers_log_a() -> None:
@@ -807,13 +893,15 @@ def test_a_preset_is_judged_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(AcceptanceMLP, "logit", counted)
     fit_acceptance(GAUSSIAN, RandomWalk(1.0), GAUSSIAN.sample(5000, generator=seeded()), preset="moons")
-    assert rows == 100 + 2 * 2 * 16 * 16 + 4 * 2 * 500  # a trial, two steps, and one look of four draws
+    assert rows == 100 + 2 * 2 * 16 * 16 + LOOKS * 2 * 500  # a trial, two steps, and one look
 
 
 def test_learned_takes_acceptances_only() -> None:
     score = fit_score(X, recipe=Recipe(steps=1, check_every=1))
     with pytest.raises(TypeError, match="a network for an acceptance"):
         Learned(score)
+    with pytest.raises(TypeError, match="a network for an acceptance"):
+        diagnostics.balance_residual(score, GAUSSIAN, RandomWalk(1.0), X)
     assert repr(Learned(made("free").bfloat16())).startswith("Learned(<Free ")
 
 
@@ -842,7 +930,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "negative entropy": (lambda: BalanceMatching(entropy=-1.0), "entropy to be finite and above 0, got -1.0"),
     "negative scale": (lambda: BalanceMatching(scale=-1.0), "scale to be finite and above 0, got -1.0"),
     "clip of 0": (lambda: BalanceMatching(clip=0.0), "clip to be finite and above 0"),
-    "alpha beyond 1": (lambda: BalanceMatching(alpha=(0.0, 1.5)), r"alpha in \[0, 1\], got \(0.0, 1.5\)"),
+    "alpha beyond 1": (
+        lambda: BalanceMatching(alpha=(0.0, 1.5)),
+        r"alpha in \[0, 1\], or a tuple of such, got \(0.0, 1.5\)",
+    ),
     "no alpha": (lambda: BalanceMatching(alpha=()), r"alpha in \[0, 1\]"),
     "crossed proposals": (lambda: BalanceMatching(all_pairs=True), "all_pairs with independent pairs, got pairs='pro"),
     "a preset and a net": (lambda: fitted(preset="moons"), "a preset alone, got a preset with"),
@@ -866,6 +957,26 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "too few pairs": (
         lambda: diagnostics.balance_residual(made("free"), GAUSSIAN, RandomWalk(1.0), X[:3]),
         "a pair for every group, got 3 pairs for 5 groups",
+    ),
+    "a score of another shape": (
+        lambda: fit_acceptance(Target(lambda x: x.sum(1)), RandomWalk(1.0), X),
+        r"score\(x\) to be a float64 tensor of shape \(32, 2\) on cpu, got a float64 tensor of shape \(32,\)",
+    ),
+    "a log q of another shape": (
+        lambda: fit_acceptance(GAUSSIAN, Own(lambda to, given: own(to, given)[:, None]), X),
+        r"proposal\.log_prob\(x\) to be a float64 tensor of shape \(32,\) on cpu, got .* of shape \(32, 1\)",
+    ),
+    "one log q for a batch": (
+        lambda: fit_acceptance(GAUSSIAN, Own(lambda to, given: own(to, given).mean()), X),
+        r"proposal\.log_prob\(x\) to be a float64 tensor of shape \(32,\)",
+    ),
+    "a support that is none": (
+        lambda: fit_acceptance(Target(GAUSSIAN.score, support=lambda x: x[:, 0]), RandomWalk(1.0), X),
+        r"support\(x\) to be a bool tensor of shape",
+    ),
+    "a residual that is not finite": (
+        lambda: diagnostics.balance_residual(made("free"), Target(lambda x: x * math.nan), RandomWalk(1.0), X),
+        "finite numbers for every pair, got .* that are not, of the score",
     ),
     "a residual without a score": (
         lambda: diagnostics.balance_residual(

@@ -60,21 +60,32 @@ def score_gradient(current: Point, proposed: Point) -> Float[Tensor, "chain grad
     return torch.cat([-current.score.detach().flatten(1), proposed.score.detach().flatten(1)], 1)
 
 
-def wanted_gradient(proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, "chain gradient"]:
-    """Return the gradient of log r with respect to (x, x'), flattened; both points are leaves."""
-    wanted = score_gradient(current, proposed)
+def q_gradient(proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, "chain gradient"]:
+    """Return the gradient of log q(x | x') - log q(x' | x) with respect to (x, x'), flattened; both are leaves."""
     with torch.enable_grad():
         change = log_q_ratio(proposal, current, proposed)
-    if not change.requires_grad:
-        return wanted
-    of_q = torch.autograd.grad(change.sum(), (current.x, proposed.x), materialize_grads=True)
-    return wanted + torch.cat([gradient.flatten(1) for gradient in of_q], 1)
+    ends = current.x, proposed.x
+    gradients = tuple(map(torch.zeros_like, ends))
+    if change.requires_grad:
+        gradients = torch.autograd.grad(change.sum(), ends, materialize_grads=True)
+    return torch.cat([gradient.flatten(1) for gradient in gradients], 1)
+
+
+def wanted_gradient(proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, "chain gradient"]:
+    """Return the gradient of log r with respect to (x, x'), flattened; both points are leaves."""
+    return score_gradient(current, proposed) + q_gradient(proposal, current, proposed)
 
 
 def probe(proposal: Proposal, x: Tensor) -> list[float]:
-    """Return log q from the first half of some points to the second, with made-up scores: it tells proposals apart."""
+    """Return log q from the first half of some points to the second, with made-up scores: it tells proposals apart.
+
+    All the way and parts of it: a step that is bounded knows nothing of samples that are far from each other.
+    """
+    spread = x.std(0)
     scores = torch.arange(1, 1 + x.numel(), dtype=torch.float64).sin().to(x).reshape(x.shape)
+    scores = scores / torch.where(spread > 0, spread, 1)  # as large as those of such samples are
     densities = scores.flatten(1)[:, 0]
     given, to = (Point(*parts) for parts in zip(*(part.chunk(2) for part in (x, scores, densities)), strict=True))
-    answers: list[float] = proposal.log_prob(to, given=given).detach().double().tolist()
-    return answers
+    answers = [proposal.log_prob(to._replace(x=given.x.lerp(to.x, share)), given=given) for share in (1.0, 0.1, 0.01)]
+    numbers: list[float] = torch.cat(answers).detach().double().tolist()
+    return numbers

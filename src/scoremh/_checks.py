@@ -44,15 +44,13 @@ def brief(part: Any) -> str:
     return f"{type(part).__name__}({', '.join(shown)})"
 
 
-def positive(value: float, name: str) -> None:
-    """Refuse a number that is not finite and above 0."""
+def positive(value: float, name: str, hint: str = "") -> None:
+    """Refuse a number that is not finite and above 0; a hint says what else one could do."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         fix = f"Pass {name} as a Python number, for example {name}=0.1."
         raise TypeError(message(f"{name} to be a number", describe(value), fix))
     if not (math.isfinite(value) and value > 0):
-        raise ValueError(
-            message(f"{name} to be finite and above 0", value, f"Choose a positive {name}, or use tune().")
-        )
+        raise ValueError(message(f"{name} to be finite and above 0", value, f"Choose a positive {name}{hint}."))
 
 
 def count(value: int | Integral, name: str, *, at_least: int = 1) -> None:
@@ -109,6 +107,21 @@ def answer(value: object, like: Tensor, shape: torch.Size, name: str) -> None:
     if value.dtype != like.dtype or value.device != like.device:
         fix = f"Convert the network or the initial points, for example net.to(x.dtype) or {name}(x).to(x)."
         raise TypeError(message(expected, f"{describe(value)} on {value.device}", fix))
+
+
+def inside(value: object, x: Tensor) -> None:
+    """Refuse a support's answer unless it is a bool for every chain."""
+    if not isinstance(value, Tensor) or value.dtype != torch.bool or value.shape != x.shape[:1]:
+        expected = f"support(x) to be a bool tensor of shape ({len(x)},)"
+        raise ValueError(message(expected, describe(value), "Answer once for every chain."))
+
+
+def to_learn_from(samples: Tensor) -> Tensor:
+    """Return samples that autograd can work with; refuse to train where it records nothing."""
+    if torch.is_inference_mode_enabled():
+        fix = "Train outside of torch.inference_mode; sampling opens it by itself."
+        raise RuntimeError(message("a training that autograd can record", "torch.inference_mode", fix))
+    return samples.clone() if samples.is_inference() else samples.detach()
 
 
 @contextmanager

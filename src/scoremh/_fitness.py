@@ -2,7 +2,6 @@
 
 import warnings
 
-import torch
 from torch import Tensor
 
 from scoremh import _checks
@@ -41,9 +40,7 @@ def check_start(target: Target, x: Tensor) -> None:
     if target.support is None:
         return
     inside = target.support(x)
-    if not isinstance(inside, Tensor) or inside.dtype != torch.bool or inside.shape != x.shape[:1]:
-        expected = f"support(x) to be a bool tensor of shape ({len(x)},)"
-        raise ValueError(_checks.message(expected, _checks.describe(inside), "Answer once for every chain."))
+    _checks.inside(inside, x)
     if not inside.all():
         outside = (~inside).nonzero().flatten()
         fix = f"Start where p(x) > 0; the first outside is initial[{int(outside[0])}]."

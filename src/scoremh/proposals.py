@@ -33,6 +33,7 @@ from scoremh.types import Balance, Need, Point
 # (1998) for Metropolis; Agrawal, Vats, Latuszynski and Roberts (2023) for Barker.
 RANDOM_WALK_RATES: Mapping[Balance, float] = {"metropolis": 0.234, "barker": 0.159}
 LANGEVIN_RATES: Mapping[Balance, float] = {"metropolis": 0.574, "barker": 0.347}
+TUNE = ", or use tune()"
 
 
 class Root:
@@ -147,7 +148,7 @@ class RandomWalk(GaussianProposal):
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _checks.positive(self.std, "std")
+        _checks.positive(self.std, "std", TUNE)
         _ = self.root
 
     def moments(self, at: Point) -> tuple[Float[Tensor, "chain *event"], float]:
@@ -172,7 +173,7 @@ class MALA(GaussianProposal):
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _checks.positive(self.step_size, "step_size")
+        _checks.positive(self.step_size, "step_size", TUNE)
         _ = self.root
 
     def moments(self, at: Point) -> tuple[Float[Tensor, "chain *event"], float]:
@@ -202,7 +203,7 @@ class PCN(GaussianProposal):
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _checks.positive(self.beta, "beta")
+        _checks.positive(self.beta, "beta", TUNE)
         _checks.positive(self.scale, "scale")
         if self.beta > 1:
             fix = "beta is the share of fresh noise; 0.2 is a common start."
@@ -238,7 +239,7 @@ class StudentWalk(Shaped):
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _checks.positive(self.scale, "scale")
+        _checks.positive(self.scale, "scale", TUNE)
         _checks.count(self.freedom, "freedom")
         _ = self.root
 

@@ -8,9 +8,10 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from scoremh import _balance, _checks, _random
+from scoremh import _checks, _random
 from scoremh._transition import with_score
 from scoremh.balance_matching.loss import BalanceMatching
+from scoremh.balance_matching.trial import try_out
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP, StandardInputs
 from scoremh.networks.pairs import MadeFor
 from scoremh.training import Fit, Recipe, load_fit, save_fit, train
@@ -22,7 +23,7 @@ RECIPE = Recipe(4000, batch=256, rate=4e-3)  # larger steps than a score's: a pa
 # First logit of a free form. Where log a is near 0 it is flat, and a form that begins there may never learn: it begins
 # at a = 0.007 instead, where log a is the logit itself, and its scale is pulled up as it learns.
 LOW = -5.0
-PROBED = 6  # samples at which a proposal is probed
+PROBED, TRIED = 6, 32  # samples at which a proposal is probed, and tried out
 # A potential serves every proposal: it learns from points half way to proposals, nearer to where chains are.
 MATCHING: Mapping[str, BalanceMatching] = {
     "free": BalanceMatching(scale=1.0),
@@ -183,7 +184,7 @@ def fit_acceptance(
         >>> kernel = metropolis_hastings(law, RandomWalk(1.0), Learned(fit, balance="metropolis"))
     """
     _checks.events(samples, "samples")
-    samples = samples.detach()
+    samples = _checks.to_learn_from(samples)
     known = with_score(target, proposal)
     assert known.score is not None
     if form is not None:
@@ -196,7 +197,9 @@ def fit_acceptance(
         if part is not None:
             _checks.kind(part, kind, f"{name} to be a {kind.__name__}", f"Leave {name} out for a good choice.")
     if known.support is not None:
-        samples = samples[known.support(samples)]
+        inside = known.support(samples)
+        _checks.inside(inside, samples)
+        samples = samples[inside]
     if len(samples) < PROBED:
         got, fix = f"{len(samples)}", "Thousands are needed for an acceptance one can trust."
         raise ValueError(_checks.message(f"at least {PROBED} samples inside the support", got, fix))
@@ -212,11 +215,11 @@ def fit_acceptance(
         else:
             net = pair_network(form, event, hidden=128, blocks=2, generator=generator)
     net.to(samples)
+    try_out(known, proposal, samples[:TRIED], differentiate=form != "potential")
     inputs = StandardInputs.of(net, samples) if standardize else net
     made_for = MadeFor.of(proposal, samples)
     whole = FORMS[form](inputs, None if form == "potential" else made_for)
     _answers(whole, samples[:100])
-    _require_graph(known, proposal, samples[:2])
     bound = _Bound(
         MATCHING[form] if matching is None else matching,
         known,
@@ -250,17 +253,6 @@ def _reach(target: Target, samples: Tensor) -> list[int]:
     mean = samples.mean(0)
     places = (mean + factor * (samples - mean) for factor in (1.0, 1.2, 1.5, 2.0, 4.0))
     return [len(samples) if target.support is None else int(target.support(place).sum()) for place in places]
-
-
-def _require_graph(target: Target, proposal: Proposal, x: Tensor) -> None:
-    """Refuse a score that autograd cannot see through, where the proposal's gradient has to go through it."""
-    assert target.score is not None
-    if "score" not in proposal.needs or _balance.leaf(x, target, proposal).score.requires_grad:  # type: ignore[union-attr]
-        return
-    if not torch.equal(target.score(x), target.score(x + 0.1 * x.std())):
-        got = "one that autograd does not see: its answer requires no gradient though x does"
-        fix = "Use targets.from_log_density, or compute the score with create_graph=True and without torch.no_grad."
-        raise ValueError(_checks.message(f"a score to differentiate, as {_checks.named(proposal)} needs", got, fix))
 
 
 def _row(

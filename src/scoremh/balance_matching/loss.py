@@ -24,8 +24,8 @@ class BalanceMatching:
 
     Args:
         entropy: lambda, the weight of H; for the free form.
-        clip: C, the largest norm of a gradient, per pair: both sides of the regression are scaled down to it. None
-            takes them as they are.
+        clip: C, the largest norm of a gradient, per pair, in the coordinates in which the sides of the regression are
+            compared (standard ones, in `fit_acceptance`): both are scaled down to it. None takes them as they are.
         pairs: How x' is drawn. "proposed": from q(. | x), where a chain will ask. "independent" (the paper's
             Algorithm 2): `x' = alpha v' + (1 - alpha) y` with another sample y and v' from q(. | y). "mixed": half of
             each.
@@ -55,7 +55,7 @@ class BalanceMatching:
         values = self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
         if not values or not all(isinstance(value, int | float) and 0 <= value <= 1 for value in values):
             fix = "(0.0, 1.0) goes from samples to proposals, as the paper does."
-            raise ValueError(_checks.message("alpha in [0, 1]", self.alpha, fix))
+            raise ValueError(_checks.message("alpha in [0, 1], or a tuple of such", self.alpha, fix))
         if self.all_pairs and self.pairs != "independent":
             fix = 'Use pairs="independent": crossed pairs are independent.'
             raise ValueError(_checks.message("all_pairs with independent pairs", f"pairs={self.pairs!r}", fix))
@@ -210,7 +210,7 @@ def _potential(net: Potential, proposal: Proposal, current: Point, proposed: Poi
     phi, gradient = net.value_and_gradient(torch.cat([current.x, proposed.x]).detach())
     before, after = phi.chunk(2)
     with torch.no_grad():
-        change = _balance.log_q_ratio(proposal, current, proposed)
+        change = _balance.log_q_ratio(proposal, current, proposed).nan_to_num()  # a bounded step may allow neither way
     at_current, at_proposed = gradient.flatten(1).chunk(2)
     ratio = after - before + change
     return torch.cat([-at_current, at_proposed], 1), logsigmoid(ratio), logsigmoid(-ratio)

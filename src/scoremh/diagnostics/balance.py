@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from scoremh import _balance, _checks, _random
 from scoremh._algebra import gauss_legendre, inner, scores_along, weighted_sum
 from scoremh._transition import with_score
+from scoremh.networks import Form
 from scoremh.types import Need, Point, Proposal, TargetLike
 
 WORST = 5  # pairs shown
@@ -120,16 +121,17 @@ def balance_residual(
     _checks.count(nodes, "nodes")
     _checks.count(groups, "groups")
     network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", None)
-    _checks.kind(network, nn.Module, "a network for an acceptance", "Pass what fit_acceptance returned, or its net.")
-    require = getattr(network, "require", None)
-    if require is not None:
-        require(proposal)
+    kind = nn.Module if network is net else Form  # any network may be one; a fit says what it is of
+    _checks.kind(network, kind, "a network for an acceptance", "Pass what fit_acceptance returned, or its net.")
+    if isinstance(network, Form):
+        network.require(proposal)
     known = with_score(target, proposal)
     assert known.score is not None
     needs: frozenset[Need] = proposal.needs | {"score", "log_density"}  # what the target does not have stays None
     if known.support is not None:
         samples = samples[known.support(samples)]
-    current = Point.at(samples, known, needs)
+    with _checks.explained():
+        current = Point.at(samples, known, needs)
     candidates = proposal.sample(current, generator=_random.resolve(generator, samples.device))
     if known.support is not None:
         inside = known.support(candidates)
@@ -143,6 +145,12 @@ def balance_residual(
     change = inner(weighted_sum(weights, scores_along(known.score, current.x, v, places)), v)
     log_q = _balance.log_q_ratio(proposal, current, proposed)
     learned = _balance.log_ratio(network, proposal, current, proposed)
+    numbers = {"the network": learned, "the score": change, "log q": log_q}
+    for name, values in numbers.items():
+        if not values.isfinite().all():
+            got = f"{int((~values.isfinite()).sum())} of {len(v)} that are not, of {name}"
+            fix = "Give the target a support, outside of which no pair counts."
+            raise ValueError(_checks.message("finite numbers for every pair", got, fix))
     density = None
     if current.log_density is not None and proposed.log_density is not None:
         density = _compare(learned, proposed.log_density - current.log_density + log_q, current.x, proposed.x)

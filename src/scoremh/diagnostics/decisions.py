@@ -61,12 +61,15 @@ def disagreement(
     _checks.events(x)
     knowns = [what_is_known(target, proposal, rule) for rule in (rule_a, rule_b)]
     generator = _random.resolve(generator, x.device)
-    candidates = proposal.sample(Point.at(x, knowns[0], proposal.needs), generator=generator)
+    with _checks.explained():
+        here = Point.at(x, knowns[0], proposal.needs)
+    candidates = proposal.sample(here, generator=generator)
     log_uniform = _random.log_uniform((len(x),), x, generator)
 
     def verdict(rule: Acceptance, known: Target) -> Tensor:
         needs = proposal.needs | rule.needs
-        current = Point.at(x, known, needs)
+        with _checks.explained():
+            current = Point.at(x, known, needs)
         return judge(known, needs, proposal, rule, current, candidates, log_uniform)[0].nan_to_num(-torch.inf)
 
     first, second = verdict(rule_a, knowns[0]), verdict(rule_b, knowns[1])

@@ -99,7 +99,7 @@ def fit_score(
         >>> kernel = metropolis_hastings(fit, MALA(0.01), LineIntegral())
     """
     _checks.events(samples, "samples")
-    samples = samples.detach()
+    samples = _checks.to_learn_from(samples)
     for part, kind, name in ((loss, Loss, "loss"), (net, nn.Module, "net"), (recipe, Recipe, "recipe")):
         if part is not None:
             _checks.kind(part, kind, f"{name} to be a {kind.__name__}", f"Leave {name} out for a good choice.")
