@@ -68,6 +68,14 @@ def test_scores_go_on_where_they_were(tmp_path: Path, monkeypatch: pytest.Monkey
     assert scores.cells_of(tmp_path, workers=1) == done
 
 
+def test_the_page_of_acceptances_says_what_the_results_say() -> None:
+    docs = Path(__file__).parent.parent / "docs"
+    found = json.loads((docs / "results" / "acceptance.json").read_text())
+    page = (docs / "acceptance.md").read_text()
+    for name, section in acceptance.sections(found["cells"], found["untrained"]).items():
+        assert f"<!-- {name} -->\n{section}\n<!-- end -->" in page, name
+
+
 def test_a_corner_changes_nothing_where_the_score_is_a_gradient() -> None:
     """And it does where a turn is added: the integral of (-y, x) along the sides and along the diagonal differ."""
     law, walk, corner = _acceptance_cells.OVERLAPPING, RandomWalk(0.3), _acceptance_cells.Corner()

@@ -13,6 +13,7 @@ import torch
 from scoremh import _checks, plots
 from scoremh.experiments import _acceptance_cells as measured
 from scoremh.experiments._cells import SEPARATOR, fill_in, known, markdown, spread
+from scoremh.experiments._figures import preset_file, versions, write
 
 PRESETS = {"paper": measured.SEEDS}
 GOAL = 0.05  # decisions that may differ
@@ -58,14 +59,26 @@ def sections(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
         if walk in means
     ]
     return {
-        "quality": f"{markdown(table)}\n\nThe best learned form at its longest training, {'; '.join(best)}.",
+        "quality": f"{markdown(table)}\n\nThe best learned form at its longest training, {'; '.join(best)}. "
+        f"The CPU seconds that trainings took: {_taken(cells)}.",
         "decisions": _decisions(cells),
         "rules": _rules(cells),
     }
 
 
+def _taken(cells: Mapping[str, Any]) -> str:
+    """Say how near to their budgets trainings came."""
+    seconds: dict[str, list[float]] = {}
+    for name, cell in cells.items():
+        kind, *words = name.split(SEPARATOR)
+        if kind == "quality":
+            seconds.setdefault(words[3], []).append(cell["seconds"])
+    return ", ".join(f"{min(taken):.0f} to {max(taken):.0f} for {budget}" for budget, taken in seconds.items())
+
+
 def _decisions(cells: Mapping[str, Any]) -> str:
-    rows = [["law, proposal", "form", "decisions that differ", "acceptance: learned, integral", "direct", "rms of D_a"]]
+    head = ["law, proposal", "form", "training, s", "decisions that differ", "acceptance: learned, integral", "direct"]
+    rows = [[*head, "rms of D_a"]]
     for law in measured.LAWS:
         for walk, proposal in measured.PROPOSALS[law].items():
             for form in ("potential", "antisymmetric", "free"):
@@ -76,7 +89,7 @@ def _decisions(cells: Mapping[str, Any]) -> str:
                     rate = f"{cell['rate']:.2%}" if cell["rate"] < GOAL else f"**{cell['rate']:.2%}**"
                     where = f"{law}, {_checks.named(proposal)}"
                     numbers = [f"{first:.3f}, {second:.3f}", f"{cell['direct']:.3f}", f"{cell['residual']:.2f}"]
-                    rows.append([where, form, rate, *numbers])
+                    rows.append([where, form, f"{cells[name]['seconds']:.0f}", rate, *numbers])
     return markdown(rows)
 
 
@@ -129,5 +142,9 @@ def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None
     cells = known(folder / measured.CELLS_FILE) if as_is else measured.run(folder, workers=workers)
     free_of_training = measured.untrained(folder)
     docs = folder if docs is None else docs
+    settings = {"preset": preset, "seeds": measured.SEEDS, "budgets": measured.BUDGETS, "versions": versions()}
+    names = [name for task in measured.tasks() if (name := SEPARATOR.join(task)) in cells]
+    kept = {name: {key: part for key, part in cells[name].items() if key != "held_out"} for name in names}
+    write({"settings": settings, "untrained": free_of_training, "cells": kept}, preset_file(docs, "acceptance", preset))
     pictures(cells, free_of_training, docs)
     fill_in(docs / "acceptance.md", sections(cells, free_of_training))

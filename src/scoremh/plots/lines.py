@@ -54,11 +54,13 @@ def curve_panels(
             number = names.index(name)
             style = LINES[number // len(COLOURS) % len(LINES)]
             colour = COLOURS[number % len(COLOURS)]
-            bars = spread[0] if spread else None
-            axis.errorbar(x, y, yerr=bars, color=colour, linestyle=style, linewidth=1.6, capsize=2, label=name)
+            bars, dots = spread[0] if spread else None, "o" if spread else None  # a bar alone would hide under others
+            look = {"color": colour, "linestyle": style, "linewidth": 1.6, "marker": dots, "markersize": 3.5}
+            axis.errorbar(x, y, yerr=bars, capsize=2, label=name, **look)
         for name, height in (levels or {}).get(head, {}).items():
             axis.axhline(height, color="#8a929c", linewidth=1, linestyle=":")
-            axis.annotate(name, (1, height), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va="bottom")
+            axis.annotate(name, (1, height), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va="top")
+            axis.margins(y=0.1)  # room for the name of the lowest
         if log:
             axis.set_yscale("log")
         if log is True:
