@@ -116,7 +116,7 @@ def test_acceptances_fill_in_their_page(tmp_path: Path, monkeypatch: pytest.Monk
     for text in (
         "| antisymmetric, proposed | 0.",
         "| Simpson | 0.",
-        "The best learned form at its longest training, random walk: ",
+        "The least error of a learned form, random walk: ",
         "| moons, MALA(step_size=0.02) | potential |",
         "| `Learned`, free, direct | 0.",
         "Exact draws, as many as there are chains, have a distance of 0.",

@@ -44,22 +44,22 @@ def sections(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
     """Return what the page says of the cells, by the name of the place where it goes."""
     walks = list(measured.PROPOSALS["moons"])
     table = [["", *(f"{walk}, {budget} s" for walk in walks for budget in measured.BUDGETS)]]
-    means: dict[str, dict[str, float]] = {}
+    means: dict[str, dict[str, float]] = {walk: {} for walk in walks}
     for kind in measured.KINDS:
         row = [errors(cells, *kind, walk, budget) for walk in walks for budget in measured.BUDGETS]
         table.append([", ".join(kind), *map(_over_seeds, row)])
         for walk in walks:
-            if there := _complete(cells, *kind, walk):
-                means.setdefault(walk, {})[", ".join(kind)] = statistics.mean(there[max(there)])
+            for budget, there in _complete(cells, *kind, walk).items():
+                means[walk][f"{', '.join(kind)} after {budget} s"] = statistics.mean(there)
     for name in measured.UNTRAINED:
         table.append([name, *(f"{free_of_training[walk][name]:.4f}" for walk in walks for _ in measured.BUDGETS)])
     best = [
-        f"{walk}: {(name := min(means[walk], key=means[walk].__getitem__))} with {means[walk][name]:.4f}"
-        for walk in walks
-        if walk in means
+        f"{walk}: {(name := min(found, key=found.__getitem__))} with {found[name]:.4f}"
+        for walk, found in means.items()
+        if found
     ]
     return {
-        "quality": f"{markdown(table)}\n\nThe best learned form at its longest training, {'; '.join(best)}. "
+        "quality": f"{markdown(table)}\n\nThe least error of a learned form, {'; '.join(best)}. "
         f"The CPU seconds that trainings took: {_taken(cells)}.",
         "decisions": _decisions(cells),
         "rules": _rules(cells),

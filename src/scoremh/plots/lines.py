@@ -1,6 +1,7 @@
 """Curves."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -59,8 +60,10 @@ def curve_panels(
             axis.errorbar(x, y, yerr=bars, capsize=2, label=name, **look)
         for name, height in (levels or {}).get(head, {}).items():
             axis.axhline(height, color="#8a929c", linewidth=1, linestyle=":")
-            axis.annotate(name, (1, height), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va="top")
-            axis.margins(y=0.1)  # room for the name of the lowest
+            ends = [statistics.fmean(y[len(y) // 2 :]) for _, y, *_ in lines.values() if y]
+            side = _freer_side(height, ends, log=bool(log))
+            axis.annotate(name, (1, height), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va=side)
+            axis.margins(y=0.1)  # room for a name below the lowest
         if log:
             axis.set_yscale("log")
         if log is True:
@@ -95,6 +98,14 @@ def curve_panels(
     if title:
         figure.suptitle(title, fontsize=11, color=INK)
     figure.savefig(path)
+
+
+def _freer_side(level: float, ends: Sequence[float], *, log: bool) -> Literal["bottom", "top"]:
+    """Say where the name of a level stands: with its bottom on it, or below, where the ends of curves are farther."""
+    ends = [end for end in ends if math.isfinite(end) and (end > 0 or not log)]
+    away = [math.log(end / level) if log else end - level for end in ends]
+    above, below = ([abs(far) for far in away if (far > 0) == up] for up in (True, False))
+    return "bottom" if min(above, default=math.inf) >= min(below, default=math.inf) else "top"
 
 
 def curves(
