@@ -232,9 +232,9 @@ def test_a_saved_fit_comes_back(banana: tuple[ScoreFit, Tensor], tmp_path: Path)
 
 def test_a_fit_of_ones_own_network_is_saved_too(tmp_path: Path) -> None:
     class Own(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self, size: int = 2) -> None:
             super().__init__()
-            self.line = nn.Linear(2, 2)
+            self.line = nn.Linear(size, size)
 
         def forward(self, x: Tensor) -> Tensor:
             answer: Tensor = self.line(x)
@@ -247,6 +247,10 @@ def test_a_fit_of_ones_own_network_is_saved_too(tmp_path: Path) -> None:
     assert torch.equal(ScoreFit.load(tmp_path / "own", net=Own()).score(x), fit.score(x))
     with pytest.raises(ValueError, match=r"Pass the network: load\(path, net=Own"):
         ScoreFit.load(tmp_path / "own")
+    with pytest.raises(
+        ValueError, match=r"a net with the weights of .*own, got another \(.*size mismatch for net\.line"
+    ):
+        ScoreFit.load(tmp_path / "own", net=Own(3))
 
 
 def test_what_is_not_a_fit_is_refused(tmp_path: Path) -> None:

@@ -163,7 +163,13 @@ def load_fit(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[s
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # a file, not a dict
     network = networks.build(fields["net"], net)
     weights = {name.removeprefix("net."): tensors.pop(name) for name in list(tensors) if name.startswith("net.")}
-    network.to(next(iter(weights.values())).dtype).load_state_dict(weights)
+    network.to(next(iter(weights.values())).dtype)
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        fix = "Make the network with the arguments it was fitted with."
+        got = f"another ({' '.join(str(error).split())})"
+        raise ValueError(_checks.message(f"a net with the weights of {path}", got, fix)) from error
     network.requires_grad_(False).eval()
     del fields["versions"]
     return fields | {"net": network, "recipe": Recipe(**fields["recipe"])}, tensors
