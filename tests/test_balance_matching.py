@@ -732,7 +732,49 @@ def test_a_score_without_a_graph_is_refused_where_the_proposal_needs_one() -> No
         fit_acceptance(Target(closed), MALA(0.2), X, form="free", **short)
     fit_acceptance(Target(closed), MALA(0.2), X, form="potential", **short)  # its gradient is that of the score alone
     fit_acceptance(Target(closed), RandomWalk(0.2), X, form="free", **short)
-    fit_acceptance(Target(torch.ones_like), MALA(0.2), X, form="free", **short)  # a constant has no gradient to miss
+    for flat in (torch.ones_like, lambda x: torch.where(x > 0, -1.0, 1.0).to(x)):  # they have no gradient to miss
+        fit_acceptance(Target(flat), MALA(0.2), X, form="free", **short)
+
+
+@dataclass
+class Local:
+    """A walk whose steps are longer where the density is low."""
+
+    needs: frozenset[Any] = frozenset({"log_density"})
+
+    def width(self, at: Point) -> Tensor:
+        assert at.log_density is not None
+        return (0.3 - 0.1 * at.log_density.tanh())[:, None]
+
+    def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Tensor:
+        return at.x + self.width(at) * torch.randn(at.x.shape, generator=generator, dtype=at.x.dtype)
+
+    def log_prob(self, to: Point, *, given: Point) -> Tensor:
+        width = self.width(given)
+        return -((to.x - given.x) / width).square().sum(1) / 2 - 2 * width[:, 0].log()
+
+
+def test_a_log_density_without_a_graph_is_refused_too() -> None:
+    def closed(x: Tensor) -> Tensor:
+        log_density: Tensor = MIXTURE.log_density(x).detach()
+        return log_density
+
+    short: Any = {"form": "free", "recipe": Recipe(steps=1, batch=8, check_every=1)}
+    with pytest.raises(ValueError, match="a log_density to differentiate, as Local"):
+        fit_acceptance(Target(MIXTURE.score, closed), Local(), X, **short)
+    fit_acceptance(MIXTURE, Local(), X, **short)
+
+
+def test_a_trial_asks_nothing_of_no_points() -> None:
+    """On a thin support no difference stays inside."""
+
+    def score(x: Tensor) -> Tensor:
+        assert len(x)
+        return -x
+
+    x = X / X.norm(dim=1, keepdim=True)
+    ring = Target(score, support=lambda x: (x.norm(dim=1) - 1).abs() < 1e-9)
+    fit_acceptance(ring, MALA(0.2), x, form="free", recipe=Recipe(steps=1, batch=8, check_every=1))
 
 
 @dataclass
@@ -813,8 +855,9 @@ def test_training_under_inference_mode_is_refused_and_its_samples_are_taken() ->
         with pytest.raises(RuntimeError, match=r"got torch\.inference_mode\. Train outside"):
             fit_score(x, recipe=short)
     assert x.is_inference()
-    fit_acceptance(MIXTURE, MALA(0.2), x, form="free", recipe=short)
-    fit_score(x, recipe=short)
+    with torch.no_grad():
+        fit_acceptance(MIXTURE, MALA(0.2), x, form="free", recipe=short)
+        fit_score(x, recipe=short)
 
 
 def test_a_free_network_answers_log_a() -> None:

@@ -319,6 +319,7 @@ def test_long_steps_along_a_straight_line_warn(rule: Any) -> None:
         metropolis_hastings(NORMAL, StudentWalk(1.0), rule)
     metropolis_hastings(NORMAL, StudentWalk(1.0), LineIntegral("adaptive", bend=(0.0, 1.0)))  # warnings are errors here
     metropolis_hastings(NORMAL, StudentWalk(1.0), Exact())
+    metropolis_hastings(NORMAL, StudentWalk(1.0, 100), rule)
 
 
 def test_the_warning_comes_once_and_points_to_the_users_line() -> None:

@@ -62,12 +62,12 @@ def score_gradient(current: Point, proposed: Point) -> Float[Tensor, "chain grad
 
 def q_gradient(proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, "chain gradient"]:
     """Return the gradient of log q(x | x') - log q(x' | x) with respect to (x, x'), flattened; both are leaves."""
-    with torch.enable_grad():
-        change = log_q_ratio(proposal, current, proposed)
     ends = current.x, proposed.x
     gradients = tuple(map(torch.zeros_like, ends))
+    with torch.enable_grad():
+        change = log_q_ratio(proposal, current, proposed).sum()
     if change.requires_grad:
-        gradients = torch.autograd.grad(change.sum(), ends, materialize_grads=True)
+        gradients = torch.autograd.grad(change, ends, materialize_grads=True)
     return torch.cat([gradient.flatten(1) for gradient in gradients], 1)
 
 

@@ -9,6 +9,8 @@ from scoremh.acceptance import LineIntegral, Taylor
 from scoremh.proposals import MALA, StudentWalk
 from scoremh.types import Acceptance, Point, Proposal, Target
 
+LONG = 4  # degrees of freedom up to which steps are now and then very long
+
 
 class DegenerateRuleWarning(UserWarning):
     """A proposal and a rule that do not go together: the density enters the decision no longer, or only by luck."""
@@ -25,7 +27,7 @@ def warn_if_degenerate(proposal: Proposal, acceptance: Acceptance) -> None:
         )
         warnings.warn(text, DegenerateRuleWarning, stacklevel=3)
     straight = isinstance(acceptance, Taylor) or (isinstance(acceptance, LineIntegral) and acceptance.bend is None)
-    if isinstance(proposal, StudentWalk) and straight:
+    if isinstance(proposal, StudentWalk) and proposal.freedom <= LONG and straight:
         text = (
             f"{acceptance} with StudentWalk is wrong where tails are heavy: on a straight line, its nodes miss the "
             'middle of the law that a long step crosses. Use LineIntegral("adaptive", bend=fit.middle), or bend=(m, w) '

@@ -129,7 +129,9 @@ def balance_residual(
     assert known.score is not None
     needs: frozenset[Need] = proposal.needs | {"score", "log_density"}  # what the target does not have stays None
     if known.support is not None:
-        samples = samples[known.support(samples)]
+        inside = known.support(samples)
+        _checks.inside(inside, samples)
+        samples = samples[inside]
     with _checks.explained():
         current = Point.at(samples, known, needs)
     candidates = proposal.sample(current, generator=_random.resolve(generator, samples.device))
@@ -145,11 +147,13 @@ def balance_residual(
     change = inner(weighted_sum(weights, scores_along(known.score, current.x, v, places)), v)
     log_q = _balance.log_q_ratio(proposal, current, proposed)
     learned = _balance.log_ratio(network, proposal, current, proposed)
-    numbers = {"the network": learned, "the score": change, "log q": log_q}
-    for name, values in numbers.items():
+    for name, values, fix in (
+        ("the score", change, "Give the target a support, outside of which no pair counts."),
+        ("log q", log_q, "Use a proposal whose steps can be taken back."),
+        ("the network", learned, "Train it again."),
+    ):
         if not values.isfinite().all():
             got = f"{int((~values.isfinite()).sum())} of {len(v)} that are not, of {name}"
-            fix = "Give the target a support, outside of which no pair counts."
             raise ValueError(_checks.message("finite numbers for every pair", got, fix))
     density = None
     if current.log_density is not None and proposed.log_density is not None:

@@ -58,9 +58,9 @@ def curve_panels(
             bars, dots = spread[0] if spread else None, "o" if spread else None  # a bar alone would hide under others
             look = {"color": colour, "linestyle": style, "linewidth": 1.6, "marker": dots, "markersize": 3.5}
             axis.errorbar(x, y, yerr=bars, capsize=2, label=name, **look)
+        ends = [statistics.fmean(y[len(y) // 2 :]) for _, y, *_ in lines.values() if y]
         for name, height in (levels or {}).get(head, {}).items():
             axis.axhline(height, color="#8a929c", linewidth=1, linestyle=":")
-            ends = [statistics.fmean(y[len(y) // 2 :]) for _, y, *_ in lines.values() if y]
             side = _freer_side(height, ends, log=bool(log))
             axis.annotate(name, (1, height), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va=side)
             axis.margins(y=0.1)  # room for a name below the lowest
@@ -102,6 +102,8 @@ def curve_panels(
 
 def _freer_side(level: float, ends: Sequence[float], *, log: bool) -> Literal["bottom", "top"]:
     """Say where the name of a level stands: with its bottom on it, or below, where the ends of curves are farther."""
+    if log and level <= 0:
+        return "bottom"
     ends = [end for end in ends if math.isfinite(end) and (end > 0 or not log)]
     away = [math.log(end / level) if log else end - level for end in ends]
     above, below = ([abs(far) for far in away if (far > 0) == up] for up in (True, False))
