@@ -28,7 +28,7 @@ def doctor(*, output: Output = Output()) -> None:  # noqa: B008  # frozen
         "scoremh": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "versions": {name: _version(name) for name in NEEDED},
+        "versions": {name: _version(name) for name in NEEDED} | {"torch": str(torch.__version__)},  # with its build
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "devices": ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
