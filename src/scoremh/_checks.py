@@ -109,11 +109,12 @@ def answer(value: object, like: Tensor, shape: torch.Size, name: str) -> None:
         raise TypeError(message(expected, f"{describe(value)} on {value.device}", fix))
 
 
-def inside(value: object, x: Tensor) -> None:
-    """Refuse a support's answer unless it is a bool for every chain."""
+def inside(value: object, x: Tensor) -> Tensor:
+    """Return a support's answer, refused unless it is a bool for every chain."""
     if not isinstance(value, Tensor) or value.dtype != torch.bool or value.shape != x.shape[:1]:
         expected = f"support(x) to be a bool tensor of shape ({len(x)},)"
         raise ValueError(message(expected, describe(value), "Answer once for every chain."))
+    return value
 
 
 def to_learn_from(samples: Tensor) -> Tensor:

@@ -41,8 +41,7 @@ def check_start(target: Target, x: Tensor) -> None:
     _checks.events(x, "initial")
     if target.support is None:
         return
-    inside = target.support(x)
-    _checks.inside(inside, x)
+    inside = _checks.inside(target.support(x), x)
     if not inside.all():
         outside = (~inside).nonzero().flatten()
         fix = f"Start where p(x) > 0; the first outside is initial[{int(outside[0])}]."

@@ -322,10 +322,10 @@ class _State:
                 raise _runaway(self.step, name, last, floor, self.history)
         if not self.least or value < statistics.fmean(self.least):
             self.least = losses
-        behind = [mine - least for mine, least in zip(losses, self.least, strict=True)]
+        least = statistics.fmean(self.least)
+        behind = [mine - best for mine, best in zip(losses, self.least, strict=True)]
         error = statistics.stdev(behind) / math.sqrt(len(parts)) if len(parts) > 1 else 0.0
-        tie = TIE * (self.history["held_out"][0] - statistics.fmean(self.least))
-        if statistics.fmean(behind) <= max(error, tie) or self.recipe.patience is None:
+        if value - least <= max(error, TIE * (self.history["held_out"][0] - least)) or self.recipe.patience is None:
             self.best = {name: tensor.clone() for name, tensor in judged.state_dict().items()}
             self.best_step, self.waited = self.step, 0
         else:

@@ -197,9 +197,7 @@ def fit_acceptance(
         if part is not None:
             _checks.kind(part, kind, f"{name} to be a {kind.__name__}", f"Leave {name} out for a good choice.")
     if known.support is not None:
-        inside = known.support(samples)
-        _checks.inside(inside, samples)
-        samples = samples[inside]
+        samples = samples[_checks.inside(known.support(samples), samples)]
     if len(samples) < PROBED:
         got, fix = f"{len(samples)}", "Thousands are needed for an acceptance one can trust."
         raise ValueError(_checks.message(f"at least {PROBED} samples inside the support", got, fix))

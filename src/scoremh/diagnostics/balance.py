@@ -129,9 +129,7 @@ def balance_residual(
     assert known.score is not None
     needs: frozenset[Need] = proposal.needs | {"score", "log_density"}  # what the target does not have stays None
     if known.support is not None:
-        inside = known.support(samples)
-        _checks.inside(inside, samples)
-        samples = samples[inside]
+        samples = samples[_checks.inside(known.support(samples), samples)]
     with _checks.explained():
         current = Point.at(samples, known, needs)
     candidates = proposal.sample(current, generator=_random.resolve(generator, samples.device))

@@ -12,7 +12,7 @@ import torch
 
 from scoremh import _checks, plots
 from scoremh.experiments import _acceptance_cells as measured
-from scoremh.experiments._cells import SEPARATOR, fill_in, known, markdown, spread
+from scoremh.experiments._cells import SEPARATOR, fill_in, known, markdown, over_seeds, spread
 from scoremh.experiments._figures import preset_file, versions, write
 
 PRESETS = {"paper": measured.SEEDS}
@@ -22,9 +22,7 @@ COLUMNS = {"distance": 3, "acceptance": 2}  # with so many digits
 
 def _over_seeds(values: Sequence[float]) -> str:
     """Return mean and standard deviation, or nothing where not all seeds are there."""
-    if len(values) < len(measured.SEEDS):
-        return ""
-    return f"{statistics.mean(values):.4f} +- {spread(values):.4f}"
+    return over_seeds(values, 4) if len(values) == len(measured.SEEDS) else ""
 
 
 def errors(cells: Mapping[str, Any], form: str, pairs: str, walk: str, budget: int) -> list[float]:
