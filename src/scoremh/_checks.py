@@ -105,7 +105,7 @@ def answer(value: object, like: Tensor, shape: torch.Size, name: str) -> None:
         )
         raise ValueError(message(expected, describe(value), fix))
     if value.dtype != like.dtype or value.device != like.device:
-        fix = f"Convert the network or the initial points, for example net.to(x.dtype) or {name}(x).to(x)."
+        fix = f"Answer as x is, for example with {name}(x).to(x); a network is converted by net.to(x.dtype)."
         raise TypeError(message(expected, f"{describe(value)} on {value.device}", fix))
 
 
