@@ -348,3 +348,36 @@ def test_the_tight_loop_is_for_straight_lines() -> None:
     law = TARGETS["mixture"]
     assert metropolis_hastings(law, MALA(0.1), LineIntegral()).run is not None
     assert metropolis_hastings(law, MALA(0.1), LineIntegral(bend=(0.0, 1.0))).run is None
+
+
+def stationary_variance(rule: Any, h: float, grid: Tensor) -> float:
+    """Return the variance of the law that MALA with a rule leaves as it is, on a grid, for the score -2 tanh x."""
+    n, step, proposal = len(grid), float(grid[1, 0] - grid[0, 0]), MALA(h)
+    target = Target(lambda x: -2 * x.tanh(), lambda x: -2 * x.cosh().log().squeeze(1))
+    here = Point.at(grid, target, frozenset({"score", "log_density"}))
+    current = here.map(lambda part: part.repeat_interleave(n, 0))
+    proposed = here.map(lambda part: part.repeat(n, *(1,) * (part.ndim - 1)))
+    log_move = proposal.log_prob(proposed, given=current)
+    log_move += rule.log_accept(current, proposed, target=target, proposal=proposal)
+    transition = step * log_move.exp().reshape(n, n)
+    transition.fill_diagonal_(0)
+    transition += torch.diag(1 - transition.sum(1))
+    unit = torch.eye(n, dtype=torch.float64)
+    equations = transition.T - unit
+    equations[-1] = 1  # one of them follows from the others: probabilities sum to one in its place
+    law = torch.linalg.solve(equations, unit[-1])
+    return float(law @ grid.squeeze(1).square())
+
+
+@pytest.mark.parametrize(
+    ("rule", "order"),
+    [(Always(), 1), (LineIntegral("trapezoid"), 1), (LineIntegral(), 2), (LineIntegral("gauss", nodes=3), 3)],
+    ids=repr,
+)
+def test_the_bias_of_the_law_falls_with_this_power_of_the_step(rule: Any, order: int) -> None:
+    """An error of order k in eps of log r moves the law by one of order k - 1, and h is half the square of eps."""
+    grid = torch.linspace(-9, 9, 500, dtype=torch.float64)[:, None]
+    true = stationary_variance(Exact(), 0.2, grid)
+    assert true == pytest.approx(math.pi**2 / 12, rel=1e-5)
+    coarse, fine = (stationary_variance(rule, h, grid) - true for h in (0.2, 0.1))
+    assert math.log2(coarse / fine) == pytest.approx(order, abs=0.3)

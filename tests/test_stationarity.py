@@ -258,6 +258,6 @@ def test_p_values_are_uniform_under_a_right_kernel(target: str, proposal: Propos
 
 @pytest.mark.slow
 def test_simpson_is_right_where_its_steps_are_short() -> None:
-    """Simpson has a bias of order eps^5; at a usual step 100,000 chains do not see it on a smooth target."""
+    """Simpson has a bias of order eps^4; at a usual step 100,000 chains do not see it on a smooth target."""
     kernel = metropolis_hastings(MIXTURE, MALA(0.2), LineIntegral())
     assert stationarity(kernel, MIXTURE, chains=100_000, steps=30, generator=seeded("simpson")).p_value > LEVEL

@@ -3,7 +3,8 @@
 What is judged and returned are averaged weights, `a += (1 - decay) (w - a)` after every step. The decay grows to its
 value from the start, so that the average forgets where the training began. A held-out loss is computed with the same
 random numbers every time: its changes are those of the network. A look that is worse than the best one by no more than
-a standard error counts as good, and the later wins: its weights are averaged longer and at a lower rate.
+a standard error, or by 2 % of what was gained since the first, counts as good, and the later wins: its weights are
+averaged longer and at a lower rate.
 """
 
 import json
@@ -73,8 +74,8 @@ class Recipe:
         average: Decay of the weights' moving average; 0 takes the weights as they are.
         clip: Largest norm of a gradient; None lets it be.
         check_every: Steps between two looks at the held-out loss.
-        patience: Looks at worse losses after which to stop; the best weights are returned, of those that cannot be
-            told apart the latest. None runs to the end and returns the last ones.
+        patience: Looks at worse losses after which to stop; the best weights are returned, of those within a standard
+            error, or within 2 % of the gain, the latest. None runs to the end and returns the last ones.
         held_out: Share of the samples kept for those looks, 5,000 of them at most.
     """
 

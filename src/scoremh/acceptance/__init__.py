@@ -19,7 +19,7 @@ and accepts with `min(1, r)` (Metropolis) or `r / (1 + r)` (Barker). Metropolis 
 | `LineIntegral("adaptive")` | Romberg, refined where the decision could flip | 1 and a few | as far as it matters |
 | `Learned(fit)` | a network gives a, or r, or log p (`fit_acceptance`) | 0 | that of its training |
 
-The one-sided rules are not antisymmetric in (x, x'): they are a Metropolis rule for no density.
+The one-sided rules are not antisymmetric in (x, x'): r(x', x) r(x, x') is not 1, and not even one pair is balanced.
 """
 
 from scoremh.acceptance.integrals import LineIntegral, Taylor

@@ -92,11 +92,13 @@ class AcceptanceFit(Fit):
     def __repr__(self) -> str:
         """Say what was learned, for which proposal, how long it took, and how well it went."""
         serves = "any proposal, trained with" if self.net.made_for is None else "no other proposal than"
-        clipped = f", {self.history['clipped'][-1]:.1%} of gradients clipped" if self.history["clipped"][-1] else ""
-        return (
-            f"{type(self.net).__name__.lower()} acceptance by {self.loss}, for {serves} {self.proposal}\n"
-            f"{super().__repr__()}\nmean of a(x', x) {self.history['acceptance'][-1]:.3f} over its pairs{clipped}"
-        )
+        lines = [f"{type(self.net).__name__.lower()} acceptance by {self.loss}, for {serves} {self.proposal}"]
+        lines.append(super().__repr__())
+        if self.net.made_for is not None:  # the pairs of a potential are no moves
+            lines.append(f"mean of a(x', x) {self.history['acceptance'][-1]:.3f} over its pairs")
+        if self.history["clipped"][-1]:
+            lines.append(f"{self.history['clipped'][-1]:.1%} of gradients clipped")
+        return "\n".join(lines)
 
     def save(self, path: str | Path) -> None:
         """Write a safetensors file, whose header says in JSON what was fitted and how."""

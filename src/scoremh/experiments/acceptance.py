@@ -76,7 +76,7 @@ def _taken(cells: Mapping[str, Any]) -> str:
 
 def _decisions(cells: Mapping[str, Any]) -> str:
     head = ["law, proposal", "form", "training, s", "decisions that differ", "acceptance: learned, integral", "direct"]
-    rows = [[*head, "rms of D_a"]]
+    rows = [[*head, "rms of D_a - log r"]]
     for law in measured.LAWS:
         for walk, proposal in measured.PROPOSALS[law].items():
             for form in ("potential", "antisymmetric", "free"):
