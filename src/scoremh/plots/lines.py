@@ -79,22 +79,15 @@ def curve_panels(
         axis.spines[["top", "right"]].set_visible(False)
     for row in grid:
         row[0].set_ylabel(labels[1], fontsize=9, color=INK)
+    legend = {"fontsize": 8, "frameon": False, "labelcolor": INK, "handlelength": 4}  # long enough to show dashes
     if len(panels) == 1:
-        axes[0].legend(fontsize=8, frameon=False, labelcolor=INK)
+        axes[0].legend(**legend)
     else:
         handles = {
             name: handle for axis in axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
         }
         shown = [name for name in names if name in handles]
-        figure.legend(
-            [handles[name] for name in shown],
-            shown,
-            loc="outside lower center",
-            ncols=4,
-            fontsize=8,
-            frameon=False,
-            labelcolor=INK,
-        )
+        figure.legend([handles[name] for name in shown], shown, loc="outside lower center", ncols=4, **legend)
     if title:
         figure.suptitle(title, fontsize=11, color=INK)
     figure.savefig(path)
