@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from scoremh import RandomWalk, Recipe, Target, balance_matching, fit_score, plots, score_matching
 from scoremh.experiments import _acceptance_cells, _cells, acceptance, scores
+from scoremh.plots.lines import _looks
 
 
 def test_a_picture_without_panels_is_refused(tmp_path: Path) -> None:
@@ -25,6 +27,15 @@ def test_a_picture_without_panels_is_refused(tmp_path: Path) -> None:
         plots.histogram_panels({}, tmp_path / "empty.png")
     with pytest.raises(ValueError, match="expected at least one panel, got none"):
         plots.map_panels({}, tmp_path / "empty.png", extent=(0.0, 1.0, 0.0, 1.0))
+
+
+def test_curves_of_a_family_share_a_colour_or_a_kind_of_line() -> None:
+    families = {", ".join(kind): kind for kind in _acceptance_cells.KINDS}
+    looks = _looks(list(families), families)
+    assert len(set(looks.values())) == len(families)
+    for place in (0, 1):  # colours by the first word, kinds of line by the second
+        for a, b in product(families, families):
+            assert (looks[a][place] == looks[b][place]) == (families[a][place] == families[b][place])
 
 
 @pytest.mark.slow

@@ -121,6 +121,7 @@ def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
         labels=("CPU seconds of training", "mean error of the acceptance"),
         levels=levels,
         log=True,
+        families={", ".join(kind): kind for kind in measured.KINDS},
         title="Learned acceptances on Moons, against a line integral with 16 nodes",
     )
 

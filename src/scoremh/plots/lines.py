@@ -23,6 +23,7 @@ def curve_panels(
     log: bool | Literal["y"] = False,
     columns: int | None = None,
     shared: bool = True,
+    families: Mapping[str, tuple[str, str]] | None = None,
     title: str = "",
 ) -> None:
     """Draw curves side by side into a PNG.
@@ -36,11 +37,14 @@ def curve_panels(
         log: Make both axes logarithmic, or "y" alone.
         columns: Panels in a row; all of them if None.
         shared: Give all panels the same axes; else each has heights of its own.
+        families: From a curve's name to two words: curves with the same first word have one colour, and a column of
+            the legend; those with the same second one kind of line. Every curve has a colour of its own if None.
         title: Above all.
     """
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     if not names:
         raise ValueError(_checks.message("at least one curve", "none", "Pass a dict from names to (x, y)."))
+    looks = _looks(names, families)
     columns = min(columns or len(panels), len(panels))
     lines_of_panels = math.ceil(len(panels) / columns)
     width = 6.4 if len(panels) == 1 else 4.6 * columns
@@ -52,9 +56,7 @@ def curve_panels(
         axis.set_visible(False)
     for axis, (head, lines) in zip(axes, panels.items(), strict=False):
         for name, (x, y, *spread) in lines.items():
-            number = names.index(name)
-            style = LINES[number // len(COLOURS) % len(LINES)]
-            colour = COLOURS[number % len(COLOURS)]
+            colour, style = looks[name]
             bars, dots = spread[0] if spread else None, "o" if spread else None  # a bar alone would hide under others
             look = {"color": colour, "linestyle": style, "linewidth": 1.6, "marker": dots, "markersize": 3.5}
             axis.errorbar(x, y, yerr=bars, capsize=2, label=name, **look)
@@ -62,7 +64,8 @@ def curve_panels(
         for name, height in (levels or {}).get(head, {}).items():
             axis.axhline(height, color="#8a929c", linewidth=1, linestyle=":")
             side = _freer_side(height, ends, log=bool(log))
-            axis.annotate(name, (1, height), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va=side)
+            beside = {"xytext": (0, 2 if side == "bottom" else -2), "textcoords": "offset points", "va": side}
+            axis.annotate(name, (1, height), xycoords=("axes fraction", "data"), fontsize=8, ha="right", **beside)
             axis.margins(y=0.1)  # room for a name below the lowest
         if log:
             axis.set_yscale("log")
@@ -87,10 +90,21 @@ def curve_panels(
             name: handle for axis in axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
         }
         shown = [name for name in names if name in handles]
-        figure.legend([handles[name] for name in shown], shown, loc="outside lower center", ncols=4, **legend)
+        ncols = len({colour for colour, _ in looks.values()}) if families else 4
+        figure.legend([handles[name] for name in shown], shown, loc="outside lower center", ncols=ncols, **legend)
     if title:
         figure.suptitle(title, fontsize=11, color=INK)
     figure.savefig(path)
+
+
+def _looks(names: Sequence[str], families: Mapping[str, tuple[str, str]] | None) -> dict[str, tuple[str, str]]:
+    """Return the colour and the kind of line of every curve."""
+    if families is None:
+        numbers = {name: (n, n // len(COLOURS)) for n, name in enumerate(names)}
+    else:
+        first, second = (list(dict.fromkeys(families[name][i] for name in names)) for i in (0, 1))
+        numbers = {name: (first.index(families[name][0]), second.index(families[name][1])) for name in names}
+    return {name: (COLOURS[c % len(COLOURS)], LINES[k % len(LINES)]) for name, (c, k) in numbers.items()}
 
 
 def _freer_side(level: float, ends: Sequence[float], *, log: bool) -> Literal["bottom", "top"]:
