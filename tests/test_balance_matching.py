@@ -846,6 +846,23 @@ def test_an_acceptance_refuses_what_differs_by_its_step_or_by_its_drift_alone(un
             metropolis_hastings(law, another, rule)
 
 
+@pytest.mark.parametrize("form", ["free", "antisymmetric"])
+def test_with_another_score_mala_is_another_proposal(form: Any) -> None:
+    short = Recipe(steps=1, batch=8, check_every=1)
+    another = Target(lambda x: 1.01 * GAUSSIAN.score(x))
+    rule = Learned(fit_acceptance(GAUSSIAN, MALA(0.2), X, form=form, recipe=short))
+    metropolis_hastings(Target(GAUSSIAN.score), MALA(0.2), rule)
+    text = r"expected MALA\(step_size=0.2\), for which .* learned, got MALA\(step_size=0.2\) with another score"
+    with pytest.raises(ValueError, match=text):
+        metropolis_hastings(another, MALA(0.2), rule)
+    with pytest.raises(ValueError, match=text):
+        diagnostics.balance_residual(rule.net, another, MALA(0.2), X)
+    with pytest.raises(ValueError, match="expected a target with a score, which MALA"):
+        metropolis_hastings(Target(log_density=GAUSSIAN.log_density), MALA(0.2), rule)
+    walk = Learned(fit_acceptance(GAUSSIAN, RandomWalk(0.5), X, form=form, recipe=short))
+    metropolis_hastings(another, RandomWalk(0.5), walk)  # asks for no score
+
+
 def test_training_under_inference_mode_is_refused_and_its_samples_are_taken() -> None:
     short = Recipe(steps=1, batch=8, check_every=1)
     with torch.inference_mode():

@@ -76,16 +76,13 @@ def wanted_gradient(proposal: Proposal, current: Point, proposed: Point) -> Floa
     return score_gradient(current, proposed) + q_gradient(proposal, current, proposed)
 
 
-def probe(proposal: Proposal, x: Tensor) -> list[float]:
-    """Return log q from the first half of some points to the second, with made-up scores: it tells proposals apart.
+def probe(target: Target, proposal: Proposal, x: Tensor) -> list[float]:
+    """Return log q from the first half of some points to the second: it tells proposals apart, by their scores as well.
 
     All the way and parts of it: a step that is bounded knows nothing of samples that are far from each other.
     """
-    spread = x.std(0)
-    scores = torch.arange(1, 1 + x.numel(), dtype=torch.float64).sin().to(x).reshape(x.shape)
-    scores = scores / torch.where(spread > 0, spread, 1)  # as large as those of such samples are
-    densities = scores.flatten(1)[:, 0]
-    given, to = (Point(*parts) for parts in zip(*(part.chunk(2) for part in (x, scores, densities)), strict=True))
+    with _checks.explained():
+        given, to = (Point.at(half, target, proposal.needs) for half in x.chunk(2))
     answers = [proposal.log_prob(to._replace(x=given.x.lerp(to.x, share)), given=given) for share in (1.0, 0.1, 0.01)]
     numbers: list[float] = torch.cat(answers).detach().double().tolist()
     return numbers

@@ -22,7 +22,7 @@ def what_is_known(target: TargetLike, proposal: Proposal, rule: Acceptance | Non
         raise ValueError(_checks.message("a target with a score or a log density", "a target with neither", fix))
     known = Target(target.score, target.log_density, target.support)
     if isinstance(rule, InformedAcceptance):
-        known = rule.known(known, proposal)
+        known = rule.known(known)
     parts: tuple[Proposal | Acceptance, ...] = (proposal,) if rule is None else (proposal, rule)
     for part in parts:
         if known.log_density is None and "log_density" in part.needs:
@@ -31,6 +31,8 @@ def what_is_known(target: TargetLike, proposal: Proposal, rule: Acceptance | Non
         if known.score is None and part.needs & {"score", "inner_score"}:
             fix = "Use RandomWalk(std) with Exact(), or targets.from_log_density(log_density) for a score by autograd."
             raise ValueError(_checks.message(f"a target with a score, which {part} needs", "a log density only", fix))
+    if isinstance(rule, InformedAcceptance):
+        rule.require(known, proposal)
     return known
 
 

@@ -144,10 +144,14 @@ class DecidingAcceptance(Acceptance, Protocol):
 
 @runtime_checkable
 class InformedAcceptance(Acceptance, Protocol):
-    """A rule that was made for some proposals only, or that knows more of p than the target."""
+    """A rule that knows more of p than the target, or that was made for some proposals only."""
 
-    def known(self, target: Target, proposal: Proposal) -> Target:
-        """Return the target with what the rule adds to it, or refuse the proposal."""
+    def known(self, target: Target) -> Target:
+        """Return the target with what the rule adds to it."""
+        ...
+
+    def require(self, target: Target, proposal: Proposal) -> None:
+        """Refuse a proposal that the rule was not made for; it has what it needs of the target."""
         ...
 
 

@@ -21,7 +21,8 @@ LearnedBalance = Literal["direct", "metropolis", "barker"]
 class Learned(BalancedRule):
     """Accept as a network says that `fit_acceptance` trained.
 
-    A network that was trained for one proposal and step is refused with another. A potential serves all of them: it
+    A network that was trained for one proposal and step is refused with another (and MALA with another score is another
+    proposal). A potential serves all of them: it
     stands for a log density, is evaluated once per candidate, and its value at the current point is kept.
 
     Args:
@@ -57,12 +58,15 @@ class Learned(BalancedRule):
         """Nothing of the target; a potential is a log density of its own."""
         return frozenset() if self._log_density is None else frozenset({"log_density"})
 
-    def known(self, target: Target, proposal: Proposal) -> Target:
-        """Return the target with a potential for its log density; refuse a proposal the network was not made for."""
-        if isinstance(self.net, Form):
-            self.net.require(proposal)
+    def known(self, target: Target) -> Target:
+        """Return the target with a potential for its log density."""
         own = self._log_density
         return target if own is None else target._replace(log_density=own)
+
+    def require(self, target: Target, proposal: Proposal) -> None:
+        """Refuse a proposal that the network was not made for."""
+        if isinstance(self.net, Form):
+            self.net.require(target, proposal)
 
     def log_ratio(
         self, current: Point, proposed: Point, *, target: Target, proposal: Proposal

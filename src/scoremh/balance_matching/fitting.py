@@ -217,7 +217,7 @@ def fit_acceptance(
     net.to(samples)
     try_out(known, proposal, samples[:TRIED], differentiate=form != "potential")
     inputs = StandardInputs.of(net, samples) if standardize else net
-    made_for = MadeFor.of(proposal, samples)
+    made_for = MadeFor.of(known, proposal, samples)
     whole = FORMS[form](inputs, None if form == "potential" else made_for)
     _answers(whole, samples[:100])
     bound = _Bound(

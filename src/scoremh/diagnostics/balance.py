@@ -123,10 +123,10 @@ def balance_residual(
     network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", None)
     kind = nn.Module if network is net else Form  # any network may be one; a fit says what it is of
     _checks.kind(network, kind, "a network for an acceptance", "Pass what fit_acceptance returned, or its net.")
-    if isinstance(network, Form):
-        network.require(proposal)
     known = with_score(target, proposal)
     assert known.score is not None
+    if isinstance(network, Form):
+        network.require(known, proposal)
     needs: frozenset[Need] = proposal.needs | {"score", "log_density"}  # what the target does not have stays None
     if known.support is not None:
         samples = samples[_checks.inside(known.support(samples), samples)]

@@ -24,7 +24,7 @@ from torch.nn.functional import gelu, logsigmoid, silu
 
 from scoremh import _balance, _checks
 from scoremh.networks.mlp import Event, shape_of
-from scoremh.types import Proposal
+from scoremh.types import Proposal, Target
 
 Points = Float[Tensor, "chain *event"]
 PerChain = Float[Tensor, " chain"]
@@ -158,19 +158,21 @@ class MadeFor(NamedTuple):
     probe: list[float]
 
     @classmethod
-    def of(cls, proposal: Proposal, samples: Tensor) -> "MadeFor":
+    def of(cls, target: Target, proposal: Proposal, samples: Tensor) -> "MadeFor":
         """Probe a proposal at the first samples."""
         few = samples[:6].detach().double()
-        probe = _balance.probe(proposal, few.to(samples))
+        probe = _balance.probe(target, proposal, few.to(samples))
         return cls(_checks.named(proposal), few.flatten().tolist(), list(few.shape[1:]), probe)
 
-    def require(self, proposal: Proposal, like: Tensor) -> None:
-        """Refuse a proposal with other answers."""
+    def require(self, target: Target, proposal: Proposal, like: Tensor) -> None:
+        """Refuse a proposal with other answers: its own, or because the target's score is another."""
         few = torch.tensor(self.samples, dtype=like.dtype, device=like.device).reshape(-1, *self.event)
-        probe = _balance.probe(proposal, few)
+        probe = _balance.probe(target, proposal, few)
         alike = len(probe) == len(self.probe)  # else it was saved by another version
         if not alike or not np.allclose(probe, self.probe, rtol=1e-4, atol=1e-6, equal_nan=True):
-            got = f"{_checks.named(proposal)}, whose log q is another"
+            name = _checks.named(proposal)
+            same = name == self.proposal and "score" in proposal.needs
+            got = f"{name} with another score" if same else f"{name}, whose log q is another"
             fix = 'Call fit_acceptance again, or use form="potential", which serves every proposal and step.'
             expected = f"{self.proposal}, for which this acceptance was learned"
             raise ValueError(_checks.message(expected, got, fix))
@@ -188,10 +190,10 @@ class Form(nn.Module):
         super().__init__()
         self.net, self.made_for = net, made_for
 
-    def require(self, proposal: Proposal) -> None:
-        """Refuse a proposal that the acceptance was not learned for."""
+    def require(self, target: Target, proposal: Proposal) -> None:
+        """Refuse a proposal that the acceptance was not learned for; it has what it needs of the target."""
         if self.made_for is not None:
-            self.made_for.require(proposal, next(self.parameters(), torch.zeros(())))
+            self.made_for.require(target, proposal, next(self.parameters(), torch.zeros(())))
 
 
 class Free(Form):
