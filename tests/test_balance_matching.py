@@ -35,7 +35,7 @@ from scoremh import (
 )
 from scoremh.balance_matching import PRESETS
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Free, Potential, PotentialMLP, StandardInputs
-from scoremh.training import LOOKS
+from scoremh.training.loop import LOOKS
 from scoremh.types import Proposal
 from tests.cases import COVARIANCE, GAUSSIAN, PROPOSALS, TARGETS, f64
 
@@ -486,7 +486,7 @@ def test_an_interrupted_training_goes_on_and_ends_with_the_same_bits(tmp_path: P
         return kind(2, 128, 2)
 
     saved = pytest.MonkeyPatch()
-    saved.setattr("scoremh.training.SAVE_SECONDS", 0.0)
+    saved.setattr("scoremh.training.loop.SAVE_SECONDS", 0.0)
     Stopping.__name__ = Stopping.__qualname__ = "AcceptanceMLP"
     with pytest.raises(StopError):
         attempt(network(Stopping))

@@ -1,29 +1,21 @@
-"""One optimisation loop for every network: Adam, a schedule, averaged weights, early stopping, checkpoints.
-
-What is judged and returned are averaged weights, `a += (1 - decay) (w - a)` after every step. The decay grows to its
-value from the start, so that the average forgets where the training began. A held-out loss is computed with the same
-random numbers every time: its changes are those of the network. A look that is worse than the best one by no more than
-a standard error, or by 2 % of what was gained since the first, counts as good, and the later wins: its weights are
-averaged longer and at a lower rate.
-"""
+"""The loop: steps, looks at held-out samples, and checkpoints."""
 
 import json
 import math
-import platform
 import statistics
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from scoremh import _checks, _progress, _random, networks
+from scoremh import _checks, _progress, _random
 from scoremh._files import fingerprint, reading, require_same, save_tensors
+from scoremh.training.fits import Fit, versions
+from scoremh.training.recipe import DetailedLoss, DivergenceError, Loss, Recipe
 
 SAVE_SECONDS = 10.0  # between two checkpoints
 TIE = 0.02  # held-out losses this near, as a share of what was gained since the first, are equal, and the later wins
@@ -31,149 +23,6 @@ HELD = 5000  # samples held out at most
 PARTS, SMALLEST = 20, 8  # of the held-out samples, at most, and samples in a part: their losses say how sure a look is
 LOOKS = 2  # draws of a loss's random numbers on every part
 NUMBERS = ("seed", "step", "best_step", "least", "waited", "seconds", "history")
-Schedule = Literal["cosine", "constant"]
-
-
-@runtime_checkable
-class Loss(Protocol):
-    """What a network is trained on, or judged by."""
-
-    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return the mean loss over a batch, differentiable in the weights."""
-        ...
-
-
-@runtime_checkable
-class DetailedLoss(Loss, Protocol):
-    """A loss of several parts, which may change as a training goes on."""
-
-    def terms(
-        self, net: nn.Module, x: Tensor, *, progress: float, generator: torch.Generator | None = None
-    ) -> dict[str, Tensor]:
-        """Return "loss" and what else to record of a batch, after this share of the training."""
-        ...
-
-
-class DivergenceError(RuntimeError):
-    """Training ran away. Carries the `step`, the `loss` and the `history` up to there."""
-
-    def __init__(self, text: str, step: int, loss: float, history: dict[str, list[float]]) -> None:
-        super().__init__(text)
-        self.step, self.loss, self.history = step, loss, history
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to train.
-
-    Args:
-        steps: Optimiser steps at most.
-        batch: Samples per step, drawn with replacement.
-        rate: Adam's learning rate, at the start.
-        schedule: "cosine" down to 0, or "constant".
-        average: Decay of the weights' moving average; 0 takes the weights as they are.
-        clip: Largest norm of a gradient; None lets it be.
-        check_every: Steps between two looks at the held-out loss.
-        patience: Looks at worse losses after which to stop; the best weights are returned, of those within a standard
-            error, or within 2 % of the gain, the latest. None runs to the end and returns the last ones.
-        held_out: Share of the samples kept for those looks, 5,000 of them at most.
-    """
-
-    steps: int = 8000
-    batch: int = 512
-    rate: float = 2e-3
-    schedule: Schedule = "cosine"
-    average: float = 0.999
-    clip: float | None = 10.0
-    check_every: int = 200
-    patience: int | None = 20
-    held_out: float = 0.1
-
-    def __post_init__(self) -> None:
-        """Refuse bad parameters."""
-        for name in ("steps", "batch", "check_every"):
-            _checks.count(getattr(self, name), name)
-        if self.patience is not None:
-            _checks.count(self.patience, "patience")
-        _checks.positive(self.rate, "rate")
-        if self.clip is not None:
-            _checks.positive(self.clip, "clip")
-        _checks.one_of(self.schedule, get_args(Schedule), "schedule")
-        if not 0 <= self.average < 1:
-            raise ValueError(_checks.message("average in [0, 1)", self.average, "0 takes the weights as they are."))
-        if not 0 < self.held_out < 1:
-            fix = "Training cannot be judged on what it has seen: 0.1 is a good share."
-            raise ValueError(_checks.message("held_out between 0 and 1", self.held_out, fix))
-
-
-@dataclass(eq=False, repr=False)
-class Fit:
-    """A trained network, and how it came about. Printing it says how long the training took, and how well it went.
-
-    Args:
-        net: Ready to use: no gradients, evaluation mode.
-        history: From "step", "loss", "held_out" and "rate", and the parts of a `DetailedLoss`, to a number per look.
-        recipe: How it was trained.
-        seed: Of the training's own generator.
-        seconds: Time it took.
-        best: Step whose weights these are.
-    """
-
-    net: nn.Module
-    history: dict[str, list[float]]
-    recipe: Recipe
-    seed: int
-    seconds: float
-    best: int
-
-    def __repr__(self) -> str:
-        """Say it in a few lines."""
-        size = sum(p.numel() for p in self.net.parameters())
-        steps, held = int(self.history["step"][-1]), self.history["held_out"]
-        stopped = "stopped early" if steps < self.recipe.steps else "ran to the end"
-        first, kept = int(self.history["step"][0]), held[self.history["step"].index(self.best)]
-        return (
-            f"{size:,} weights, {steps:,} steps of {self.recipe.batch} samples in {self.seconds:.0f} s, {stopped}\n"
-            f"held-out loss {held[0]:.4g} at step {first:,}, {kept:.4g} at step {self.best:,}, whose weights these are"
-        )
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that a file records."""
-    return {"python": platform.python_version(), "torch": torch.__version__, "scoremh": version("scoremh")}
-
-
-def save_fit(fit: Fit, path: str | Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file, whose header says in JSON what was fitted and how, with more of both."""
-    own = {name: getattr(fit, name) for name in ("history", "seed", "seconds", "best")}
-    own |= {"recipe": asdict(fit.recipe), "net": networks.describe(fit.net), "versions": versions()}
-    weights = {f"net.{name}": tensor for name, tensor in fit.net.state_dict().items()}
-    save_tensors(Path(path), weights | dict(tensors), {f"scoremh.{type(fit).__name__}": json.dumps(own | dict(header))})
-
-
-def load_fit(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read what `save_fit` wrote: the fields of the fit, and the tensors that are no weights; no code is run.
-
-    Args:
-        path: The file.
-        kind: The class that was saved.
-        net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
-    """
-    with reading(path, f"a file that {kind}.save wrote", "Name such a file.") as file:
-        fields = json.loads(file.metadata()[f"scoremh.{kind}"])
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # a file, not a dict
-    network = networks.build(fields["net"], net)
-    weights = {name.removeprefix("net."): tensors.pop(name) for name in list(tensors) if name.startswith("net.")}
-    network.to(next(iter(weights.values())).dtype)
-    try:
-        network.load_state_dict(weights)
-    except RuntimeError as error:
-        fix = "Make the network with the arguments it was fitted with."
-        got = f"another ({' '.join(str(error).split())})"
-        raise ValueError(_checks.message(f"a net with the weights of {path}", got, fix)) from error
-    network.requires_grad_(False).eval()
-    del fields["versions"]
-    return fields | {"net": network, "recipe": Recipe(**fields["recipe"])}, tensors
 
 
 def train(

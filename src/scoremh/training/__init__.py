@@ -1,0 +1,25 @@
+"""One optimisation loop for every network: Adam, a schedule, averaged weights, early stopping, checkpoints.
+
+What is judged and returned are averaged weights, `a += (1 - decay) (w - a)` after every step. The decay grows to its
+value from the start, so that the average forgets where the training began. A held-out loss is computed with the same
+random numbers every time: its changes are those of the network. A look that is worse than the best one by no more than
+a standard error, or by 2 % of what was gained since the first, counts as good, and the later wins: its weights are
+averaged longer and at a lower rate.
+"""
+
+from scoremh.training.fits import Fit, load_fit, save_fit, versions
+from scoremh.training.loop import split, train
+from scoremh.training.recipe import DetailedLoss, DivergenceError, Loss, Recipe
+
+__all__ = [
+    "DetailedLoss",
+    "DivergenceError",
+    "Fit",
+    "Loss",
+    "Recipe",
+    "load_fit",
+    "save_fit",
+    "split",
+    "train",
+    "versions",
+]

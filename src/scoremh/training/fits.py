@@ -1,0 +1,86 @@
+"""What a training returns, in a file and back."""
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scoremh import _checks, networks
+from scoremh._files import reading, save_tensors
+from scoremh.training.recipe import Recipe
+
+
+@dataclass(eq=False, repr=False)
+class Fit:
+    """A trained network, and how it came about. Printing it says how long the training took, and how well it went.
+
+    Args:
+        net: Ready to use: no gradients, evaluation mode.
+        history: From "step", "loss", "held_out" and "rate", and the parts of a `DetailedLoss`, to a number per look.
+        recipe: How it was trained.
+        seed: Of the training's own generator.
+        seconds: Time it took.
+        best: Step whose weights these are.
+    """
+
+    net: nn.Module
+    history: dict[str, list[float]]
+    recipe: Recipe
+    seed: int
+    seconds: float
+    best: int
+
+    def __repr__(self) -> str:
+        """Say it in a few lines."""
+        size = sum(p.numel() for p in self.net.parameters())
+        steps, held = int(self.history["step"][-1]), self.history["held_out"]
+        stopped = "stopped early" if steps < self.recipe.steps else "ran to the end"
+        first, kept = int(self.history["step"][0]), held[self.history["step"].index(self.best)]
+        return (
+            f"{size:,} weights, {steps:,} steps of {self.recipe.batch} samples in {self.seconds:.0f} s, {stopped}\n"
+            f"held-out loss {held[0]:.4g} at step {first:,}, {kept:.4g} at step {self.best:,}, whose weights these are"
+        )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a file records."""
+    return {"python": platform.python_version(), "torch": torch.__version__, "scoremh": version("scoremh")}
+
+
+def save_fit(fit: Fit, path: str | Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file, whose header says in JSON what was fitted and how, with more of both."""
+    own = {name: getattr(fit, name) for name in ("history", "seed", "seconds", "best")}
+    own |= {"recipe": asdict(fit.recipe), "net": networks.describe(fit.net), "versions": versions()}
+    weights = {f"net.{name}": tensor for name, tensor in fit.net.state_dict().items()}
+    save_tensors(Path(path), weights | dict(tensors), {f"scoremh.{type(fit).__name__}": json.dumps(own | dict(header))})
+
+
+def load_fit(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read what `save_fit` wrote: the fields of the fit, and the tensors that are no weights; no code is run.
+
+    Args:
+        path: The file.
+        kind: The class that was saved.
+        net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
+    """
+    with reading(path, f"a file that {kind}.save wrote", "Name such a file.") as file:
+        fields = json.loads(file.metadata()[f"scoremh.{kind}"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # a file, not a dict
+    network = networks.build(fields["net"], net)
+    weights = {name.removeprefix("net."): tensors.pop(name) for name in list(tensors) if name.startswith("net.")}
+    network.to(next(iter(weights.values())).dtype)
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        fix = "Make the network with the arguments it was fitted with."
+        got = f"another ({' '.join(str(error).split())})"
+        raise ValueError(_checks.message(f"a net with the weights of {path}", got, fix)) from error
+    network.requires_grad_(False).eval()
+    del fields["versions"]
+    return fields | {"net": network, "recipe": Recipe(**fields["recipe"])}, tensors

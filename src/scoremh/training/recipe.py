@@ -1,0 +1,83 @@
+"""What a training is told: what is minimised, and how; and what it says when it runs away."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from scoremh import _checks
+
+Schedule = Literal["cosine", "constant"]
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """What a network is trained on, or judged by."""
+
+    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Return the mean loss over a batch, differentiable in the weights."""
+        ...
+
+
+@runtime_checkable
+class DetailedLoss(Loss, Protocol):
+    """A loss of several parts, which may change as a training goes on."""
+
+    def terms(
+        self, net: nn.Module, x: Tensor, *, progress: float, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Return "loss" and what else to record of a batch, after this share of the training."""
+        ...
+
+
+class DivergenceError(RuntimeError):
+    """Training ran away. Carries the `step`, the `loss` and the `history` up to there."""
+
+    def __init__(self, text: str, step: int, loss: float, history: dict[str, list[float]]) -> None:
+        super().__init__(text)
+        self.step, self.loss, self.history = step, loss, history
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train.
+
+    Args:
+        steps: Optimiser steps at most.
+        batch: Samples per step, drawn with replacement.
+        rate: Adam's learning rate, at the start.
+        schedule: "cosine" down to 0, or "constant".
+        average: Decay of the weights' moving average; 0 takes the weights as they are.
+        clip: Largest norm of a gradient; None lets it be.
+        check_every: Steps between two looks at the held-out loss.
+        patience: Looks at worse losses after which to stop; the best weights are returned, of those within a standard
+            error, or within 2 % of the gain, the latest. None runs to the end and returns the last ones.
+        held_out: Share of the samples kept for those looks, 5,000 of them at most.
+    """
+
+    steps: int = 8000
+    batch: int = 512
+    rate: float = 2e-3
+    schedule: Schedule = "cosine"
+    average: float = 0.999
+    clip: float | None = 10.0
+    check_every: int = 200
+    patience: int | None = 20
+    held_out: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        for name in ("steps", "batch", "check_every"):
+            _checks.count(getattr(self, name), name)
+        if self.patience is not None:
+            _checks.count(self.patience, "patience")
+        _checks.positive(self.rate, "rate")
+        if self.clip is not None:
+            _checks.positive(self.clip, "clip")
+        _checks.one_of(self.schedule, get_args(Schedule), "schedule")
+        if not 0 <= self.average < 1:
+            raise ValueError(_checks.message("average in [0, 1)", self.average, "0 takes the weights as they are."))
+        if not 0 < self.held_out < 1:
+            fix = "Training cannot be judged on what it has seen: 0.1 is a good share."
+            raise ValueError(_checks.message("held_out between 0 and 1", self.held_out, fix))
