@@ -22,6 +22,7 @@ from scoremh import (
     Point,
     RandomWalk,
     Recipe,
+    ScoreFit,
     Target,
     _balance,
     balance_matching,
@@ -317,6 +318,21 @@ def test_entropy_is_least_at_a_half() -> None:
         assert float(terms["acceptance"]) == pytest.approx(a)
 
 
+def test_entropy_and_acceptance_are_those_of_the_way_forth() -> None:
+    """A net with half of Barker's acceptance: forth it is (1 + e^-3)^-1 / 2 everywhere, and back (1 + e^3)^-1 / 2."""
+
+    class Right(nn.Module):
+        def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
+            return logsigmoid(3 * (proposed - current)[:, 0]) - math.log(2)
+
+    x, walk = MIXTURE.sample(50, generator=seeded()), RandomWalk(1.0)
+    current = _balance.leaf(x, known(MIXTURE), walk)
+    terms = BalanceMatching().between(Right(), known(MIXTURE), walk, current, x + f64(1.0, 0.0))
+    a = 0.5 / (1 + math.exp(-3))
+    assert float(terms["acceptance"]) == pytest.approx(a)
+    assert float(terms["entropy"]) == pytest.approx(a * math.log(a) + (1 - a) * math.log(1 - a))
+
+
 class Counting:
     """A function that counts its calls and the rows it was called with."""
 
@@ -404,6 +420,27 @@ def test_clipping_bounds_both_sides_and_is_counted() -> None:
     assert float(BalanceMatching().between(net, known(MIXTURE), RandomWalk(1.0), current, proposed)["clipped"]) == 0
 
 
+def test_the_gradient_of_an_acceptance_is_clipped_too_by_a_factor_that_is_taken_for_a_constant() -> None:
+    """log a = 100 w (x'_0 - x_0): its D_a has the gradient 200 w (-e_0, e_0) everywhere, of norm 200 sqrt(2) w."""
+
+    class Steep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+        def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
+            return 100 * self.w * (proposed - current)[:, 0]
+
+    flat, net, walk = Target(torch.zeros_like), Steep(), RandomWalk(1.0)
+    x = torch.randn(50, 2, generator=seeded(), dtype=torch.float64)
+    terms = BalanceMatching(clip=2.0).between(net, flat, walk, _balance.leaf(x, flat, walk), x.roll(1, 0))
+    assert float(terms["clipped"]) == 1
+    assert float(terms["balance"]) == pytest.approx(4)
+    terms["loss"].backward()
+    assert net.w.grad is not None
+    assert float(net.w.grad) == pytest.approx(8)  # of (c w)^2 with c w = 2 at w = 1; 0 were the factor differentiated
+
+
 def test_pairs_outside_the_support_do_not_count_and_the_score_is_not_asked_there() -> None:
     box = targets.box(-1.0, 1.0)
 
@@ -421,6 +458,19 @@ def test_pairs_outside_the_support_do_not_count_and_the_score_is_not_asked_there
     expected = BalanceMatching().between(net, Target(lambda x: -x), walk, few, proposed[inside])
     for term, value in expected.items():
         torch.testing.assert_close(terms[term], value)
+
+
+def test_pairs_outside_the_support_are_no_pairs_of_one_point() -> None:
+    """At x' = x a distance has no gradient, and 0 times NaN is NaN."""
+
+    class Far(nn.Module):
+        def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
+            return -(proposed - current).square().sum(1).sqrt()
+
+    box = Target(lambda x: -x, support=targets.box(-1.0, 1.0))
+    x = torch.rand(50, 2, generator=seeded(), dtype=torch.float64) * 2 - 1
+    terms = BalanceMatching().terms(Far(), box, RandomWalk(1.0), x, generator=seeded())
+    assert all(bool(term.isfinite()) for term in terms.values())
 
 
 SHORT = Recipe(steps=60, batch=64, rate=4e-3, check_every=20)
@@ -457,6 +507,10 @@ def test_a_fit_is_saved_with_its_header(form: Any, tmp_path: Path) -> None:
     again = AcceptanceFit.load(tmp_path / "fit.safetensors")
     points = (X,) if form == "potential" else (X, X.roll(1, 0))
     assert torch.equal(fit.net(*points), again.net(*points))
+    if form == "potential":
+        assert torch.equal(again.log_density(X), fit.net(X))
+    with pytest.raises(ValueError, match=r"that ScoreFit\.save wrote, got .*which AcceptanceFit\.save wrote\. Use Acc"):
+        ScoreFit.load(tmp_path / "fit.safetensors")
     assert (again.history, again.recipe, again.net.made_for) == (fit.history, fit.recipe, fit.net.made_for)
     assert repr(again) == repr(fit)
     assert repr(Learned(again)) == repr(Learned(fit))
@@ -497,7 +551,8 @@ def test_an_interrupted_training_goes_on_and_ends_with_the_same_bits(tmp_path: P
     for a, b in zip(resumed.net.parameters(), straight.net.parameters(), strict=True):
         assert torch.equal(a, b)
     assert resumed.history == straight.history
-    with pytest.raises(ValueError, match="to hold this training"):  # another step size is another training
+    another_step = r"to hold this training, with loss = \.\.\..*MALA\(step_size=0\.25\).*, got .*MALA\(step_size=0\.2\)"
+    with pytest.raises(ValueError, match=another_step):
         fit_acceptance(
             GAUSSIAN,
             MALA(0.25),
@@ -562,6 +617,21 @@ def test_learned_says_what_its_network_says() -> None:
     assert metropolis_hastings(target, walk, Learned(free, "metropolis")).target_rate == 0.234
 
 
+def test_a_potential_is_asked_where_points_know_another_density() -> None:
+    """What a point carries is the target's own log density unless the kernel took it from the rule."""
+    phi, walk, exact = made("potential"), RandomWalk(1.0), known(GAUSSIAN)
+    points = [Point.at(x, exact, frozenset({"log_density"})) for x in (X, X.roll(1, 0))]
+    rule = Learned(phi, "metropolis")
+    ratio = rule.log_ratio(points[0], points[1], target=exact, proposal=walk)
+    torch.testing.assert_close(ratio, phi(X.roll(1, 0)) - phi(X))
+    informed = rule.known(exact)
+    points = [Point.at(x, informed, frozenset({"log_density"})) for x in (X, X.roll(1, 0))]
+    counted = Counting(phi.net.forward)
+    phi.net.forward = counted
+    torch.testing.assert_close(rule.log_ratio(points[0], points[1], target=informed, proposal=walk), ratio)
+    assert counted.calls == 0
+
+
 def test_two_networks_have_two_names() -> None:
     torch.manual_seed(0)
     first, second = (Learned(Free(AcceptanceMLP(2, 8, 1)), "metropolis") for _ in range(2))
@@ -577,6 +647,23 @@ def test_events_of_any_shape(form: Any, event: tuple[int, ...]) -> None:
     fit = fit_acceptance(Target(lambda x: -x), MALA(0.2), x, form=form, recipe=Recipe(steps=2, batch=10, check_every=1))
     kernel = metropolis_hastings(Target(lambda x: -x), MALA(0.2), Learned(fit))
     assert sample(kernel, x[:5], draws=3).draws.shape == (5, 3, *event)
+
+
+def test_the_defaults_of_the_forms() -> None:
+    defaults = {
+        "free": BalanceMatching(scale=1.0),
+        "antisymmetric": BalanceMatching(),
+        "potential": BalanceMatching(pairs="independent", alpha=0.5),
+    }
+    assert defaults == balance_matching.MATCHING
+    assert float(balance_matching.fitting.pair_network("free", (2,), 8, 1).last.bias.detach()) == -5
+
+
+def test_a_potential_learns_from_as_many_points_as_there_are_samples() -> None:
+    score = Counting(MIXTURE.score)
+    x = MIXTURE.sample(64, generator=seeded())
+    BalanceMatching().terms(made("potential"), Target(score), RandomWalk(1.0), x, generator=seeded())
+    assert score.rows == 64  # 32 pairs
 
 
 def test_the_presets_are_table_3() -> None:
@@ -632,6 +719,18 @@ def test_the_residual_of_an_exact_acceptance_is_zero() -> None:
         assert edges == sorted(edges)
 
 
+class Shifted(Rule):
+    """A network whose log a(x', x) - log a(x, x') is off by a constant."""
+
+    def __init__(self, law: Any, proposal: Proposal, shift: float) -> None:
+        super().__init__(law, proposal, "barker")
+        self.shift = shift
+
+    def both(self, proposed: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
+        ratio = self.ratio(proposed, current)
+        return logsigmoid(ratio) + self.shift, logsigmoid(-ratio)
+
+
 def test_the_residual_finds_what_is_wrong() -> None:
     """An acceptance off by a known amount: 0.3 times the square of the distance, on one side of the pair."""
 
@@ -649,7 +748,33 @@ def test_the_residual_finds_what_is_wrong() -> None:
     assert [abs(w) for w in found.integral.worst] == pytest.approx([0.3 * float(d) for d in distances], abs=1e-6)
     assert [d.rms for d in found.distances] == sorted(d.rms for d in found.distances)
     assert found.integral.rms == pytest.approx(0.3 * math.sqrt(8), rel=0.1)  # |v|^2 is chi-squared, of mean square 8
+
+    shifted = diagnostics.balance_residual(
+        Shifted(MIXTURE, RandomWalk(1.0), 0.2), MIXTURE, RandomWalk(1.0), x, generator=seeded()
+    )
+    assert shifted.density is not None
+    biases = [shifted.integral.bias, shifted.density.bias, *(part.bias for part in shifted.distances)]
+    assert biases == pytest.approx([0.2] * 7, abs=1e-6)
     assert "against the line integral: rms" in str(found)
+
+
+def test_pairs_with_a_way_outside_the_support_have_no_residual() -> None:
+    """Beyond a hole the line integral means nothing, and the score is not asked in it."""
+
+    def outside(x: Tensor) -> Tensor:
+        return x.square().sum(1) > 1
+
+    def score(x: Tensor) -> Tensor:
+        assert bool(outside(x).all())
+        score: Tensor = GAUSSIAN.score(x)
+        return score
+
+    hole = Target(score, GAUSSIAN.log_density, outside)
+    net, x = Rule(GAUSSIAN, RandomWalk(1.0), "barker"), GAUSSIAN.sample(500, generator=seeded())
+    found = diagnostics.balance_residual(net, hole, RandomWalk(1.0), x, generator=seeded())
+    assert 50 < found.pairs < 0.9 * int(outside(x).sum())
+    assert found.integral.rms < 1e-9
+    fit_acceptance(hole, MALA(0.5), x, form="free", recipe=Recipe(steps=2, batch=64, check_every=1))
 
 
 def test_the_residual_of_a_fit_is_that_of_its_net() -> None:
@@ -732,8 +857,12 @@ def test_a_score_without_a_graph_is_refused_where_the_proposal_needs_one() -> No
         fit_acceptance(Target(closed), MALA(0.2), X, form="free", **short)
     fit_acceptance(Target(closed), MALA(0.2), X, form="potential", **short)  # its gradient is that of the score alone
     fit_acceptance(Target(closed), RandomWalk(0.2), X, form="free", **short)
-    for flat in (torch.ones_like, lambda x: torch.where(x > 0, -1.0, 1.0).to(x)):  # they have no gradient to miss
-        fit_acceptance(Target(flat), MALA(0.2), X, form="free", **short)
+    fit_acceptance(Target(torch.ones_like), MALA(0.2), X, form="free", **short)  # it has no gradient to miss
+    jumping = Target(lambda x: torch.where(x > 0, -1.0, 1.0).to(x))  # and neither has this one, but log q jumps with it
+    with pytest.raises(ValueError, match="and the score it needs, to be smooth and differentiable"):
+        fit_acceptance(jumping, MALA(0.2), X, form="free", **short)
+    fit_acceptance(jumping, MALA(0.2), X, form="potential", **short)
+    fit_acceptance(jumping, RandomWalk(0.2), X, form="free", **short)
 
 
 @dataclass
@@ -806,7 +935,9 @@ WITHOUT_GRADIENT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("how", WITHOUT_GRADIENT)
 def test_a_proposal_that_autograd_cannot_see_is_refused(how: str) -> None:
     options: Any = {"recipe": Recipe(steps=1, batch=8, check_every=1)}
-    with pytest.raises(ValueError, match=r"differentiable by autograd in both points, got a slope of .*potential"):
+    with pytest.raises(
+        ValueError, match=r"differentiable by autograd in both points, got gradients that add up to .*potential"
+    ):
         fit_acceptance(MIXTURE, Own(WITHOUT_GRADIENT[how]), X, form="antisymmetric", **options)
     fit_acceptance(MIXTURE, Own(WITHOUT_GRADIENT[how]), X, form="potential", **options)
     fit_acceptance(MIXTURE, Own(own), X, form="antisymmetric", **options)
@@ -825,6 +956,46 @@ class Box:
     def log_prob(self, to: Point, *, given: Point) -> Tensor:
         inside = ((to.x - given.x).abs() <= self.width).all(1)
         return torch.where(inside, -to.x[0].numel() * math.log(2 * self.width), -math.inf).to(to.x)
+
+
+@dataclass
+class Shrinking(Box):
+    """A bounded walk around x / 2: from far out there is no way back."""
+
+    def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Tensor:
+        return super().sample(at._replace(x=at.x / 2), generator=generator)
+
+    def log_prob(self, to: Point, *, given: Point) -> Tensor:
+        return super().log_prob(to, given=given._replace(x=given.x / 2))
+
+
+@dataclass
+class Zones(Box):
+    """A walk with longer steps on one side: log q jumps where x' is on the other."""
+
+    def scaled(self, at: Point) -> Tensor:
+        return torch.where(at.x[:, :1] > 0, 2 * self.width, self.width)
+
+    def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Tensor:
+        return at.x + self.scaled(at) * torch.randn(at.x.shape, generator=generator, dtype=at.x.dtype)
+
+    def log_prob(self, to: Point, *, given: Point) -> Tensor:
+        width = self.scaled(given)
+        return -((to.x - given.x) / width).square().sum(1) / 2 - to.x[0].numel() * width[:, 0].log()
+
+
+@pytest.mark.parametrize("form", ["free", "antisymmetric"])
+def test_what_a_gradient_does_not_see_is_refused(form: Any) -> None:
+    """Where q(x | x') is 0, or jumps, its gradient says nothing of it: a loss of 0 would belong to another law."""
+    options: Any = {"recipe": Recipe(steps=1, batch=8, check_every=1)}
+    with pytest.raises(ValueError, match=r"that can be taken back, got \d+ of 32 candidates .*form=\"potential\""):
+        fit_acceptance(MIXTURE, Shrinking(1.5), X, form=form, **options)
+    with pytest.raises(ValueError, match="to be smooth and differentiable by autograd in both points, got gradients"):
+        fit_acceptance(MIXTURE, Zones(1.0), X, form=form, **options)
+    for proposal in (Shrinking(1.5), Zones(1.0)):
+        fit_acceptance(MIXTURE, proposal, X, form="potential", **options)
+    for good in ALL.values():
+        fit_acceptance(MIXTURE, good, X, form=form, **options)
 
 
 def test_a_bounded_step_leaves_no_pair_without_a_number() -> None:
@@ -986,9 +1157,88 @@ def test_a_learned_acceptance_decides_as_the_density_does(form: Any, proposal: P
     assert residual.density.correlation > 0.98
 
 
+NORMAL = Target(lambda x: -x)
+
+
+class Wavy(PotentialMLP):
+    """A potential with a closed form of another one's gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + x[:, 0].sin()
+
+
+class Tied(nn.Module):
+    """A network with weights that share their memory, and a buffer that is no floating number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
+        log_accept: Tensor = self.second(self.first(torch.cat([proposed, current], 1)).tanh())[:, 0]
+        return logsigmoid(log_accept)
+
+
+def test_any_network_is_saved_and_goes_on(tmp_path: Path) -> None:
+    fit = fitted("free", net=Tied(), checkpoint=tmp_path / "checkpoint")
+    fit.save(tmp_path / "fit")
+    again = AcceptanceFit.load(tmp_path / "fit", net=Tied())
+    assert torch.equal(fit.net(X, X.roll(1, 0)), again.net(X, X.roll(1, 0)))
+    assert fitted("free", net=Tied(), checkpoint=tmp_path / "checkpoint").history == fit.history
+
+
+def test_an_acceptance_in_low_precision_knows_its_proposal() -> None:
+    fit = fitted("free")
+    fit.net.bfloat16()
+    metropolis_hastings(NORMAL, RandomWalk(1.0), Learned(fit))
+    with pytest.raises(ValueError, match="for which this acceptance was learned"):
+        metropolis_hastings(NORMAL, RandomWalk(1.3), Learned(fit))
+
+
+def single() -> AcceptanceFit:
+    """Return an acceptance in single precision."""
+    return fit_acceptance(NORMAL, RandomWalk(1.0), X.float(), form="free", recipe=SHORT, generator=seeded())
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
-    "negative entropy": (lambda: BalanceMatching(entropy=-1.0), "entropy to be finite and above 0, got -1.0"),
-    "negative scale": (lambda: BalanceMatching(scale=-1.0), "scale to be finite and above 0, got -1.0"),
+    "negative entropy": (lambda: BalanceMatching(entropy=-1.0), "entropy to be finite and at least 0, got -1.0"),
+    "negative scale": (lambda: BalanceMatching(scale=-1.0), "scale to be finite and at least 0, got -1.0"),
+    "entropy where no scale is free": (
+        lambda: fit_acceptance(GAUSSIAN, MALA(0.1), X, matching=BalanceMatching(entropy=2.0)),
+        "entropy and scale with form=\"free\" alone, got BalanceMatching.* with form='potential'",
+    ),
+    "a score that is not finite": (
+        lambda: fit_acceptance(Target(lambda x: x.log()), RandomWalk(1.0), X),
+        r"a score that is finite at the samples, got NaN or inf at \d+ of 32, the first at \[",
+    ),
+    "samples of another dtype": (
+        lambda: fit_acceptance(fit_score(X.float(), recipe=SHORT), RandomWalk(1.0), X),
+        r"points of the dtype of the network, got another .*x\.float\(\), or the network, with net\.to\(x\.dtype\)",
+    ),
+    "chains of another dtype": (
+        lambda: sample(metropolis_hastings(NORMAL, RandomWalk(1.0), Learned(single())), X[:3], draws=1),
+        "points of the dtype of the network, got another",
+    ),
+    "the log density of a pair": (lambda: fitted().log_density(X), "a potential, got an acceptance of Antis"),
+    "a potential of two minds": (
+        lambda: fitted("potential", net=Wavy(2)),
+        "value_and_gradient of the network to answer what the network does, got another value",
+    ),
+    "a proposal that moves with a constant": (
+        lambda: metropolis_hastings(GAUSSIAN, Local(), Learned(made("potential"))),
+        "a proposal that needs no log density, beside a potential, got Local.*constant",
+    ),
+    "a rule for a network": (
+        lambda: diagnostics.balance_residual(LineIntegral(), GAUSSIAN, MALA(0.1), X),
+        "a network for an acceptance, got LineIntegral LineIntegral",
+    ),
+    "a folder for a file": (
+        lambda: fitted(checkpoint=Path(__file__).parent),
+        "a file, got .*tests, which is a folder",
+    ),
+    "no file": (lambda: AcceptanceFit.load("nowhere"), "that AcceptanceFit.save wrote, got nowhere, which does not"),
     "clip of 0": (lambda: BalanceMatching(clip=0.0), "clip to be finite and above 0"),
     "alpha beyond 1": (
         lambda: BalanceMatching(alpha=(0.0, 1.5)),
@@ -1016,7 +1266,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "too few pairs": (
         lambda: diagnostics.balance_residual(made("free"), GAUSSIAN, RandomWalk(1.0), X[:3]),
-        "a pair for every group, got 3 pairs for 5 groups",
+        "two pairs, and one for every group, got 3 pairs for 5 groups",
     ),
     "a score of another shape": (
         lambda: fit_acceptance(Target(lambda x: x.sum(1)), RandomWalk(1.0), X),
@@ -1050,5 +1300,5 @@ REFUSED: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case: str) -> None:
     attempt, text = REFUSED[case]
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises((ValueError, TypeError, OSError), match=text):
         attempt()

@@ -21,6 +21,7 @@ from scoremh import (
     StudentWalk,
     Target,
     Taylor,
+    _checks,
     diagnostics,
     metropolis_hastings,
     sample,
@@ -39,9 +40,9 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "one chain without its axis": (
         lambda: sample(WALK, torch.zeros(2), draws=1),
         ValueError,
-        r"expected initial of shape \(chain, \*event\).*got a float32 tensor of shape \(2,\).*Try initial\[None\]",
+        r"expected initial of shape \(n, \*event\).*got a float32 tensor of shape \(2,\).*initial\[None\] where this",
     ),
-    "no chain": (lambda: sample(WALK, torch.zeros(0, 2), draws=1), ValueError, r"at least one chain, got .*\(0, 2\)"),
+    "no chain": (lambda: sample(WALK, torch.zeros(0, 2), draws=1), ValueError, r"n of at least 1, got .*\(0, 2\)"),
     "integers": (
         lambda: sample(WALK, torch.zeros(3, 2, dtype=torch.int64), draws=1),
         TypeError,
@@ -239,6 +240,18 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
         "metropolis_hastings(Target(lambda x: -x), MALA, Always())",
         "a Proposal, got the class MALA",
     ),
+    "a proposal that is not whole": (
+        "metropolis_hastings(Target(lambda x: -x), type('Half', (), {'needs': frozenset(), 'sample': 0})(), Always())",
+        ", which has no log_prob. Pass MALA(0.1)",
+    ),
+    "arguments in another order": (
+        "fit_acceptance(Target(lambda x: -x), torch.zeros(9, 2), MALA(0.1))",
+        "a Proposal, got a float32 tensor of shape (9, 2), which has no log_prob and no needs and no sample",
+    ),
+    "a need that nobody has": (
+        "metropolis_hastings(Target(lambda x: -x), type('Own', (MALA,), {'needs': {'gradient'}})(0.1), Always())",
+        "needs to be of 'score', 'inner_score', 'log_density', got {'gradient'} of Own",
+    ),
     "a word as rule": ("metropolis_hastings(Target(lambda x: -x), MALA(0.1), 'simpson')", "an Acceptance, got str"),
     "a seed as generator": (
         "sample(kernel, torch.zeros(3, 2), draws=1, generator=0)",
@@ -304,6 +317,12 @@ def refusals() -> dict[str, str]:
 @pytest.mark.parametrize("case", UNCHECKED)
 def test_refused_without_run_time_checks(case: str, refusals: dict[str, str]) -> None:
     assert UNCHECKED[case][1] in refusals[case]
+
+
+def test_a_name_is_the_same_in_the_next_process() -> None:
+    part = Target(lambda x: -x)
+    assert " at 0x" in repr(part)
+    assert _checks.named(part).endswith("<locals>.<lambda>>, log_density=None, support=None)")
 
 
 @pytest.mark.parametrize("rule", [LineIntegral("trapezoid"), Taylor(1, average=True)], ids=repr)

@@ -45,6 +45,26 @@ def fitted(recipe: Recipe, **options: Any) -> Fit:
     return train(Mean(), Squares(), X, recipe=recipe, generator=seeded(), **options)
 
 
+def test_dropout_draws_from_the_training_and_not_from_the_global_generator() -> None:
+    class Dropped(Mean):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = nn.Dropout(0.5)
+
+    class Loss(Squares):
+        def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+            return super().loss(net, net.drop(x))  # type: ignore[operator]
+
+    values = []
+    for number in range(2):
+        torch.manual_seed(number)
+        before = torch.get_rng_state()
+        recipe = Recipe(steps=40, batch=8, check_every=10, patience=None)
+        values.append(float(train(Dropped(), Loss(), X, recipe=recipe, generator=seeded()).net.value))  # type: ignore[arg-type]
+        assert torch.equal(torch.get_rng_state(), before)
+    assert values[0] == values[1]
+
+
 @pytest.mark.parametrize("schedule", ["cosine", "constant"])
 @pytest.mark.parametrize("average", [0.0, 0.9])
 def test_it_finds_the_minimum(schedule: Any, average: float) -> None:

@@ -58,10 +58,14 @@ def gauss_legendre(inside: int) -> Quadrature:
     return Quadrature(0.0, tuple(((nodes + 1) / 2).tolist()), tuple((weights / 2).tolist()))
 
 
+def line(x: Tensor, v: Tensor, nodes: tuple[float, ...]) -> Float[Tensor, "node chain *event"]:
+    """Return x + t v for all nodes t."""
+    return x + torch.tensor(nodes, dtype=x.dtype, device=x.device).reshape(-1, *(1,) * x.ndim) * v
+
+
 def scores_along(score: ScoreFn, x: Tensor, v: Tensor, nodes: tuple[float, ...]) -> Float[Tensor, "node chain *event"]:
     """Return s(x + t v) for all nodes t, in one batched score call."""
-    t = torch.tensor(nodes, dtype=x.dtype, device=x.device).reshape(-1, *(1,) * x.ndim)
-    places = (x + t * v).flatten(0, 1)
+    places = line(x, v, nodes).flatten(0, 1)
     with _checks.explained():
         scores = score(places)
     _checks.answer(scores, places, places.shape, "score")

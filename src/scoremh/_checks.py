@@ -1,6 +1,8 @@
 """One format for every error: what was expected, what came, what to do."""
 
 import math
+import re
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -24,12 +26,17 @@ def describe(x: object) -> str:
         return f"the class {x.__name__}"
     if hasattr(x, "shape"):
         return f"{type(x).__name__} of shape {x.shape}"
-    return f"{type(x).__name__} {x!r}"
+    return f"{type(x).__name__} {short(x)}"
+
+
+def short(x: object) -> str:
+    """Return a value as text, on one line and cut where it is long."""
+    return textwrap.shorten(repr(x), 100, placeholder=" ...")
 
 
 def named(part: object) -> str:
-    """Return a part as text that is the same in the next process: its own, or its class where it has none."""
-    return type(part).__name__ if type(part).__repr__ is object.__repr__ else repr(part)
+    """Return a part as text that is the same in the next process: its own without addresses, or its class."""
+    return type(part).__name__ if type(part).__repr__ is object.__repr__ else re.sub(" at 0x[0-9a-f]+", "", repr(part))
 
 
 def brief(part: Any) -> str:
@@ -44,13 +51,14 @@ def brief(part: Any) -> str:
     return f"{type(part).__name__}({', '.join(shown)})"
 
 
-def positive(value: float, name: str, hint: str = "") -> None:
-    """Refuse a number that is not finite and above 0; a hint says what else one could do."""
+def positive(value: float, name: str, hint: str = "", *, zero: bool = False) -> None:
+    """Refuse a number that is not finite and above 0, or 0 where told; a hint says what else one could do."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         fix = f"Pass {name} as a Python number, for example {name}=0.1."
         raise TypeError(message(f"{name} to be a number", describe(value), fix))
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(message(f"{name} to be finite and above 0", value, f"Choose a positive {name}{hint}."))
+    if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
+        least = "at least 0" if zero else "above 0"
+        raise ValueError(message(f"{name} to be finite and {least}", value, f"Choose a positive {name}{hint}."))
 
 
 def count(value: int | Integral, name: str, *, at_least: int = 1) -> None:
@@ -64,7 +72,10 @@ def count(value: int | Integral, name: str, *, at_least: int = 1) -> None:
 def kind(part: object, wanted: type, expected: str, fix: str) -> None:
     """Refuse what is not an instance; a class is none, though it has the methods a protocol asks for."""
     if isinstance(part, type) or not isinstance(part, wanted):
-        raise TypeError(message(expected, describe(part), fix))
+        members = dir(wanted) if getattr(wanted, "_is_protocol", False) else []
+        missing = [name for name in members if not name.startswith("_") and not hasattr(part, name)]
+        without = f", which has no {' and no '.join(missing)}" if missing else ""
+        raise TypeError(message(expected, describe(part) + without, fix))
 
 
 def one_of(value: object, options: tuple[object, ...], name: str) -> None:
@@ -77,15 +88,14 @@ def one_of(value: object, options: tuple[object, ...], name: str) -> None:
 def events(x: Tensor, name: str = "x", *, finite: bool = True) -> None:
     """Refuse anything but a floating tensor `(chain, *event)` of one chain or more, finite unless told."""
     if not isinstance(x, Tensor):
-        fix = "Convert it with torch.as_tensor(..., dtype=torch.get_default_dtype())."
+        plain = f"{name}.to_numpy()" if hasattr(x, "to_numpy") else name
+        fix = f"Convert it with torch.as_tensor({plain}, dtype=torch.get_default_dtype())."
         raise TypeError(message(f"{name} to be a torch.Tensor", describe(x), fix))
     if not x.is_floating_point():
         raise TypeError(message(f"{name} to be a floating tensor", describe(x), f"Call {name}.float() first."))
     if x.ndim < 2 or x.numel() == 0:
-        fix = (
-            f"The first axis is the chain: one chain of two coordinates is (1, 2). Try {name}[None] or {name}[:, None]."
-        )
-        raise ValueError(message(f"{name} of shape (chain, *event) with at least one chain", describe(x), fix))
+        fix = f"One event a row: {name}[:, None] where events are numbers, {name}[None] where this is a single event."
+        raise ValueError(message(f"{name} of shape (n, *event) with n of at least 1", describe(x), fix))
     if finite and not x.isfinite().all():
         bad = (~x.isfinite().flatten(1).all(1)).nonzero().flatten().tolist()
         fix = f"Remove or replace those rows; the first is {name}[{bad[0]}]."
@@ -103,6 +113,8 @@ def answer(value: object, like: Tensor, shape: torch.Size, name: str) -> None:
         fix = (
             f"x has shape {tuple(like.shape)}: the first axis is the chain, and {name} answers every chain on its own."
         )
+        if value.shape == (*shape, 1):
+            fix += " Drop the last axis with squeeze(-1)."
         raise ValueError(message(expected, describe(value), fix))
     if value.dtype != like.dtype or value.device != like.device:
         fix = f"Answer as x is, for example with {name}(x).to(x); a network is converted by net.to(x.dtype)."
@@ -127,10 +139,13 @@ def to_learn_from(samples: Tensor) -> Tensor:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Say what to do where a score differentiates inside: autograd records nothing under torch.inference_mode."""
+    """Say what to do where a score differentiates inside, as autograd does not under inference mode, or has a dtype."""
     try:
         yield
     except RuntimeError as error:
+        if "same dtype" in str(error):
+            fix = "Convert the points, for example with x.float(), or the network, with net.to(x.dtype)."
+            raise TypeError(message("points of the dtype of the network", f"another ({error})", fix)) from error
         if "grad" not in str(error) and "inference" not in str(error).lower():
             raise
         fix = (

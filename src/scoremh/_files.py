@@ -13,6 +13,8 @@ from torch import Tensor
 
 from scoremh import _checks
 
+SHOWN = 120  # characters of what differs
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -28,11 +30,21 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def require_file(path: Path) -> None:
+    """Refuse a folder where a file is to be."""
+    if path.is_dir():
+        raise IsADirectoryError(_checks.message("a file", f"{path}, which is a folder", "Name a file in it."))
+
+
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
     """Write a safetensors file."""
     with replacing(path) as partial:
         try:
-            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, metadata)
+            # cloned: weights that are tied share their memory
+            whole = {
+                name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+            }
+            save_file(whole, partial, metadata)
         except SafetensorError as error:
             raise OSError(f"{path} could not be written: {error}") from error
 
@@ -40,6 +52,9 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
 @contextmanager
 def reading(path: str | Path, expected: str, fix: str) -> Iterator[Any]:
     """Open a safetensors file; what is missing in it, or broken, is an error that names the file."""
+    require_file(Path(path))
+    if not Path(path).exists():
+        raise FileNotFoundError(_checks.message(expected, f"{path}, which does not exist", fix))
     try:
         with safe_open(path, framework="pt") as file:
             yield file
@@ -52,9 +67,21 @@ def require_same(header: Mapping[str, object], found: Mapping[str, object], path
     """Refuse a file or folder, called `place`, that holds another run or training, called `what`, than the header's."""
     for key, value in header.items():
         if found.get(key) != value:
-            expected = f"{path} to hold this {what}, with {key} = {value!r}"
+            wanted, got = _where_they_differ(repr(value), repr(found.get(key)))
             fix = f"Use another {place}, or delete this one to begin again."
-            raise ValueError(_checks.message(expected, f"{key} = {found.get(key)!r}", fix))
+            expected = f"{path} to hold this {what}, with {key} = {wanted}"
+            raise ValueError(_checks.message(expected, f"{key} = {got}", fix))
+
+
+def _where_they_differ(a: str, b: str) -> tuple[str, str]:
+    """Return two texts, cut to where they begin to differ if they are long."""
+    apart = next((place for place, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), 0)
+    start = max(0, apart - SHOWN // 2) if max(len(a), len(b)) > SHOWN else 0
+    return _cut(a, start), _cut(b, start)
+
+
+def _cut(text: str, start: int) -> str:
+    return f"{'...' * (start > 0)}{text[start : start + SHOWN]}{'...' * (len(text) > start + SHOWN)}"
 
 
 def fingerprint(x: Tensor) -> str:

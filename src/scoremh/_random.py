@@ -61,8 +61,15 @@ def seeded(seed: int, device: torch.device) -> torch.Generator:
 
 
 @contextmanager
+def layers(seed: int) -> Iterator[None]:
+    """Make torch's global generator one with this seed, within: layers such as dropout draw from it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs as well
+        yield
+
+
+@contextmanager
 def weights(generator: torch.Generator | None) -> Iterator[None]:
     """Make torch's global generator one with a seed from ours, within; modules draw their first weights from it."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seeds(1, generator)[0])  # torch.manual_seed would seed GPUs as well
+    with layers(seeds(1, generator)[0]):
         yield

@@ -1,6 +1,7 @@
 """What a kernel decides about a candidate, for kernels and for what compares them."""
 
 import math
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -25,6 +26,9 @@ def what_is_known(target: TargetLike, proposal: Proposal, rule: Acceptance | Non
         known = rule.known(known)
     parts: tuple[Proposal | Acceptance, ...] = (proposal,) if rule is None else (proposal, rule)
     for part in parts:
+        if unknown := set(part.needs) - set(get_args(Need)):
+            expected = f"needs to be of {', '.join(map(repr, get_args(Need)))}"
+            raise ValueError(_checks.message(expected, f"{unknown} of {_checks.named(part)}", "Leave the others out."))
         if known.log_density is None and "log_density" in part.needs:
             fix = "Use LineIntegral(), which integrates the score, or give the target a log_density."
             raise ValueError(_checks.message(f"a target with a log_density, which {part} needs", "a score only", fix))

@@ -65,6 +65,10 @@ class Learned(BalancedRule):
 
     def require(self, target: Target, proposal: Proposal) -> None:
         """Refuse a proposal that the network was not made for."""
+        if self._log_density is not None and "log_density" in proposal.needs:
+            fix = "Use Exact() where there is a log density."
+            got = f"{_checks.named(proposal)}, which would change with the constant that a potential is free to add"
+            raise ValueError(_checks.message("a proposal that needs no log density, beside a potential", got, fix))
         if isinstance(self.net, Form):
             self.net.require(target, proposal)
 
@@ -72,7 +76,8 @@ class Learned(BalancedRule):
         self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
     ) -> Float[Tensor, " chain"]:
         """Return log a(x', x) - log a(x, x')."""
-        if self._log_density is None or current.log_density is None or proposed.log_density is None:
+        kept = self._log_density is not None and target.log_density == self._log_density  # by a kernel, from `known`
+        if not kept or current.log_density is None or proposed.log_density is None:
             return _balance.log_ratio(self.net, proposal, current, proposed)
         change = proposed.log_density - current.log_density
         return change + _balance.log_q_ratio(proposal, current, proposed)
@@ -81,7 +86,8 @@ class Learned(BalancedRule):
         self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
     ) -> Float[Tensor, " chain"]:
         """Return log a, as trained or balanced."""
-        if self.balance == "direct" and self._log_density is None:
-            log_accept: Tensor = self.net(proposed.x, current.x)
-            return log_accept
-        return super().log_accept(current, proposed, target=target, proposal=proposal)
+        with _checks.explained():
+            if self.balance == "direct" and self._log_density is None:
+                log_accept: Tensor = self.net(proposed.x, current.x)
+                return log_accept
+            return super().log_accept(current, proposed, target=target, proposal=proposal)

@@ -100,6 +100,15 @@ class AcceptanceFit(Fit):
             lines.append(f"{self.history['clipped'][-1]:.1%} of gradients clipped")
         return "\n".join(lines)
 
+    def log_density(self, x: Tensor) -> Tensor:
+        """Return log p at x, up to a constant, as a potential has it."""
+        if not isinstance(self.net, Potential):
+            fix = 'Fit one with form="potential".'
+            raise ValueError(_checks.message("a potential", f"an acceptance of {type(self.net).__name__} form", fix))
+        _checks.events(x)
+        with _checks.explained():
+            return self.net.log_density(x)
+
     def save(self, path: str | Path) -> None:
         """Write a safetensors file, whose header says in JSON what was fitted and how."""
         save_fit(self, path, {"loss": self.loss, "proposal": self.proposal}, {})
@@ -164,7 +173,8 @@ def fit_acceptance(
         proposal: q; any with a `log_prob` that autograd can differentiate.
         samples: `(sample, *event)`, of the law the score belongs to; those outside the support are left out.
         form: "free" (the paper's), "antisymmetric" or "potential", which is the default.
-        matching: The loss and its pairs; `balance_matching.MATCHING` has those of the forms if None.
+        matching: The loss and its pairs; `balance_matching.MATCHING` has those of the forms if None, to begin with:
+            `dataclasses.replace(MATCHING["free"], clip=10.0)`.
         net: `net(proposed, current)` for log a (free) or for half of the log ratio (antisymmetric), `net(x)` for a
             potential, trained in place; one for the form if None.
         preset: A row of the paper's Table 3 by name, instead of form, matching, net, standardize and recipe.
@@ -185,10 +195,10 @@ def fit_acceptance(
         >>> fit = fit_acceptance(law, RandomWalk(1.0), x, form="antisymmetric", recipe=short, generator=g)
         >>> kernel = metropolis_hastings(law, RandomWalk(1.0), Learned(fit, balance="metropolis"))
     """
-    _checks.events(samples, "samples")
-    samples = _checks.to_learn_from(samples)
     known = with_score(target, proposal)
     assert known.score is not None
+    _checks.events(samples, "samples")
+    samples = _checks.to_learn_from(samples)
     if form is not None:
         _checks.one_of(form, get_args(FormName), "form")
     for part, kind, name in (
@@ -208,6 +218,10 @@ def fit_acceptance(
         row = _row(preset, form, matching, net, recipe)
         matching, net, standardize, recipe = row.matching, row.network(event, generator), False, row.recipe
     form = form or ("potential" if preset is None else "free")
+    matching = MATCHING[form] if matching is None else matching
+    if form != "free" and (matching.entropy or matching.scale):
+        got, fix = f"{matching} with form={form!r}", "Leave them out: the scale of this form is not free."
+        raise ValueError(_checks.message('entropy and scale with form="free" alone', got, fix))
     if net is None:
         if form == "potential":
             with _random.weights(generator):
@@ -221,7 +235,7 @@ def fit_acceptance(
     whole = FORMS[form](inputs, None if form == "potential" else made_for)
     _answers(whole, samples[:100])
     bound = _Bound(
-        MATCHING[form] if matching is None else matching,
+        matching,
         known,
         proposal,
         inputs.root if isinstance(inputs, StandardInputs) else None,
@@ -281,6 +295,10 @@ def _answers(net: Form, x: Tensor) -> None:
         expected = f"{called} to take {_checks.describe(x)}"
         raise ValueError(_checks.message(expected, f"an error: {error}", fix)) from error
     _checks.answer(answer, x, x.shape[:1], "net")
+    if isinstance(net, Potential) and not torch.allclose(net.value_and_gradient(x)[0], answer, rtol=1e-2, atol=1e-2):
+        fix = "Write value_and_gradient as well where you write forward."
+        expected = "value_and_gradient of the network to answer what the network does"
+        raise ValueError(_checks.message(expected, "another value", fix))
     if isinstance(net, Free) and bool((answer > 0).any()):
         fix = "End the network with torch.nn.functional.logsigmoid."
         raise ValueError(_checks.message(f"{called} to answer log a, at most 0", float(answer.max()), fix))

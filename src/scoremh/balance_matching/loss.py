@@ -25,7 +25,9 @@ class BalanceMatching:
     Args:
         entropy: lambda, the weight of H; for the free form.
         clip: C, the largest norm of a gradient, per pair, in the coordinates in which the sides of the regression are
-            compared (standard ones, in `fit_acceptance`): both are scaled down to it. None takes them as they are.
+            compared (standard ones, in `fit_acceptance`): both are scaled down to it, by factors that are taken for
+            constants in the gradient of the loss. (The paper clips every term of both on its own; an acceptance in
+            balance would then have a loss.) None takes them as they are.
         pairs: How x' is drawn. "proposed": from q(. | x), where a chain will ask. "independent" (the paper's
             Algorithm 2): `x' = alpha v' + (1 - alpha) y` with another sample y and v' from q(. | y). "mixed": half of
             each.
@@ -47,8 +49,7 @@ class BalanceMatching:
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
         for name in ("entropy", "scale"):
-            if getattr(self, name) != 0:
-                _checks.positive(getattr(self, name), name)
+            _checks.positive(getattr(self, name), name, zero=True)
         if self.clip is not None:
             _checks.positive(self.clip, "clip")
         _checks.one_of(self.pairs, get_args(Pairs), "pairs")
@@ -117,7 +118,8 @@ class BalanceMatching:
         inside = None
         if target.support is not None:  # no chain will ask for a there, and the score may be worth nothing
             inside = target.support(proposed)
-            proposed = torch.where(per_chain(inside, proposed), proposed, current.x.detach())
+            # another sample stands in: at x' = x a network may have no gradient
+            proposed = torch.where(per_chain(inside, proposed), proposed, current.x.detach().roll(1, 0))
         there = _balance.leaf(proposed, target, proposal)
         if isinstance(net, Potential):
             given, forth, back = _potential(net, proposal, current, there)

@@ -1,13 +1,15 @@
 """Whether a target and a proposal can be learned from: tried at a few samples, before a training is spent on them."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from scoremh import _balance, _checks, _random
-from scoremh._algebra import per_chain
+from scoremh._algebra import gauss_legendre, inner, line, per_chain, rows_finite, weighted_sum
 from scoremh.types import Point, Proposal, Target
 
-SLOPES = (0.01, 0.03)  # of differences, in units of the step from x to x'; two of them say how far to trust them
+FINE, COARSE = gauss_legendre(16), gauss_legendre(8)  # their difference says how far to trust the finer one
 
 
 def try_out(target: Target, proposal: Proposal, x: Tensor, *, differentiate: bool) -> None:
@@ -19,8 +21,13 @@ def try_out(target: Target, proposal: Proposal, x: Tensor, *, differentiate: boo
         x: A few samples inside the support.
         differentiate: Whether the training needs gradients of log q.
     """
-    at = Point.at(x, target, proposal.needs | {"score"})
+    with _checks.explained():
+        at = Point.at(x, target, proposal.needs | {"score"})
     _checks.answer(at.score, x, x.shape, "score")
+    if at.score is not None and not (finite := rows_finite(at.score)).all():
+        got = f"NaN or inf at {int((~finite).sum())} of {len(x)}, the first at {_checks.short(x[~finite][0].tolist())}"
+        fix = "Mend the score, or give the target a support that leaves such points out."
+        raise ValueError(_checks.message("a score that is finite at the samples", got, fix))
     candidates = proposal.sample(at, generator=_random.seeded(0, x.device))
     _checks.answer(candidates, x, x.shape, "proposal.sample")
     _checks.answer(proposal.log_prob(at, given=at), x, x.shape[:1], "proposal.log_prob")
@@ -31,8 +38,10 @@ def try_out(target: Target, proposal: Proposal, x: Tensor, *, differentiate: boo
 
 def _require_graph(target: Target, proposal: Proposal, x: Tensor) -> None:
     """Refuse a score that autograd cannot see through, where the proposal's gradient has to go through it."""
-    here = _balance.leaf(x, target, proposal)
-    beside = Point.at(x.lerp(x.roll(1, 0), 1e-3), target, proposal.needs)
+    near = x.lerp(x.roll(1, 0), 1e-3)
+    if target.support is not None:
+        near = near.where(per_chain(target.support(near), x), x)
+    here, beside = _balance.leaf(x, target, proposal), Point.at(near, target, proposal.needs)
     for name in ("score", "log_density"):
         answer, moved = getattr(here, name), getattr(beside, name)
         if name not in proposal.needs or answer.requires_grad:
@@ -48,34 +57,44 @@ def _require_graph(target: Target, proposal: Proposal, x: Tensor) -> None:
 
 
 def _compare_gradients(target: Target, proposal: Proposal, x: Tensor, candidates: Tensor) -> None:
-    """Refuse a log q whose gradient by autograd is not that of its values: detached, or computed without torch."""
-    generator = _random.seeded(1, x.device)
-    size = per_chain((candidates - x).flatten(1).square().mean(1).sqrt(), x)
-    v, w = (size * _random.normal(tuple(x.shape), x, generator) for _ in range(2))
-    places = {t: (x + t * v, candidates + t * w) for slope in SLOPES for t in (-slope, slope)} | {0.0: (x, candidates)}
+    """Refuse a log q whose gradient by autograd does not add up to its values: detached, without torch, or with jumps.
+
+    log q(x | x') - log q(x' | x) is 0 where x' = x: elsewhere it is the integral of its gradient along the way there.
+    """
+    v = candidates - x
+    places = torch.cat([line(x, v, FINE.nodes), line(x, v, COARSE.nodes), candidates[None]])
     if target.support is not None:
-        asked = [place for pair in places.values() for place in pair]
-        rows = torch.stack([target.support(place) for place in asked]).all(0)
-        places = {t: (before[rows], after[rows]) for t, (before, after) in places.items()}
-        v, w = v[rows], w[rows]
-        if not len(v):
+        rows = target.support(places.flatten(0, 1)).reshape(len(places), len(x)).all(0)
+        x, v, places = x[rows], v[rows], places[:, rows]
+        if not len(x):
             return
-
-    def change(t: float) -> Tensor:
-        points = (Point.at(place, target, proposal.needs) for place in places[t])
-        return _balance.log_q_ratio(proposal, *points).detach()
-
-    fine, coarse = ((change(slope) - change(-slope)) / (2 * slope) for slope in SLOPES)
-    gradient = _balance.q_gradient(proposal, *(_balance.leaf(place, target, proposal) for place in places[0.0]))
-    exact = (gradient * torch.cat([v.flatten(1), w.flatten(1)], 1)).sum(1)
-    error = (exact - fine).abs()
-    wrong = error > 0.05 + 0.2 * fine.abs() + 4 * (fine - coarse).abs()  # NaN is not
-    if wrong.sum() > len(wrong) / 2:
+    here = Point.at(x, target, proposal.needs).map(
+        lambda part: part.detach().repeat(len(places), *(1,) * (part.ndim - 1))
+    )
+    with torch.enable_grad():
+        there = Point.at(places.flatten(0, 1).requires_grad_(), target, proposal.needs)
+        change = _balance.log_q_ratio(proposal, here, there)
+        gradient = torch.zeros_like(there.x)
+        if change.requires_grad:
+            (gradient,) = torch.autograd.grad(change.sum(), there.x, materialize_grads=True)
+    slopes = inner(gradient, v.repeat(len(places), *(1,) * (v.ndim - 1))).reshape(len(places), len(x))
+    nodes = len(FINE.nodes)
+    fine, coarse = weighted_sum(FINE.weights, slopes[:nodes]), weighted_sum(COARSE.weights, slopes[nodes:-1])
+    values = change.detach().reshape(len(places), len(x))[-1]
+    name = _checks.named(proposal)
+    if lost := int((values == -math.inf).sum()):
+        got = f"{lost} of {len(x)} candidates x' with q(x | x') = 0, where its gradient says nothing"
+        fix = 'Use form="potential", which does not need it.'
+        raise ValueError(_checks.message(f"steps of {name} that can be taken back", got, fix))
+    error = (fine - values).abs()
+    wrong = error > 0.1 + 0.05 * values.abs() + 2 * (fine - coarse).abs()  # NaN is not
+    if wrong.double().mean() > 1 / 20:
         worst = torch.where(wrong, error, 0).argmax()
-        expected = f"log_prob of {_checks.named(proposal)} to be differentiable by autograd in both points"
-        got = f"a slope of {float(exact[worst]):.3g} where its values have one of {float(fine[worst]):.3g}"
+        score = ", and the score it needs," if "score" in proposal.needs else ""
+        expected = f"log_prob of {name}{score} to be smooth and differentiable by autograd in both points"
+        got = f"gradients that add up to {float(fine[worst]):.3g} where log q changes by {float(values[worst]):.3g}"
         fix = (
-            "Compute it with torch alone, without detach and torch.no_grad, from x and from what the proposal needs at "
-            'both points; or use form="potential", which needs no gradient of it.'
+            "Compute it with torch alone, without detach, torch.no_grad and jumps, from x and from what the proposal "
+            'needs at both points; or use form="potential", which needs no gradient of it.'
         )
         raise ValueError(_checks.message(expected, got, fix))

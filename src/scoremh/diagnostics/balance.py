@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from scoremh import _balance, _checks, _random
-from scoremh._algebra import gauss_legendre, inner, scores_along, weighted_sum
+from scoremh._algebra import gauss_legendre, inner, line, scores_along, weighted_sum
 from scoremh._transition import with_score
 from scoremh.networks import Form
 from scoremh.types import Need, Point, Proposal, TargetLike
@@ -73,7 +73,7 @@ class BalanceResidual:
         integral: Against the line integral of the score.
         density: Against the target's log density; None where it has none.
         distances: The residuals against the line integral, by |x' - x|, in groups of equal size.
-        pairs: How many were judged: candidates outside the support are left out.
+        pairs: How many were judged: those with a candidate outside the support, or a way there, are left out.
     """
 
     integral: Comparison
@@ -120,7 +120,7 @@ def balance_residual(
     _checks.events(samples, "samples")
     _checks.count(nodes, "nodes")
     _checks.count(groups, "groups")
-    network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", None)
+    network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", net)
     kind = nn.Module if network is net else Form  # any network may be one; a fit says what it is of
     _checks.kind(network, kind, "a network for an acceptance", "Pass what fit_acceptance returned, or its net.")
     known = with_score(target, proposal)
@@ -133,15 +133,19 @@ def balance_residual(
     with _checks.explained():
         current = Point.at(samples, known, needs)
     candidates = proposal.sample(current, generator=_random.resolve(generator, samples.device))
+    _, places, weights = gauss_legendre(nodes)
     if known.support is not None:
-        inside = known.support(candidates)
+        way = torch.cat([line(current.x, candidates - current.x, places), candidates[None]])
+        inside = known.support(way.flatten(0, 1)).reshape(len(way), len(candidates)).all(0)
         current, candidates = current.map(lambda part: part[inside]), candidates[inside]
-    if len(candidates) < groups:
-        got = f"{len(candidates)} pairs for {groups} groups"
-        raise ValueError(_checks.message("a pair for every group", got, "Bring more samples, or a smaller step."))
+    if len(candidates) < max(2, groups):
+        got, fix = (
+            f"{len(candidates)} pairs for {groups} groups",
+            "Bring more samples of the target, or a smaller step.",
+        )
+        raise ValueError(_checks.message("two pairs, and one for every group", got, fix))
     proposed = Point.at(candidates, known, needs)
     v = proposed.x - current.x
-    _, places, weights = gauss_legendre(nodes)
     change = inner(weighted_sum(weights, scores_along(known.score, current.x, v, places)), v)
     log_q = _balance.log_q_ratio(proposal, current, proposed)
     learned = _balance.log_ratio(network, proposal, current, proposed)

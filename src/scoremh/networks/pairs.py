@@ -169,7 +169,8 @@ class MadeFor(NamedTuple):
         few = torch.tensor(self.samples, dtype=like.dtype, device=like.device).reshape(-1, *self.event)
         probe = _balance.probe(target, proposal, few)
         alike = len(probe) == len(self.probe)  # else it was saved by another version
-        if not alike or not np.allclose(probe, self.probe, rtol=1e-4, atol=1e-6, equal_nan=True):
+        rtol = max(1e-4, 10 * torch.finfo(few.dtype).eps)
+        if not alike or not np.allclose(probe, self.probe, rtol=rtol, atol=1e-6, equal_nan=True):
             name = _checks.named(proposal)
             same = name == self.proposal and "score" in proposal.needs
             got = f"{name} with another score" if same else f"{name}, whose log q is another"

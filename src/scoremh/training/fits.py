@@ -70,11 +70,12 @@ def load_fit(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[s
         net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
     """
     with reading(path, f"a file that {kind}.save wrote", "Name such a file.") as file:
+        _require_kind(file.metadata() or {}, path, kind)
         fields = json.loads(file.metadata()[f"scoremh.{kind}"])
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # a file, not a dict
     network = networks.build(fields["net"], net)
     weights = {name.removeprefix("net."): tensors.pop(name) for name in list(tensors) if name.startswith("net.")}
-    network.to(next(iter(weights.values())).dtype)
+    network.to(next((tensor.dtype for tensor in weights.values() if tensor.is_floating_point()), None))
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
@@ -84,3 +85,11 @@ def load_fit(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[s
     network.requires_grad_(False).eval()
     del fields["versions"]
     return fields | {"net": network, "recipe": Recipe(**fields["recipe"])}, tensors
+
+
+def _require_kind(metadata: Mapping[str, str], path: str | Path, kind: str) -> None:
+    """Refuse the file of another kind of fit."""
+    for name in (key.removeprefix("scoremh.") for key in metadata if key.startswith("scoremh.")):
+        if name != kind:
+            got = f"{path}, which {name}.save wrote"
+            raise ValueError(_checks.message(f"a file that {kind}.save wrote", got, f"Use {name}.load."))

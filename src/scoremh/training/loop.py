@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from scoremh import _checks, _progress, _random
-from scoremh._files import fingerprint, reading, require_same, save_tensors
+from scoremh._files import fingerprint, reading, require_file, require_same, save_tensors
 from scoremh.training.fits import Fit, versions
 from scoremh.training.recipe import DetailedLoss, DivergenceError, Loss, Recipe
 
@@ -46,8 +46,8 @@ def train(
         recipe: How to train.
         generator: Source of randomness.
         progress: Show a progress bar with the losses and the rate.
-        checkpoint: A file to write to as the training goes on. The same call with the same file goes on from there,
-            and ends with the same weights as one that was never interrupted.
+        checkpoint: A file to write to every ten seconds. The same call with the same file goes on from there, and ends
+            with the same weights as one that was never interrupted.
 
     Returns:
         The network with its best averaged weights, and its history.
@@ -58,6 +58,8 @@ def train(
     what = {"net": str(net), "loss": _checks.named(loss), "recipe": asdict(recipe), "samples": fingerprint(samples)}
     header = what | {"versions": versions()}
     path = None if checkpoint is None else Path(checkpoint)
+    if path is not None:
+        require_file(path)
     if path is not None and path.exists():
         state.load(path, header, any_seed=generator is None)
     kept, held = split(samples, recipe, state.seed)
@@ -67,7 +69,8 @@ def train(
         while state.step < recipe.steps and (recipe.patience is None or state.waited < recipe.patience):
             steps = min(recipe.check_every, recipe.steps - state.step)
             started = time.monotonic()
-            state.advance(loss, kept, steps)
+            with _random.layers(state.seed + state.step):
+                state.advance(loss, kept, steps)
             state.look(loss, held, floor)
             state.seconds += time.monotonic() - started
             last = {name: values[-1] for name, values in state.history.items()}
@@ -233,5 +236,5 @@ def _runaway(step: int, name: str, value: float, floor: float, history: dict[str
         )
     else:
         expected, got = f"a finite {name} loss", f"{value} at step {step}"
-        fix = "Lower the rate, set clip, or look for outliers among the samples."
+        fix = "Lower the rate, set clip, or look for outliers among the samples, and for places without a finite score."
     return DivergenceError(_checks.message(expected, got, fix), step, value, history)
