@@ -25,6 +25,7 @@ from scoremh import (
     ScoreFit,
     Target,
     _balance,
+    _random,
     balance_matching,
     diagnostics,
     fit_acceptance,
@@ -809,10 +810,12 @@ def test_the_gradient_is_compared_in_standard_coordinates() -> None:
         torch.testing.assert_close(in_x[term], value, atol=1e-9, rtol=1e-9)
 
 
-def trained(law: Any, proposal: Proposal, form: Any, steps: int) -> tuple[AcceptanceFit, dict[str, Any]]:
+def trained(
+    law: Any, proposal: Proposal, form: Any, steps: int, net: nn.Module | None = None
+) -> tuple[AcceptanceFit, dict[str, Any]]:
     """Return an acceptance learned from a law with its true score, and what `disagreement` judges it on."""
     samples, recipe = law.sample(5000, generator=seeded()), Recipe(steps=steps, batch=256, rate=4e-3)
-    fit = fit_acceptance(law, proposal, samples, form=form, recipe=recipe, generator=seeded(1))
+    fit = fit_acceptance(law, proposal, samples, form=form, net=net, recipe=recipe, generator=seeded(1))
     x = law.sample(5000, generator=seeded(2))
     return fit, {"target": law, "proposal": proposal, "x": x, "generator": seeded(3)}
 
@@ -1138,10 +1141,16 @@ def test_learned_takes_acceptances_only() -> None:
 
 @pytest.mark.slow
 def test_the_free_form_does_not_get_stuck_where_it_is_flat() -> None:
-    """Figure 1's modes: begun at a = 1/2, a free form takes both for plateaus where every move is accepted."""
+    """Figure 1's modes: begun at a = 1/2, a free form takes one for a plateau where every move is accepted."""
     law, walk = targets.GaussianMixture([0.8, 0.2], [[5.0, 5.0], [-5.0, -5.0]]), RandomWalk(1.7)
     fit, pairs = trained(law, walk, "free", steps=500)
     assert diagnostics.disagreement(Learned(fit, "metropolis"), Exact(), **pairs).rate < 0.05
+    with _random.layers(1):
+        at_a_half = AcceptanceMLP(2, hidden=128, blocks=2)
+    stuck, pairs = trained(law, walk, "free", steps=500, net=at_a_half)
+    found = diagnostics.disagreement(Learned(stuck, "metropolis"), Exact(), **pairs)
+    assert found.rate > 0.1
+    assert found.acceptance_rates[0] > found.acceptance_rates[1] + 0.1
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def test_acceptances_fill_in_their_page(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(cells, "fit_acceptance", briefly)
     out = tmp_path / "out"
     found = cells.run(out, workers=1)
-    assert {name.split(" / ")[0] for name in found} == {"score", "quality", "decisions", "bias"}
+    assert {name.split(" / ")[0] for name in found} == {"score", "quality", "decisions", "simpson", "bias"}
     free = cells.untrained(out)
     assert free["MALA"]["Simpson"] < free["MALA"]["trapezoid"]
     acceptance.pictures(found, free, tmp_path)
@@ -129,8 +129,10 @@ def test_acceptances_fill_in_their_page(tmp_path: Path, monkeypatch: pytest.Monk
         "| Simpson | 0.",
         "The least error of a learned form, random walk: ",
         "| moons, MALA(step_size=0.02) | potential |",
-        "| `Learned`, free, direct | 0.",
-        "Exact draws, as many as there are chains, have a distance of 0.",
+        "| moons, MALA(step_size=0.02) | Simpson | none |",
+        "| `Exact()` | a log density | 0, 1.2 | none | 0.",
+        "| `Learned`, potential, metropolis | samples, a score | 0, 1.2 |",
+        "have a distance of 0.",
     ):
         assert text in filled, text
     again = json.loads((out / cells.CELLS_FILE).read_text())

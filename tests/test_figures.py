@@ -95,10 +95,10 @@ def test_the_curve_is_judged_from_its_numbers() -> None:
     said = entropy_curve.section(made_up_entropy(config, (0.1, 0.4, 0.42), (0.01, 0.0, 0.02)))
     assert "clipped at C = 1: **agrees**. The mean over the grid rises from 0.100" in said
     assert (
-        "plateaus: 0.420 at 10. As an acceptance it is no better than a coin: the error of its ratio is 0.500" in said
+        "plateaus: 0.420 at 10. As an acceptance it is no better than the same answer to every candidate: the" in said
     )
     assert "not clipped: **does not agree**. The mean over the grid lies between 0.000 and 0.020" in said
-    assert "As an acceptance it is better than a coin" in said
+    assert "As an acceptance it is better than the same answer" in said
     assert "Trainings with 2 seeds (1, 2)" in said
     other = entropy_curve.section(made_up_entropy(config, (0.4, 0.1, 0.1), (0.1, 0.3, 0.9)))
     assert "does not rise: 0.400 without entropy, 0.100 at lambda = 4, 0.100 at 10" in other
@@ -160,10 +160,10 @@ def test_the_sanity_check_is_judged_from_its_numbers() -> None:
     assert "is **reached**. The largest distance to the law is 0.0100 (Score RW, learned score)" in gaussian.section(
         good
     )
-    assert "no mean and no variance can be told from the law's" in gaussian.section(good)
+    assert "of a variance): no mean and no variance." in gaussian.section(good)
     bad = gaussian.section(made_up_gaussian(0.03, 3.1))
     assert "is **not reached**. The largest distance to the law is 0.0300" in bad
-    assert "the mean of Score RW, learned score, seed 12 (3.100) can be told" in bad
+    assert "the mean of Score RW, learned score, seed 12 (3.100)" in bad
     assert "| RW, by the density | 3.000 +- 0.000 | 2.000 +- 0.000 | 0.0010 +- 0.0000 |" in bad
 
 

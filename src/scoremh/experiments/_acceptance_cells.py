@@ -27,6 +27,7 @@ from scoremh import (
     ScoreFit,
     Target,
     Taylor,
+    _random,
     datasets,
     diagnostics,
     fit_acceptance,
@@ -43,7 +44,7 @@ from scoremh.networks import AcceptanceMLP
 from scoremh.types import Acceptance, Point, Proposal, TargetLike
 
 CELLS_FILE = "acceptance.json"
-SAMPLES, FRESH, CHAINS = 10_000, 10_000, 20_000
+SAMPLES, FRESH, CHAINS, EXACT = 10_000, 10_000, 20_000, 1_000_000
 SEEDS = (1, 2, 3)
 BUDGETS = (25, 100, 400)  # CPU seconds of training
 KINDS = list(product(("potential", "antisymmetric", "free"), ("independent", "proposed", "mixed")))
@@ -166,27 +167,36 @@ def decisions(law: str, name: str, form: FormName, *, out: Path) -> dict[str, An
     score, x = learned_score(law, out)
     proposal, judged = roles(law, name, form)
     fit = fit_acceptance(score, proposal, x, form=form, generator=seeded(3))
-    fresh = LAWS[law](FRESH, generator=seeded(2))
-    fresh = fresh[score.support(fresh)]
+    fresh = _inside(law, score)
     result: dict[str, Any] = {"seconds": fit.seconds}
     for key, one in judged.items():
-        found = diagnostics.disagreement(
-            Learned(fit, "metropolis"),
-            LineIntegral("adaptive"),
-            target=score,
-            proposal=one,
-            x=fresh,
-            generator=seeded(4),
-        )
         residual = diagnostics.balance_residual(fit, score, one, fresh, generator=seeded(4))
-        direct = acceptance_rate(Learned(fit), score, one, fresh)
         result[key] = {
-            "rate": found.rate,
-            "accepted": list(found.acceptance_rates),
-            "direct": direct,
+            **_against_adaptive(Learned(fit, "metropolis"), score, one, fresh),
+            "direct": acceptance_rate(Learned(fit), score, one, fresh),
             "residual": residual.integral.rms,
         }
     return result
+
+
+def simpson(law: str, *, out: Path) -> dict[str, Any]:
+    """Compare Simpson's rule, which needs no training, in the same way."""
+    score, _ = learned_score(law, out)
+    fresh = _inside(law, score)
+    return {key: _against_adaptive(LineIntegral(), score, one, fresh) for key, one in PROPOSALS[law].items()}
+
+
+def _inside(law: str, score: ScoreFit) -> Tensor:
+    """Return the fresh samples that are inside the support."""
+    fresh = LAWS[law](FRESH, generator=seeded(2))
+    return fresh[score.support(fresh)]
+
+
+def _against_adaptive(rule: Acceptance, score: ScoreFit, proposal: Proposal, x: Tensor) -> dict[str, Any]:
+    """Return how often a rule decides otherwise than the adaptive line integral, and how often both accept."""
+    options: dict[str, Any] = {"target": score, "proposal": proposal, "x": x, "generator": seeded(4)}
+    found = diagnostics.disagreement(rule, LineIntegral("adaptive"), **options)
+    return {"rate": found.rate, "accepted": list(found.acceptance_rates)}
 
 
 def learned(
@@ -202,8 +212,8 @@ def learned(
     """Train by the defaults, but for the matching; with the paper's entropy from the first weights that torch gives."""
     net = None
     if matching == AS_IN_THE_PAPER:
-        torch.manual_seed(3 * seed)
-        net = AcceptanceMLP(tuple(x.shape[1:]), hidden=128, blocks=2)
+        with _random.layers(3 * seed):
+            net = AcceptanceMLP(tuple(x.shape[1:]), hidden=128, blocks=2)
     return fit_acceptance(
         target, proposal, x, form=form, matching=matching, net=net, recipe=recipe, generator=seeded(3, seed)
     )
@@ -217,13 +227,14 @@ RULES: dict[str, Acceptance] = {
     "`Always()`": Always(),
     "`Taylor(1)`": Taylor(1),
     "`Taylor(2)`": Taylor(2),
+    "`Taylor(2, average=True)`": Taylor(2, average=True),
     '`LineIntegral("trapezoid")`, `Taylor(1, average=True)`': LineIntegral("trapezoid"),
     "`LineIntegral()`, Simpson": LineIntegral(),
     '`LineIntegral("gauss")`': LineIntegral("gauss"),
     '`LineIntegral("adaptive")`': LineIntegral("adaptive"),
 }
 LEARNED: dict[str, tuple[FormName, LearnedBalance, BalanceMatching]] = {
-    "`Learned`, free, direct, entropy as in the paper": ("free", "direct", AS_IN_THE_PAPER),
+    "`Learned`, free, direct, entropy for scale": ("free", "direct", AS_IN_THE_PAPER),
     "`Learned`, free, direct": ("free", "direct", MATCHING["free"]),
     "`Learned`, free, metropolis": ("free", "metropolis", MATCHING["free"]),
     "`Learned`, antisymmetric, metropolis": ("antisymmetric", "metropolis", MATCHING["antisymmetric"]),
@@ -243,7 +254,7 @@ def bias(name: str, move: str, *, out: Path) -> dict[str, Any]:
         kernel = metropolis_hastings(OVERLAPPING, proposal, rule)
     start = OVERLAPPING.sample(CHAINS, generator=seeded(2))
     chains = sample(kernel, start, draws=1, warmup=STEPS, generator=seeded(4))
-    last, exact = chains.draws[:, -1].double(), OVERLAPPING.sample(1_000_000, generator=seeded(2, 2)).double()
+    last, exact = chains.draws[:, -1].double(), OVERLAPPING.sample(EXACT, generator=seeded(2, 2)).double()
     distances = [float(stats.ks_2samp(a.numpy(), b.numpy()).statistic) for a, b in zip(last.T, exact.T, strict=True)]
     floor = [float(stats.ks_2samp(a.numpy(), b.numpy()).statistic) for a, b in zip(start.T, exact.T, strict=True)]
     return {
@@ -274,7 +285,8 @@ def tasks() -> list[Task]:
         return [("quality", *task, str(budget), str(seed)) for task in every for seed in SEEDS]
 
     short, longer, longest = BUDGETS
-    judged: list[Task] = [("decisions", law, "both", "potential") for law in LAWS]
+    judged: list[Task] = [("simpson", law) for law in LAWS]
+    judged += [("decisions", law, "both", "potential") for law in LAWS]
     judged += [("decisions", law, walk, form) for law in LAWS for walk in walks for form in ("antisymmetric", "free")]
     rules: list[Task] = [("bias", name, move) for move in MOVES for name in (*RULES, *LEARNED)]
     first = [*trainings(short, best=True), *trainings(short, best=False)]
@@ -285,6 +297,7 @@ def tasks() -> list[Task]:
 CELLS: dict[str, Callable[..., dict[str, Any]]] = {
     "quality": quality,
     "decisions": decisions,
+    "simpson": simpson,
     "bias": bias,
 }
 

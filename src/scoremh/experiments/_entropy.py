@@ -160,7 +160,8 @@ def table(found: figures.Found) -> str:
             numbers = [over_seeds(figures.values(there, key)) for key in ("mean", "on_proposals", "error")]
             rows.append([named(form), f"{weight:g}", *numbers, str(len(there))])
     for reference in found["reference"]:
-        rules = {"Simpson's rule": "simpson_error", f"a coin of {reference['coin']:.3f}": "coin_error"}
+        coin = f"the same answer to every candidate, {reference['coin']:.3f}"
+        rules = {"Simpson's rule": "simpson_error", coin: "coin_error"}
         rows += [[f"no training: {name}", "", "", "", f"{reference[key]:.3f}", ""] for name, key in rules.items()]
     return markdown(rows)
 
@@ -169,7 +170,6 @@ def setting(found: figures.Found) -> str:
     """Say how it was measured."""
     settings = found["settings"]
     seeds = sorted({record["seed"] for record in found["entropy"]})
-    counted = f"{len(seeds)} of {len(settings['seeds'])}" if len(seeds) < len(settings["seeds"]) else f"{len(seeds)}"
     left, right, below, above = EXTENT
     return (
         f"Moons, {settings['samples']:,} samples; a score by the defaults of `fit_score` (at most "
@@ -180,7 +180,7 @@ def setting(found: figures.Found) -> str:
         f"{right:g}] x [{below:g}, {above:g}], for x = (0, 0); beside it the share of a random walk's proposals from "
         f"{settings['fresh']:,} fresh samples that is accepted, and the mean of |a - a_16| on them: a by the ratio "
         f"a(x', x) / a(x, x'), a_16 by a line integral of the score with 16 nodes, both under Metropolis's balance. "
-        f"Trainings with {counted} seed{'s' * (len(settings['seeds']) > 1)} ({', '.join(map(str, seeds))}), all of "
+        f"Trainings with {len(seeds)} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))}), all of "
         f"one score and one set of samples."
     )
 
@@ -195,6 +195,6 @@ def judged(found: figures.Found, form: str) -> str:
     bar = found["reference"][0]["coin_error"]
     verdict = "no better than" if min(errors) >= bar else "better than" if max(errors) < bar else "at best better than"
     return (
-        f"As an acceptance it is {verdict} a coin: the error of its ratio is {min(errors):.3f} to {max(errors):.3f} "
-        f"over lambda, that of the same answer to every candidate {bar:.3f}."
+        f"As an acceptance it is {verdict} the same answer to every candidate: the error of its ratio is "
+        f"{min(errors):.3f} to {max(errors):.3f} over lambda, against {bar:.3f}."
     )

@@ -3,12 +3,14 @@
 Fills in the tables of `docs/acceptance.md` and draws its pictures.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from scipy import stats
 
 from scoremh import _checks, plots
 from scoremh.experiments import _acceptance_cells as measured
@@ -17,7 +19,25 @@ from scoremh.experiments._figures import preset_file, versions, write
 
 PRESETS = {"paper": measured.SEEDS}
 GOAL = 0.05  # decisions that may differ
-COLUMNS = {"distance": 3, "acceptance": 2}  # with so many digits
+# What a rule needs, and where it fails, for the table of rules.
+NEEDS: Mapping[str, tuple[str, str]] = {
+    "`Exact()`": ("a log density", "nowhere"),
+    "`Always()`": ("nothing (with MALA, a score)", "at every step, more at larger ones; with MALA it is ULA"),
+    "`Taylor(1)`": ("a score", "one-sided: not even one pair of points is balanced"),
+    "`Taylor(2)`": ("a score, its Jacobian", "as `Taylor(1)`"),
+    "`Taylor(2, average=True)`": ("a score, its Jacobian", "at all but small steps"),
+    '`LineIntegral("trapezoid")`, `Taylor(1, average=True)`': ("a score", "with MALA the density cancels"),
+    "`LineIntegral()`, Simpson": ("a score", "where the score bends within a step: large steps, narrow structures"),
+    '`LineIntegral("gauss")`': ("a score", "as Simpson, at larger steps"),
+    '`LineIntegral("adaptive")`': ("a score", "where the score on the way is wrong: between modes without samples"),
+}
+PAIRS = "samples, a score, one proposal with a smooth log q"
+LEARNED_NEEDS: Mapping[tuple[str, bool], tuple[str, str]] = {  # by the form, and whether its scale is left to entropy
+    ("free", True): (PAIRS, "the ratio is pulled to 1: out of balance, more with a larger lambda"),
+    ("free", False): (PAIRS, "with any other step"),
+    ("antisymmetric", False): (PAIRS, "with any other step"),
+    ("potential", False): ("samples, a score", "where the score is far from a gradient: it learns the nearest one"),
+}
 
 
 def _over_seeds(values: Sequence[float]) -> str:
@@ -75,33 +95,60 @@ def _taken(cells: Mapping[str, Any]) -> str:
 
 
 def _decisions(cells: Mapping[str, Any]) -> str:
-    head = ["law, proposal", "form", "training, s", "decisions that differ", "acceptance: learned, integral", "direct"]
+    head = ["law, proposal", "rule", "training, s", "decisions that differ", "acceptance: rule, integral", "direct"]
     rows = [[*head, "rms of D_a - log r"]]
     for law in measured.LAWS:
         for walk, proposal in measured.PROPOSALS[law].items():
+            where = f"{law}, {_checks.named(proposal)}"
             for form in ("potential", "antisymmetric", "free"):
                 name = SEPARATOR.join(["decisions", law, "both" if form == "potential" else walk, form])
                 if name in cells:
                     cell = cells[name][walk]
-                    first, second = cell["accepted"]
-                    rate = f"{cell['rate']:.2%}" if cell["rate"] < GOAL else f"**{cell['rate']:.2%}**"
-                    where = f"{law}, {_checks.named(proposal)}"
-                    numbers = [f"{first:.3f}, {second:.3f}", f"{cell['direct']:.3f}", f"{cell['residual']:.2f}"]
-                    rows.append([where, form, f"{cells[name]['seconds']:.0f}", rate, *numbers])
+                    numbers = [f"{cell['direct']:.3f}", f"{cell['residual']:.2f}"]
+                    rows.append([where, form, f"{cells[name]['seconds']:.0f}", *_alike(cell), *numbers])
+            if untrained := cells.get(f"simpson / {law}"):
+                rows.append([where, "Simpson", "none", *_alike(untrained[walk]), "", ""])
     return markdown(rows)
 
 
+def _alike(cell: Mapping[str, Any]) -> list[str]:
+    """Return the decisions that differ, bold where they are many, and both rates of acceptance."""
+    rate = f"{cell['rate']:.2%}"
+    first, second = cell["accepted"]
+    return [rate if cell["rate"] < GOAL else f"**{rate}**", f"{first:.3f}, {second:.3f}"]
+
+
 def _rules(cells: Mapping[str, Any]) -> str:
-    rows = [
-        ["rule", *(f"{move}: {what}" for move in measured.MOVES for what in ("distance", "acceptance")), "score calls"]
-    ]
+    """Return every rule with its cost, its bias, what it needs and where it fails."""
+    head = ["rule", "needs", "score calls a step", "training, s", "bias: distance", "acceptance", "fails"]
+    rows = [head]
     for name in (*measured.RULES, *measured.LEARNED):
-        there = [cells.get(f"bias / {name} / {move}") for move in measured.MOVES]
-        numbers = [f"{cell[key]:.{d}f}" if cell else "" for cell in there for key, d in COLUMNS.items()]
-        calls = ", ".join(f"{cell['calls']:.2g}" for cell in there if cell)
-        rows.append([name, *numbers, calls])
+        there = [cell for move in measured.MOVES if (cell := cells.get(f"bias / {name} / {move}"))]
+        calls, distances, accepted = (
+            ", ".join(f"{cell[key]:{digits}}" for cell in there)
+            for key, digits in (("calls", ".2g"), ("distance", ".3f"), ("acceptance", ".2f"))
+        )
+        if name in NEEDS:
+            (needs, fails), training = NEEDS[name], "none"
+        else:
+            form, _, matching = measured.LEARNED[name]
+            (needs, fails), training = LEARNED_NEEDS[form, bool(matching.entropy)], _training(cells, form)
+        rows.append([name, needs, calls, training, distances, accepted, fails])
     floor = next(cell["floor"] for name, cell in cells.items() if name.startswith("bias"))
-    return f"{markdown(rows)}\n\nExact draws, as many as there are chains, have a distance of {floor:.3f}."
+    spread = math.sqrt(1 / measured.CHAINS + 1 / measured.EXACT)  # of two coordinates, taken for independent
+    chance = stats.kstwobign.ppf(math.sqrt(0.95)) * spread
+    return (
+        f"{markdown(rows)}\n\nThe exact draws that the chains start from have a distance of {floor:.3f}; by chance it "
+        f"is up to {chance:.3f} in 95 of 100 cases, and what lies below that cannot be ranked. One seed."
+    )
+
+
+def _training(cells: Mapping[str, Any], form: str) -> str:
+    """Return how long trainings of a form took, by the defaults."""
+    seconds = [
+        cell["seconds"] for name, cell in cells.items() if name.startswith("decisions") and name.endswith(f" {form}")
+    ]
+    return f"{min(seconds):.0f} to {max(seconds):.0f}" if seconds else ""
 
 
 def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[str, float]], docs: Path) -> None:

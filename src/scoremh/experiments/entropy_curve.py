@@ -96,13 +96,14 @@ def section(found: figures.Found) -> str:
 
 
 def picture(found: figures.Found, path: Path) -> None:
-    """Draw both means against lambda, and the antisymmetric form as levels.
+    """Draw both means and the error of the ratio against lambda, and rules without a lambda as levels.
 
     Args:
         found: The results.
         path: The file to write.
     """
-    settings, keys = found["settings"], {"mean over the grid": "mean", "acceptance of proposals": "on_proposals"}
+    settings = found["settings"]
+    keys = {"mean over the grid": "mean", "acceptance of proposals": "on_proposals", "error of the ratio": "error"}
     panels: dict[str, dict[str, plots.Curve]] = {}
     levels: dict[str, dict[str, float]] = {}
     for words, key in keys.items():
@@ -115,10 +116,12 @@ def picture(found: figures.Found, path: Path) -> None:
         panels[words] = lines
         if there := measured.runs(found, measured.ANTISYMMETRIC, 0.0):
             levels[words] = {"antisymmetric, without entropy": figures.mean(there, key)}
+    for reference in found["reference"]:
+        levels.setdefault("error of the ratio", {})["the same answer to all"] = reference["coin_error"]
     plots.curve_panels(
         panels,
         path,
-        labels=("lambda", "acceptance"),
+        labels=("lambda", "acceptance, or its error"),
         levels=levels,
         title="Acceptance against the weight of the entropy, Moons",
     )

@@ -62,7 +62,7 @@ def section(found: figures.Found) -> str:
 
 
 def picture(found: figures.Found, path: Path) -> None:
-    """Draw the maps of the first seed, clipped at the largest C, beside the antisymmetric form.
+    """Draw the maps of the first seed, clipped at the largest C and not clipped, beside the antisymmetric form.
 
     Args:
         found: The results.
@@ -70,8 +70,9 @@ def picture(found: figures.Found, path: Path) -> None:
     """
     settings = found["settings"]
     seed = settings["seeds"][0]
-    last = measured.free_forms(settings["clips"])[-2]
-    wanted = [(last, weight) for weight in settings["lambdas"]] + [(measured.ANTISYMMETRIC, 0.0)]
+    clipped, unclipped = measured.free_forms(settings["clips"])[-2:]
+    wanted = [(clipped, weight) for weight in settings["lambdas"]] + [(measured.ANTISYMMETRIC, 0.0)]
+    wanted += [(unclipped, weight) for weight in settings["lambdas"]]
     shown = {
         f"{measured.named(form)}, lambda = {weight:g}": record
         for form, weight in wanted
@@ -84,8 +85,9 @@ def picture(found: figures.Found, path: Path) -> None:
         samples=datasets.moons(600, generator=seeded(2, seed)),
         mark=(0.0, 0.0),
         captions=[f"mean {record['mean']:.3f}" for record in shown.values()],
-        label="a(x', x = (0, 0))",
-        title="What entropy does to the acceptance of a random walk on Moons",
+        label="a(x', x), with x = (0, 0) at the cross",
+        columns=len(settings["lambdas"]) + 1,
+        title="What entropy does to the acceptance of a random walk on Moons (its samples in white)",
     )
 
 

@@ -145,13 +145,13 @@ def verdict(records: Mapping[str, list[figures.Record]], pairs: Mapping[tuple[st
         for key in truth
         if abs(record[key] - truth[key]) > TOLD_APART * errors[key]
     ]
-    told = f"{'; '.join(off)} can" if off else "no mean and no variance can"
+    told = "; ".join(off) or "no mean and no variance"
     return (
         f"The goal, that the three ways agree with distances below {GOAL:g} to the law and between them for every "
         f"seed, is **{'' if reached else 'not '}reached**. The largest distance to the law is "
         f"{own[worst]:.4f} ({WAYS[worst]}), the largest between two ways {pairs[apart]:.4f} ({WAYS[apart[0]]} and "
-        f"{WAYS[apart[1]]}). By {TOLD_APART:g} standard errors of exact draws ({errors['mean']:.3f} of a mean, "
-        f"{errors['variance']:.3f} of a variance), {told} be told from the law's."
+        f"{WAYS[apart[1]]}). Beyond {TOLD_APART:g} standard errors of exact draws (one is {errors['mean']:.3f} "
+        f"of a mean, {errors['variance']:.3f} of a variance): {told}."
     )
 
 
@@ -182,7 +182,7 @@ def section(found: figures.Found) -> str:
         f"{settings['score_steps']:,}). In the last row the scale is left to the paper's entropy, with "
         f"lambda = {AS_IN_THE_PAPER.entropy:g}; no claim rests on it. The distance is Kolmogorov and Smirnov's; that "
         f"of as many exact draws is {exact:.4f} on average. The rule by which a training stops was chosen on other "
-        "seeds, but after these had been seen with another one, with which the third missed the goal.",
+        "seeds, but only after an earlier rule had missed the goal on the third of these.",
         markdown(rows),
         verdict(records, pairs, settings["chains"])
         if (pairs := between(found)) and all(records[way] for way in PAPERS)
@@ -211,7 +211,7 @@ def picture(found: figures.Found, path: Path) -> None:
             for record in shown.values()
         ],
         log_density=LAW.log_density,
-        title="N(3, 2) by a random walk: last draws, and the density",
+        title=f"N(3, 2) by a random walk: last draws, and the density (seed {found['settings']['seeds'][0]})",
     )
 
 

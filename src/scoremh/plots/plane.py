@@ -1,5 +1,6 @@
 """Samples, scores and functions in the plane, in panels side by side."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -122,6 +123,7 @@ def map_panels(
     mark: tuple[float, float] | None = None,
     captions: Sequence[str] = (),
     label: str = "",
+    columns: int | None = None,
     title: str = "",
 ) -> None:
     """Draw functions on the plane with values in [0, 1] side by side, as colours, into a PNG.
@@ -134,12 +136,17 @@ def map_panels(
         mark: A point to show by a cross.
         captions: A line below each panel.
         label: What the colours mean.
+        columns: Panels in a row; all of them if None.
         title: Above all.
     """
     if not maps:
         raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to tensors."))
-    figure = Figure(figsize=(3.4 * len(maps) + 0.7, 3.4), dpi=150, layout="constrained", facecolor=PAPER)
-    axes = figure.subplots(1, len(maps), sharex=True, sharey=True, squeeze=False)[0]
+    columns = min(columns or len(maps), len(maps))
+    rows = math.ceil(len(maps) / columns)
+    figure = Figure(figsize=(3.4 * columns + 0.7, 2.9 * rows + 0.5), dpi=150, layout="constrained", facecolor=PAPER)
+    axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
+    for axis in axes[len(maps) :]:
+        axis.set_visible(False)
     for i, (name, values) in enumerate(maps.items()):
         shade = values.detach().cpu().double().numpy()
         image = axes[i].imshow(shade, origin="lower", extent=extent, cmap="viridis", vmin=0, vmax=1, aspect="auto")
@@ -151,7 +158,7 @@ def map_panels(
         frame(axes[i], name, captions[i] if i < len(captions) else "")
         axes[i].set_xlim(extent[0], extent[1])
         axes[i].set_ylim(extent[2], extent[3])
-    bar = figure.colorbar(image, ax=list(axes), shrink=0.8, pad=0.01)
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.01)
     bar.set_label(label, fontsize=8, color=INK)
     bar.ax.tick_params(labelsize=7, colors=INK)
     if title:
