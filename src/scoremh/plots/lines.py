@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from scoremh import _checks
 from scoremh.plots.style import COLOURS, INK, LINES, PAPER
@@ -69,6 +70,11 @@ def curve_panels(
             axis.margins(y=0.1)  # room for a name below the lowest
         if log:
             axis.set_yscale("log")
+            low, high = axis.get_ylim()
+            if high < 100 * low:  # powers of ten alone would be two ticks or less
+                axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+                axis.yaxis.set_minor_formatter(NullFormatter())
         if log is True:
             axis.set_xscale("log")
             places = sorted({value for x, *_ in lines.values() for value in x})
