@@ -139,7 +139,7 @@ def to_learn_from(samples: Tensor) -> Tensor:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Say what to do where a score differentiates inside, as autograd does not under inference mode, or has a dtype."""
+    """Say what to do where a network has another dtype, or a score needs autograd, which rests in inference mode."""
     try:
         yield
     except RuntimeError as error:

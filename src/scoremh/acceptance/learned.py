@@ -21,9 +21,9 @@ LearnedBalance = Literal["direct", "metropolis", "barker"]
 class Learned(BalancedRule):
     """Accept as a network says that `fit_acceptance` trained.
 
-    A network that was trained for one proposal and step is refused with another (and MALA with another score is another
-    proposal). A potential serves all of them: it
-    stands for a log density, is evaluated once per candidate, and its value at the current point is kept.
+    A network that was trained for one proposal and step is refused with another; MALA with another score is another
+    proposal. A potential serves all of them: it stands for a log density, is evaluated once per candidate, and its
+    value at the current point is kept.
 
     Args:
         net: A fit, its network, or any `net(proposed, current)` that answers log a.

@@ -3,6 +3,7 @@
 import math
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from scoremh import _balance, _checks, _random
@@ -62,25 +63,16 @@ def _compare_gradients(target: Target, proposal: Proposal, x: Tensor, candidates
     log q(x | x') - log q(x' | x) is 0 where x' = x: elsewhere it is the integral of its gradient along the way there.
     """
     v = candidates - x
-    places = torch.cat([line(x, v, FINE.nodes), line(x, v, COARSE.nodes), candidates[None]])
     if target.support is not None:
+        places = line(x, v, (*FINE.nodes, *COARSE.nodes, 1.0))
         rows = target.support(places.flatten(0, 1)).reshape(len(places), len(x)).all(0)
-        x, v, places = x[rows], v[rows], places[:, rows]
+        x, v = x[rows], v[rows]
         if not len(x):
             return
-    here = Point.at(x, target, proposal.needs).map(
-        lambda part: part.detach().repeat(len(places), *(1,) * (part.ndim - 1))
+    fine, coarse = (
+        weighted_sum(rule.weights, _along(target, proposal, x, v, rule.nodes)[1]) for rule in (FINE, COARSE)
     )
-    with torch.enable_grad():
-        there = Point.at(places.flatten(0, 1).requires_grad_(), target, proposal.needs)
-        change = _balance.log_q_ratio(proposal, here, there)
-        gradient = torch.zeros_like(there.x)
-        if change.requires_grad:
-            (gradient,) = torch.autograd.grad(change.sum(), there.x, materialize_grads=True)
-    slopes = inner(gradient, v.repeat(len(places), *(1,) * (v.ndim - 1))).reshape(len(places), len(x))
-    nodes = len(FINE.nodes)
-    fine, coarse = weighted_sum(FINE.weights, slopes[:nodes]), weighted_sum(COARSE.weights, slopes[nodes:-1])
-    values = change.detach().reshape(len(places), len(x))[-1]
+    values = _along(target, proposal, x, v, (1.0,))[0][0]
     name = _checks.named(proposal)
     if lost := int((values == -math.inf).sum()):
         got = f"{lost} of {len(x)} candidates x' with q(x | x') = 0, where its gradient says nothing"
@@ -98,3 +90,22 @@ def _compare_gradients(target: Target, proposal: Proposal, x: Tensor, candidates
             'needs at both points; or use form="potential", which needs no gradient of it.'
         )
         raise ValueError(_checks.message(expected, got, fix))
+
+
+def _along(
+    target: Target, proposal: Proposal, x: Tensor, v: Tensor, nodes: tuple[float, ...]
+) -> tuple[Float[Tensor, "node chain"], Float[Tensor, "node chain"]]:
+    """Return log q(x | x') - log q(x' | x) at x' = x + t v, and its slope in t by autograd, for all nodes t."""
+
+    def repeated(part: Tensor) -> Tensor:
+        return part.detach().repeat(len(nodes), *(1,) * (part.ndim - 1))
+
+    here = Point.at(x, target, proposal.needs).map(repeated)
+    with torch.enable_grad():
+        there = Point.at(line(x, v, nodes).flatten(0, 1).requires_grad_(), target, proposal.needs)
+        change = _balance.log_q_ratio(proposal, here, there)
+        gradient = torch.zeros_like(there.x)
+        if change.requires_grad:
+            (gradient,) = torch.autograd.grad(change.sum(), there.x, materialize_grads=True)
+    slopes = inner(gradient, repeated(v))
+    return change.detach().reshape(len(nodes), len(x)), slopes.reshape(len(nodes), len(x))

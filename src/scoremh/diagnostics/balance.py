@@ -139,10 +139,8 @@ def balance_residual(
         inside = known.support(way.flatten(0, 1)).reshape(len(way), len(candidates)).all(0)
         current, candidates = current.map(lambda part: part[inside]), candidates[inside]
     if len(candidates) < max(2, groups):
-        got, fix = (
-            f"{len(candidates)} pairs for {groups} groups",
-            "Bring more samples of the target, or a smaller step.",
-        )
+        got = f"{len(candidates)} pairs for {groups} groups"
+        fix = "Bring more samples of the target, or a smaller step."
         raise ValueError(_checks.message("two pairs, and one for every group", got, fix))
     proposed = Point.at(candidates, known, needs)
     v = proposed.x - current.x
