@@ -64,7 +64,7 @@ def verdict(found: figures.Found, form: str) -> str:
     if rises:
         said = f"rises from {means[0]:.3f} without entropy to {bend}, and {'plateaus' if level else 'goes on'}: {last}"
     elif max(means) - min(means) <= RISE:
-        said = f"lies between {min(means):.3f} and {max(means):.3f} whatever lambda is: lambda decides nothing"
+        said = f"lies between {min(means):.3f} and {max(means):.3f} whatever lambda is: no rise"
     else:
         said = f"does not rise: {means[0]:.3f} without entropy, {bend}, {last}"
     return (
