@@ -125,8 +125,16 @@ def test_the_readme_and_the_skeletons_of_contributing_are_right(
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(path: Path) -> None:
-    for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text()):
-        assert (path.parent / link).exists(), link
+    for file, section in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", path.read_text()):
+        page = path.parent / file if file else path
+        assert page.exists(), file
+        assert not section or section in anchors(page), f"{file}#{section}"
+
+
+def anchors(page: Path) -> list[str]:
+    """Return the names by which a page's sections are linked to: lower case, hyphens for blanks, no other signs."""
+    heads = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads]
 
 
 def test_the_map_of_the_code_names_every_module() -> None:
