@@ -143,7 +143,7 @@ def map_panels(
         raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to tensors."))
     columns = min(columns or len(maps), len(maps))
     rows = math.ceil(len(maps) / columns)
-    figure = Figure(figsize=(3.4 * columns + 0.7, 2.9 * rows + 0.5), dpi=150, layout="constrained", facecolor=PAPER)
+    figure = Figure(figsize=(3.4 * columns + 0.7, 2.55 * rows + 0.5), dpi=150, layout="constrained", facecolor=PAPER)
     axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
     for axis in axes[len(maps) :]:
         axis.set_visible(False)
