@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from scoremh import _checks
-from scoremh.types import ScoreFn
+from scoremh.types import ScoreFn, SupportFn
 
 
 def inner(a: Float[Tensor, "chain *event"], b: Float[Tensor, "chain *event"]) -> Float[Tensor, " chain"]:
@@ -61,6 +61,12 @@ def gauss_legendre(inside: int) -> Quadrature:
 def line(x: Tensor, v: Tensor, nodes: tuple[float, ...]) -> Float[Tensor, "node chain *event"]:
     """Return x + t v for all nodes t."""
     return x + torch.tensor(nodes, dtype=x.dtype, device=x.device).reshape(-1, *(1,) * x.ndim) * v
+
+
+def whole_way(support: SupportFn, x: Tensor, v: Tensor, nodes: tuple[float, ...]) -> Bool[Tensor, " chain"]:
+    """Say which chains are inside a support at x + v and at all nodes t of the way there."""
+    places = line(x, v, (*nodes, 1.0))
+    return support(places.flatten(0, 1)).reshape(len(places), len(x)).all(0)
 
 
 def scores_along(score: ScoreFn, x: Tensor, v: Tensor, nodes: tuple[float, ...]) -> Float[Tensor, "node chain *event"]:

@@ -2,7 +2,6 @@
 
 import math
 import re
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -31,12 +30,18 @@ def describe(x: object) -> str:
 
 def short(x: object) -> str:
     """Return a value as text, on one line and cut where it is long."""
-    return textwrap.shorten(repr(x), 100, placeholder=" ...")
+    text = " ".join(repr(x).split())
+    return text if len(text) <= 100 else f"{text[:96]} ..."
 
 
 def named(part: object) -> str:
-    """Return a part as text that is the same in the next process: its own without addresses, or its class."""
-    return type(part).__name__ if type(part).__repr__ is object.__repr__ else re.sub(" at 0x[0-9a-f]+", "", repr(part))
+    """Return a part as text: its own, or its class where it has none."""
+    return type(part).__name__ if type(part).__repr__ is object.__repr__ else repr(part)
+
+
+def steady(part: object) -> str:
+    """Return a part as text that is the same in the next process, without addresses: not all there is to know of it."""
+    return re.sub(" at 0x[0-9A-Fa-f]+", "", named(part))
 
 
 def brief(part: Any) -> str:

@@ -75,7 +75,8 @@ def require_same(header: Mapping[str, object], found: Mapping[str, object], path
 
 def _where_they_differ(a: str, b: str) -> tuple[str, str]:
     """Return two texts, cut to where they begin to differ if they are long."""
-    apart = next((place for place, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), 0)
+    shared = zip(a, b, strict=False)
+    apart = next((place for place, (one, other) in enumerate(shared) if one != other), min(len(a), len(b)))
     start = max(0, apart - SHOWN // 2) if max(len(a), len(b)) > SHOWN else 0
     return _cut(a, start), _cut(b, start)
 

@@ -22,8 +22,8 @@ class Learned(BalancedRule):
     """Accept as a network says that `fit_acceptance` trained.
 
     A network that was trained for one proposal and step is refused with another; MALA with another score is another
-    proposal. A potential serves all of them: it stands for a log density, is evaluated once per candidate, and its
-    value at the current point is kept.
+    proposal. A potential serves all of them: it stands for a log density (up to a constant, also where the proposal
+    asks for one), is evaluated once per candidate, and its value at the current point is kept.
 
     Args:
         net: A fit, its network, or any `net(proposed, current)` that answers log a.
@@ -65,10 +65,6 @@ class Learned(BalancedRule):
 
     def require(self, target: Target, proposal: Proposal) -> None:
         """Refuse a proposal that the network was not made for."""
-        if self._log_density is not None and "log_density" in proposal.needs:
-            fix = "Use Exact() where there is a log density."
-            got = f"{_checks.named(proposal)}, which would change with the constant that a potential is free to add"
-            raise ValueError(_checks.message("a proposal that needs no log density, beside a potential", got, fix))
         if isinstance(self.net, Form):
             self.net.require(target, proposal)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from scoremh import _checks, _random
 from scoremh._transition import with_score
 from scoremh.balance_matching.loss import BalanceMatching
-from scoremh.balance_matching.trial import try_out
+from scoremh.balance_matching.trial import try_network, try_out
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP, StandardInputs
 from scoremh.networks.pairs import MadeFor
 from scoremh.training import Fit, Recipe, load_fit, save_fit, train
@@ -136,7 +136,7 @@ class _Bound:
     problem: str  # numbers of the proposal, the score and the support: a checkpoint belongs to one problem
 
     def __repr__(self) -> str:
-        return f"{self.matching} for {_checks.named(self.proposal)}, {self.problem}"
+        return f"{self.matching} for {_checks.steady(self.proposal)}, {self.problem}"
 
     def terms(
         self, net: nn.Module, x: Tensor, *, progress: float, generator: torch.Generator | None = None
@@ -170,10 +170,11 @@ def fit_acceptance(
 
     Args:
         target: Has the score, and the support outside of which no pair counts.
-        proposal: q; any with a `log_prob` that autograd can differentiate.
+        proposal: q. Free and antisymmetric forms need a `log_prob` without jumps that autograd can differentiate, and
+            steps that can be taken back.
         samples: `(sample, *event)`, of the law the score belongs to; those outside the support are left out.
         form: "free" (the paper's), "antisymmetric" or "potential", which is the default.
-        matching: The loss and its pairs; `balance_matching.MATCHING` has those of the forms if None, to begin with:
+        matching: The loss and its pairs; `balance_matching.MATCHING[form]` if None. To change one setting:
             `dataclasses.replace(MATCHING["free"], clip=10.0)`.
         net: `net(proposed, current)` for log a (free) or for half of the log ratio (antisymmetric), `net(x)` for a
             potential, trained in place; one for the form if None.
@@ -233,7 +234,7 @@ def fit_acceptance(
     inputs = StandardInputs.of(net, samples) if standardize else net
     made_for = MadeFor.of(known, proposal, samples)
     whole = FORMS[form](inputs, None if form == "potential" else made_for)
-    _answers(whole, samples[:100])
+    try_network(whole, samples[:100])
     bound = _Bound(
         matching,
         known,
@@ -278,27 +279,10 @@ def _row(
 ) -> Preset:
     _checks.one_of(preset, tuple(PRESETS), "preset")
     if form not in (None, "free") or matching is not None or net is not None or recipe is not None:
-        fix = f"Leave the preset out, and start from scoremh.balance_matching.PRESETS[{preset!r}]."
+        fix = (
+            f"Leave the preset out, and start from scoremh.balance_matching.PRESETS[{preset!r}], without its entropy "
+            "for other forms than the free one."
+        )
         got = "a preset with a form, a matching, a net or a recipe"
         raise ValueError(_checks.message("a preset alone", got, fix))
     return PRESETS[preset]
-
-
-@torch.no_grad()
-def _answers(net: Form, x: Tensor) -> None:
-    """Refuse a network that does not answer with a number per pair, or per point."""
-    points, called = ((x,), "net(x)") if isinstance(net, Potential) else ((x.roll(1, 0), x), "net(proposed, current)")
-    try:
-        answer = net(*points)
-    except (RuntimeError, ValueError, TypeError) as error:
-        fix = "net(proposed, current) answers for pairs, net(x) for a potential; check its input size and its dtype."
-        expected = f"{called} to take {_checks.describe(x)}"
-        raise ValueError(_checks.message(expected, f"an error: {error}", fix)) from error
-    _checks.answer(answer, x, x.shape[:1], "net")
-    if isinstance(net, Potential) and not torch.allclose(net.value_and_gradient(x)[0], answer, rtol=1e-2, atol=1e-2):
-        fix = "Write value_and_gradient as well where you write forward."
-        expected = "value_and_gradient of the network to answer what the network does"
-        raise ValueError(_checks.message(expected, "another value", fix))
-    if isinstance(net, Free) and bool((answer > 0).any()):
-        fix = "End the network with torch.nn.functional.logsigmoid."
-        raise ValueError(_checks.message(f"{called} to answer log a, at most 0", float(answer.max()), fix))

@@ -118,8 +118,7 @@ class BalanceMatching:
         inside = None
         if target.support is not None:  # no chain will ask for a there, and the score may be worth nothing
             inside = target.support(proposed)
-            # another sample stands in: at x' = x a network may have no gradient
-            proposed = torch.where(per_chain(inside, proposed), proposed, current.x.detach().roll(1, 0))
+            proposed = torch.where(per_chain(inside, proposed), proposed, _another(current.x.detach()))
         there = _balance.leaf(proposed, target, proposal)
         if isinstance(net, Potential):
             given, forth, back = _potential(net, proposal, current, there)
@@ -190,6 +189,13 @@ class BalanceMatching:
         halves = (x[:half], x[half : 2 * half]) if half and (self.all_pairs or isinstance(net, Potential)) else (x,)
         current, proposed = self.draw(target, proposal, *halves, progress=progress, generator=generator)
         return self.between(net, target, proposal, current, proposed, root, progress)
+
+
+def _another(x: Float[Tensor, "sample *event"]) -> Float[Tensor, "sample *event"]:
+    """Return another sample for each, to stand in for an x' that does not count: at x' = x a net may have no slope."""
+    first = x[:1]
+    farthest = x[(x - first).flatten(1).norm(dim=1).argmax()][None]
+    return torch.where(per_chain((x == first).flatten(1).all(1), x), farthest, first)
 
 
 def _in_coordinates(gradient: Float[Tensor, "pair both"], root: Tensor) -> Float[Tensor, "pair both"]:

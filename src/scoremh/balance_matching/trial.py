@@ -1,4 +1,4 @@
-"""Whether a target and a proposal can be learned from: tried at a few samples, before a training is spent on them."""
+"""Whether target, proposal and network go together: tried at a few samples, before a training is spent on them."""
 
 import math
 
@@ -7,11 +7,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scoremh import _balance, _checks, _random
-from scoremh._algebra import gauss_legendre, inner, line, per_chain, rows_finite, weighted_sum
+from scoremh._algebra import gauss_legendre, inner, line, per_chain, rows_finite, weighted_sum, whole_way
+from scoremh.networks import Form, Free, Potential, StandardInputs
 from scoremh.types import Point, Proposal, Target
 
-SURE = 20.0  # log ratios beyond this decide alike
-FINE, COARSE = gauss_legendre(16), gauss_legendre(8)  # their difference says how far to trust the finer one
+# Two rules each: their difference says how far to trust the finer one.
+ROUGH = gauss_legendre(16), gauss_legendre(8)
+SMOOTH = gauss_legendre(256), gauss_legendre(128)
+SEED = 0x5C0AE  # of the candidates: none that samples are likely to have been drawn with
 
 
 def try_out(target: Target, proposal: Proposal, x: Tensor, *, differentiate: bool) -> None:
@@ -26,16 +29,45 @@ def try_out(target: Target, proposal: Proposal, x: Tensor, *, differentiate: boo
     with _checks.explained():
         at = Point.at(x, target, proposal.needs | {"score"})
     _checks.answer(at.score, x, x.shape, "score")
-    if at.score is not None and not (finite := rows_finite(at.score)).all():
+    assert at.score is not None
+    if not (finite := rows_finite(at.score)).all():
         got = f"NaN or inf at {int((~finite).sum())} of {len(x)}, the first at {_checks.short(x[~finite][0].tolist())}"
         fix = "Mend the score, or give the target a support that leaves such points out."
         raise ValueError(_checks.message("a score that is finite at the samples", got, fix))
-    candidates = proposal.sample(at, generator=_random.seeded(0, x.device))
+    candidates = proposal.sample(at, generator=_random.seeded(SEED, x.device))
     _checks.answer(candidates, x, x.shape, "proposal.sample")
     _checks.answer(proposal.log_prob(at, given=at), x, x.shape[:1], "proposal.log_prob")
     if differentiate:
         _require_graph(target, proposal, x)
         _compare_gradients(target, proposal, x, candidates.detach())
+
+
+@torch.no_grad()
+def try_network(net: Form, x: Tensor) -> None:
+    """Refuse a network that does not answer with a number per pair, or per point."""
+    points, called = ((x,), "net(x)") if isinstance(net, Potential) else ((x.roll(1, 0), x), "net(proposed, current)")
+    _require_own_gradient(type(net.net.net if isinstance(net.net, StandardInputs) else net.net))
+    try:
+        with _random.layers(0):  # of dropout
+            answer = net(*points)
+    except (RuntimeError, ValueError, TypeError) as error:
+        fix = "net(proposed, current) answers for pairs, net(x) for a potential; check its input size and its dtype."
+        expected = f"{called} to take {_checks.describe(x)}"
+        raise ValueError(_checks.message(expected, f"an error: {error}", fix)) from error
+    _checks.answer(answer, x, x.shape[:1], "net")
+    if isinstance(net, Free) and bool((answer > 0).any()):
+        fix = "End the network with torch.nn.functional.logsigmoid."
+        raise ValueError(_checks.message(f"{called} to answer log a, at most 0", float(answer.max()), fix))
+
+
+def _require_own_gradient(kind: type) -> None:
+    """Refuse a potential with a forward of its own and the closed form of another's gradient."""
+    forward, gradient = (
+        next((cls for cls in kind.__mro__ if name in vars(cls)), object) for name in ("forward", "value_and_gradient")
+    )
+    if gradient is not object and forward is not gradient and issubclass(forward, gradient):
+        got, fix = f"that of {gradient.__name__}", "Write it too, or derive the class from torch.nn.Module."
+        raise ValueError(_checks.message(f"a value_and_gradient for the forward of {forward.__name__}", got, fix))
 
 
 def _require_graph(target: Target, proposal: Proposal, x: Tensor) -> None:
@@ -65,32 +97,32 @@ def _compare_gradients(target: Target, proposal: Proposal, x: Tensor, candidates
     """
     v = candidates - x
     if target.support is not None:
-        places = line(x, v, (*FINE.nodes, *COARSE.nodes, 1.0))
-        rows = target.support(places.flatten(0, 1)).reshape(len(places), len(x)).all(0)
+        rows = whole_way(target.support, x, v, tuple(node for rule in (*ROUGH, *SMOOTH) for node in rule.nodes))
         x, v = x[rows], v[rows]
         if not len(x):
             return
-    fine, coarse = (
-        weighted_sum(rule.weights, _along(target, proposal, x, v, rule.nodes)[1]) for rule in (FINE, COARSE)
-    )
+    tried, name = len(x), _checks.named(proposal)
     values = _along(target, proposal, x, v, (1.0,))[0][0]
-    name = _checks.named(proposal)
     if lost := int((values == -math.inf).sum()):
-        got = f"{lost} of {len(x)} candidates x' with q(x | x') = 0, where its gradient says nothing"
+        got = f"{lost} of {tried} candidates x' with q(x | x') = 0, where its gradient says nothing"
         fix = 'Use form="potential", which does not need it.'
         raise ValueError(_checks.message(f"steps of {name} that can be taken back", got, fix))
-    error = (fine.clamp(-SURE, SURE) - values.clamp(-SURE, SURE)).abs()
-    wrong = error > 0.1 + 0.05 * values.abs() + 2 * (fine - coarse).abs()  # NaN is not
-    if wrong.double().mean() > 1 / 20:
-        worst = torch.where(wrong, error, 0).argmax()
-        score = ", and the score it needs," if "score" in proposal.needs else ""
-        expected = f"log_prob of {name}{score} to be smooth and differentiable by autograd in both points"
-        got = f"gradients that add up to {float(fine[worst]):.3g} where log q changes by {float(values[worst]):.3g}"
-        fix = (
-            "Compute it with torch alone, without detach, torch.no_grad and jumps, from x and from what the proposal "
-            'needs at both points; or use form="potential", which needs no gradient of it.'
-        )
-        raise ValueError(_checks.message(expected, got, fix))
+    total = values
+    for rules in (ROUGH, SMOOTH):  # what looks wrong is looked at more closely
+        total, other = (weighted_sum(one.weights, _along(target, proposal, x, v, one.nodes)[1]) for one in rules)
+        wrong = (total - values).abs() > 0.1 + 0.05 * values.abs() + 2 * (total - other).abs()  # NaN is not
+        x, v, values, total = x[wrong], v[wrong], values[wrong], total[wrong]
+        if len(x) <= tried / 20:
+            return
+    worst = (total - values).abs().argmax()
+    score = ", and the score it needs," if "score" in proposal.needs else ""
+    expected = f"log_prob of {name}{score} to be smooth and differentiable by autograd in both points"
+    got = f"gradients that add up to {float(total[worst]):.3g} where log q changes by {float(values[worst]):.3g}"
+    fix = (
+        "Compute it with torch alone, without detach, torch.no_grad and jumps, from x and from what the proposal needs "
+        'at both points; or use form="potential", which needs no gradient of it.'
+    )
+    raise ValueError(_checks.message(expected, got, fix))
 
 
 def _along(

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from scoremh import _balance, _checks, _random
-from scoremh._algebra import gauss_legendre, inner, line, scores_along, weighted_sum
+from scoremh._algebra import gauss_legendre, inner, scores_along, weighted_sum, whole_way
 from scoremh._transition import with_score
 from scoremh.networks import Form
 from scoremh.types import Need, Point, Proposal, TargetLike
@@ -73,17 +73,20 @@ class BalanceResidual:
         integral: Against the line integral of the score.
         density: Against the target's log density; None where it has none.
         distances: The residuals against the line integral, by |x' - x|, in groups of equal size.
-        pairs: How many were judged: those with a candidate outside the support, or a way there, are left out.
+        pairs: How many were judged; candidates outside the support are left out.
+        without_way: How many more were judged by the density alone: the straight way to them leaves the support.
     """
 
     integral: Comparison
     density: Comparison | None
     distances: tuple[Distance, ...]
     pairs: int
+    without_way: int = 0
 
     def __str__(self) -> str:
         """Say it in a few lines."""
-        lines = [f"balance of {self.pairs} pairs, in log units", f"  against the line integral: {self.integral}"]
+        more = f", and {self.without_way} without a way inside the support" if self.without_way else ""
+        lines = [f"balance of {self.pairs} pairs{more}, in log units", f"  against the line integral: {self.integral}"]
         if self.density is not None:
             lines.append(f"  against the log density:   {self.density}")
         lines += [
@@ -135,37 +138,41 @@ def balance_residual(
     candidates = proposal.sample(current, generator=_random.resolve(generator, samples.device))
     _, places, weights = gauss_legendre(nodes)
     if known.support is not None:
-        way = torch.cat([line(current.x, candidates - current.x, places), candidates[None]])
-        inside = known.support(way.flatten(0, 1)).reshape(len(way), len(candidates)).all(0)
+        inside = known.support(candidates)
         current, candidates = current.map(lambda part: part[inside]), candidates[inside]
-    if len(candidates) < max(2, groups):
-        got = f"{len(candidates)} pairs for {groups} groups"
+    v = candidates - current.x
+    ways = torch.ones_like(v.flatten(1)[:, 0], dtype=torch.bool)  # that the score can be integrated along
+    if known.support is not None:
+        ways = whole_way(known.support, current.x, v, places)
+    if int(ways.sum()) < max(2, groups):
+        got = f"{int(ways.sum())} pairs for {groups} groups"
         fix = "Bring more samples of the target, or a smaller step."
         raise ValueError(_checks.message("two pairs, and one for every group", got, fix))
     proposed = Point.at(candidates, known, needs)
-    v = proposed.x - current.x
-    change = inner(weighted_sum(weights, scores_along(known.score, current.x, v, places)), v)
     log_q = _balance.log_q_ratio(proposal, current, proposed)
     learned = _balance.log_ratio(network, proposal, current, proposed)
+    x, y, v = current.x[ways], proposed.x[ways], v[ways]
+    change = inner(weighted_sum(weights, scores_along(known.score, x, v, places)), v)
     for name, values, fix in (
         ("the score", change, "Give the target a support, outside of which no pair counts."),
         ("log q", log_q, "Use a proposal whose steps can be taken back."),
         ("the network", learned, "Train it again."),
     ):
         if not values.isfinite().all():
-            got = f"{int((~values.isfinite()).sum())} of {len(v)} that are not, of {name}"
+            got = f"{int((~values.isfinite()).sum())} of {len(values)} that are not, of {name}"
             raise ValueError(_checks.message("finite numbers for every pair", got, fix))
     density = None
     if current.log_density is not None and proposed.log_density is not None:
         density = _compare(learned, proposed.log_density - current.log_density + log_q, current.x, proposed.x)
     distance, order = v.flatten(1).norm(dim=1).sort()
-    residual = (learned - change - log_q)[order]
+    residual = (learned[ways] - change - log_q[ways])[order]
     parts = zip(distance.tensor_split(groups), residual.tensor_split(groups), strict=True)
     return BalanceResidual(
-        integral=_compare(learned, change + log_q, current.x, proposed.x),
+        integral=_compare(learned[ways], change + log_q[ways], x, y),
         density=density,
         distances=tuple(Distance(float(d[0]), float(d[-1]), len(d), _rms(r), float(r.mean())) for d, r in parts),
         pairs=len(v),
+        without_way=len(ways) - len(v),
     )
 
 

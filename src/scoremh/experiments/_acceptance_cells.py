@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from scipy import stats
@@ -222,31 +222,74 @@ def learned(
 OVERLAPPING = targets.GaussianMixture([0.7, 0.3], [[1.5, 0.0], [-1.5, 0.0]], 0.6 * torch.eye(2).expand(2, 2, 2))
 STEPS = 200
 MOVES: dict[str, Proposal] = {"random walk": RandomWalk(1.2), "MALA": MALA(0.35)}
-RULES: dict[str, Acceptance] = {
-    "`Exact()`": Exact(),
-    "`Always()`": Always(),
-    "`Taylor(1)`": Taylor(1),
-    "`Taylor(2)`": Taylor(2),
-    "`Taylor(2, average=True)`": Taylor(2, average=True),
-    '`LineIntegral("trapezoid")`, `Taylor(1, average=True)`': LineIntegral("trapezoid"),
-    "`LineIntegral()`, Simpson": LineIntegral(),
-    '`LineIntegral("gauss")`': LineIntegral("gauss"),
-    '`LineIntegral("adaptive")`': LineIntegral("adaptive"),
+
+
+class Untrained(NamedTuple):
+    """A rule, what it needs, and where it fails, as the page has it."""
+
+    rule: Acceptance
+    needs: str
+    fails: str
+
+
+class Trained(NamedTuple):
+    """A learned rule, what it needs, and where it fails."""
+
+    form: FormName
+    balance: LearnedBalance
+    matching: BalanceMatching
+    needs: str
+    fails: str
+
+
+SCORE, JACOBIAN = "a score", "a score, its Jacobian"
+PAIRS, POINTS = "samples, a score, one proposal with a smooth log q", "samples, a score"
+RULES = {
+    "`Exact()`": Untrained(Exact(), "a log density", "nowhere"),
+    "`Always()`": Untrained(
+        Always(), "nothing (with MALA, a score)", "at every step, more at larger ones; with MALA it is ULA"
+    ),
+    "`Taylor(1)`": Untrained(Taylor(1), SCORE, "one-sided: not even one pair of points is balanced"),
+    "`Taylor(2)`": Untrained(Taylor(2), JACOBIAN, "as `Taylor(1)`"),
+    "`Taylor(2, average=True)`": Untrained(Taylor(2, average=True), JACOBIAN, "at all but small steps"),
+    '`LineIntegral("trapezoid")`, `Taylor(1, average=True)`': Untrained(
+        LineIntegral("trapezoid"), SCORE, "with MALA the density cancels"
+    ),
+    "`LineIntegral()`, Simpson": Untrained(
+        LineIntegral(), SCORE, "where the score bends within a step: large steps, narrow structures"
+    ),
+    '`LineIntegral("gauss")`': Untrained(LineIntegral("gauss"), SCORE, "as Simpson, at larger steps"),
+    '`LineIntegral("adaptive")`': Untrained(
+        LineIntegral("adaptive"), SCORE, "where the score on the way is wrong: between modes without samples"
+    ),
 }
-LEARNED: dict[str, tuple[FormName, LearnedBalance, BalanceMatching]] = {
-    "`Learned`, free, direct, entropy for scale": ("free", "direct", AS_IN_THE_PAPER),
-    "`Learned`, free, direct": ("free", "direct", MATCHING["free"]),
-    "`Learned`, free, metropolis": ("free", "metropolis", MATCHING["free"]),
-    "`Learned`, antisymmetric, metropolis": ("antisymmetric", "metropolis", MATCHING["antisymmetric"]),
-    "`Learned`, potential, metropolis": ("potential", "metropolis", MATCHING["potential"]),
+ANOTHER_STEP = "with any other step"
+LEARNED = {
+    "`Learned`, free, direct, entropy for scale": Trained(
+        "free", "direct", AS_IN_THE_PAPER, PAIRS, "the ratio is pulled to 1: out of balance, more with a larger lambda"
+    ),
+    "`Learned`, free, direct": Trained("free", "direct", MATCHING["free"], PAIRS, ANOTHER_STEP),
+    "`Learned`, free, metropolis": Trained("free", "metropolis", MATCHING["free"], PAIRS, ANOTHER_STEP),
+    "`Learned`, antisymmetric, metropolis": Trained(
+        "antisymmetric", "metropolis", MATCHING["antisymmetric"], PAIRS, ANOTHER_STEP
+    ),
+    "`Learned`, potential, metropolis": Trained(
+        "potential",
+        "metropolis",
+        MATCHING["potential"],
+        POINTS,
+        "where the score is far from a gradient: it learns the nearest one",
+    ),
 }
 
 
 def bias(name: str, move: str, *, out: Path) -> dict[str, Any]:
     """Run chains from exact draws of two overlapping modes with the true score, and see how far they drift off."""
-    proposal, rule = MOVES[move], RULES.get(name)
-    if rule is None:
-        form, balance, matching = LEARNED[name]
+    proposal = MOVES[move]
+    if name in RULES:
+        rule = RULES[name].rule
+    else:
+        form, balance, matching, *_ = LEARNED[name]
         x = OVERLAPPING.sample(SAMPLES, generator=seeded(0))
         rule = Learned(learned(OVERLAPPING, proposal, x, form, matching), balance)
     with warnings.catch_warnings():

@@ -13,31 +13,13 @@ import torch
 from scipy import stats
 
 from scoremh import _checks, plots
+from scoremh.balance_matching import MATCHING
 from scoremh.experiments import _acceptance_cells as measured
 from scoremh.experiments._cells import SEPARATOR, fill_in, known, markdown, over_seeds, spread
 from scoremh.experiments._figures import preset_file, versions, write
 
 PRESETS = {"paper": measured.SEEDS}
 GOAL = 0.05  # decisions that may differ
-# What a rule needs, and where it fails, for the table of rules.
-NEEDS: Mapping[str, tuple[str, str]] = {
-    "`Exact()`": ("a log density", "nowhere"),
-    "`Always()`": ("nothing (with MALA, a score)", "at every step, more at larger ones; with MALA it is ULA"),
-    "`Taylor(1)`": ("a score", "one-sided: not even one pair of points is balanced"),
-    "`Taylor(2)`": ("a score, its Jacobian", "as `Taylor(1)`"),
-    "`Taylor(2, average=True)`": ("a score, its Jacobian", "at all but small steps"),
-    '`LineIntegral("trapezoid")`, `Taylor(1, average=True)`': ("a score", "with MALA the density cancels"),
-    "`LineIntegral()`, Simpson": ("a score", "where the score bends within a step: large steps, narrow structures"),
-    '`LineIntegral("gauss")`': ("a score", "as Simpson, at larger steps"),
-    '`LineIntegral("adaptive")`': ("a score", "where the score on the way is wrong: between modes without samples"),
-}
-PAIRS = "samples, a score, one proposal with a smooth log q"
-LEARNED_NEEDS: Mapping[tuple[str, bool], tuple[str, str]] = {  # by the form, and whether its scale is left to entropy
-    ("free", True): (PAIRS, "the ratio is pulled to 1: out of balance, more with a larger lambda"),
-    ("free", False): (PAIRS, "with any other step"),
-    ("antisymmetric", False): (PAIRS, "with any other step"),
-    ("potential", False): ("samples, a score", "where the score is far from a gradient: it learns the nearest one"),
-}
 
 
 def _over_seeds(values: Sequence[float]) -> str:
@@ -128,12 +110,8 @@ def _rules(cells: Mapping[str, Any]) -> str:
             ", ".join(f"{cell[key]:{digits}}" for cell in there)
             for key, digits in (("calls", ".2g"), ("distance", ".3f"), ("acceptance", ".2f"))
         )
-        if name in NEEDS:
-            (needs, fails), training = NEEDS[name], "none"
-        else:
-            form, _, matching = measured.LEARNED[name]
-            (needs, fails), training = LEARNED_NEEDS[form, bool(matching.entropy)], _training(cells, form)
-        rows.append([name, needs, calls, training, distances, accepted, fails])
+        row = measured.RULES.get(name) or measured.LEARNED[name]
+        rows.append([name, row.needs, calls, _training(cells, row), distances, accepted, row.fails])
     floor = next(cell["floor"] for name, cell in cells.items() if name.startswith("bias"))
     spread = math.sqrt(1 / measured.CHAINS + 1 / measured.EXACT)  # of two coordinates, taken for independent
     chance = stats.kstwobign.ppf(math.sqrt(0.95)) * spread
@@ -143,10 +121,16 @@ def _rules(cells: Mapping[str, Any]) -> str:
     )
 
 
-def _training(cells: Mapping[str, Any], form: str) -> str:
-    """Return how long trainings of a form took, by the defaults."""
+def _training(cells: Mapping[str, Any], row: measured.Untrained | measured.Trained) -> str:
+    """Return how long trainings of a form took, by the defaults; nothing where they were others."""
+    if isinstance(row, measured.Untrained):
+        return "none"
+    if row.matching != MATCHING[row.form]:
+        return ""
     seconds = [
-        cell["seconds"] for name, cell in cells.items() if name.startswith("decisions") and name.endswith(f" {form}")
+        cell["seconds"]
+        for name, cell in cells.items()
+        if name.startswith("decisions") and name.endswith(f" {row.form}")
     ]
     return f"{min(seconds):.0f} to {max(seconds):.0f}" if seconds else ""
 

@@ -172,8 +172,7 @@ class MadeFor(NamedTuple):
         rtol = max(1e-4, 10 * torch.finfo(few.dtype).eps)
         if not alike or not np.allclose(probe, self.probe, rtol=rtol, atol=1e-6, equal_nan=True):
             name = _checks.named(proposal)
-            same = name == self.proposal and "score" in proposal.needs
-            got = f"{name} with another score" if same else f"{name}, whose log q is another"
+            got = f"{name} with another {'step or score' if name == self.proposal else 'log q'}"
             fix = 'Call fit_acceptance again, or use form="potential", which serves every proposal and step.'
             expected = f"{self.proposal}, for which this acceptance was learned"
             raise ValueError(_checks.message(expected, got, fix))

@@ -69,7 +69,7 @@ def train(
         while state.step < recipe.steps and (recipe.patience is None or state.waited < recipe.patience):
             steps = min(recipe.check_every, recipe.steps - state.step)
             started = time.monotonic()
-            with _random.layers(state.seed + state.step):
+            with _random.layers(state.seed + 1 + state.step):  # another stream than that of the batches
                 state.advance(loss, kept, steps)
             state.look(loss, held, floor)
             state.seconds += time.monotonic() - started
