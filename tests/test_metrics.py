@@ -257,13 +257,13 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         r"two samples of one event shape, got a float64 tensor of shape \(5, 2\) and .* \(5, 3\)",
     ),
-    "no points": (lambda: metrics.w2(normal(0, 2), normal(5, 2)), ValueError, "x of shape .* at least one chain"),
+    "no points": (lambda: metrics.w2(normal(0, 2), normal(5, 2)), ValueError, "x of shape .* with n of at least 1"),
     "NaN": (
         lambda: metrics.energy_distance(normal(5, 2), normal(5, 2) * math.nan),
         ValueError,
         "expected y to be finite, got NaN or inf in 5 of 5 rows",
     ),
-    "a vector": (lambda: metrics.mmd_squared(normal(5), normal(5)), ValueError, r"Try x\[None\] or x\[:, None\]"),
+    "a vector": (lambda: metrics.mmd_squared(normal(5), normal(5)), ValueError, r"x\[:, None\] where events are numbers, x\[None\]"),
     "one point, unbiased": (
         lambda: metrics.energy_distance(normal(1, 2), normal(5, 2), unbiased=True),
         ValueError,
