@@ -263,7 +263,11 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         "expected y to be finite, got NaN or inf in 5 of 5 rows",
     ),
-    "a vector": (lambda: metrics.mmd_squared(normal(5), normal(5)), ValueError, r"x\[:, None\] where events are numbers, x\[None\]"),
+    "a vector": (
+        lambda: metrics.mmd_squared(normal(5), normal(5)),
+        ValueError,
+        r"x\[:, None\] where events are numbers, x\[None\]",
+    ),
     "one point, unbiased": (
         lambda: metrics.energy_distance(normal(1, 2), normal(5, 2), unbiased=True),
         ValueError,
