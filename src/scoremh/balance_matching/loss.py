@@ -137,14 +137,15 @@ class BalanceMatching:
             factors = [(self.clip / side.detach().norm(dim=1)).clamp(max=1) for side in (given, wanted)]
             given, wanted = (side * factor[:, None] for side, factor in zip((given, wanted), factors, strict=True))
             clipped = (torch.minimum(*factors) < 1).to(forth)
-        sure = forth.clamp(max=-SURE)
+        sure = (forth if self.entropy else forth.detach()).clamp(max=-SURE)  # what has no weight needs no graph
         rest = -sure.expm1()
         ratio = (forth - back).detach()
         barker = logsigmoid(ratio) + logsigmoid(-ratio)
+        product = forth + back if self.scale else (forth + back).detach()
         each = {
             "balance": (given - wanted).square().sum(1),
             "entropy": sure * sure.exp() + rest * rest.log(),
-            "scale": smooth_l1_loss(forth + back, barker, reduction="none"),
+            "scale": smooth_l1_loss(product, barker, reduction="none"),
             "acceptance": forth.detach().exp(),
             "clipped": clipped,
         }
