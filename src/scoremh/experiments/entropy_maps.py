@@ -13,7 +13,7 @@ from scoremh.experiments._entropy import Config
 LAMBDAS = (0.0, 0.1, 1.0)  # the paper's
 PRESETS = {
     "quick": Config(seeds=(11,), lambdas=LAMBDAS, steps=200, score_steps=2000),
-    "paper": Config(seeds=(1,), lambdas=LAMBDAS),
+    "paper": Config(seeds=(1, 2, 3), lambdas=LAMBDAS),
 }
 NEAR_0 = 0.05  # what counts as an acceptance "close to 0"
 ENHANCED = 2.0  # and as one that is "significantly enhanced": so many times as much
