@@ -13,7 +13,7 @@ from scoremh.types import Point, Proposal, Target
 
 # Two rules each: their difference says how far to trust the finer one.
 ROUGH = gauss_legendre(16), gauss_legendre(8)
-SMOOTH = gauss_legendre(256), gauss_legendre(128)
+FINE = gauss_legendre(256), gauss_legendre(128)
 SEED = 0x5C0AE  # of the candidates: none that samples are likely to have been drawn with
 
 
@@ -39,7 +39,7 @@ def try_out(target: Target, proposal: Proposal, x: Tensor, *, differentiate: boo
     _checks.answer(proposal.log_prob(at, given=at), x, x.shape[:1], "proposal.log_prob")
     if differentiate:
         _require_graph(target, proposal, x)
-        _compare_gradients(target, proposal, x, candidates.detach())
+        _compare_gradients(target, proposal, at.map(Tensor.detach), candidates.detach())
 
 
 @torch.no_grad()
@@ -90,29 +90,28 @@ def _require_graph(target: Target, proposal: Proposal, x: Tensor) -> None:
             raise ValueError(_checks.message(expected, got, fix))
 
 
-def _compare_gradients(target: Target, proposal: Proposal, x: Tensor, candidates: Tensor) -> None:
+def _compare_gradients(target: Target, proposal: Proposal, at: Point, candidates: Tensor) -> None:
     """Refuse a log q whose gradient by autograd does not add up to its values: detached, without torch, or with jumps.
 
     log q(x | x') - log q(x' | x) is 0 where x' = x: elsewhere it is the integral of its gradient along the way there.
     """
-    v = candidates - x
+    v = candidates - at.x
     if target.support is not None:
-        rows = whole_way(target.support, x, v, tuple(node for rule in (*ROUGH, *SMOOTH) for node in rule.nodes))
-        x, v = x[rows], v[rows]
-        if not len(x):
+        rows = whole_way(target.support, at.x, v, tuple(node for rule in (*ROUGH, *FINE) for node in rule.nodes))
+        at, v = at.map(lambda part: part[rows]), v[rows]
+        if not len(v):
             return
-    tried, name = len(x), _checks.named(proposal)
-    values = _along(target, proposal, x, v, (1.0,))[0][0]
+    tried, name = len(v), _checks.named(proposal)
+    values = _along(target, proposal, at, v, (1.0,))[0][0]
     if lost := int((values == -math.inf).sum()):
         got = f"{lost} of {tried} candidates x' with q(x | x') = 0, where its gradient says nothing"
         fix = 'Use form="potential", which does not need it.'
         raise ValueError(_checks.message(f"steps of {name} that can be taken back", got, fix))
-    total = values
-    for rules in (ROUGH, SMOOTH):  # what looks wrong is looked at more closely
-        total, other = (weighted_sum(one.weights, _along(target, proposal, x, v, one.nodes)[1]) for one in rules)
+    for rules in (ROUGH, FINE):  # what looks wrong is looked at more closely
+        total, other = (weighted_sum(one.weights, _along(target, proposal, at, v, one.nodes)[1]) for one in rules)
         wrong = (total - values).abs() > 0.1 + 0.05 * values.abs() + 2 * (total - other).abs()  # NaN is not
-        x, v, values, total = x[wrong], v[wrong], values[wrong], total[wrong]
-        if len(x) <= tried / 20:
+        at, v, values, total = at.map(lambda part, rows=wrong: part[rows]), v[wrong], values[wrong], total[wrong]
+        if len(v) <= tried / 20:
             return
     worst = (total - values).abs().argmax()
     score = ", and the score it needs," if "score" in proposal.needs else ""
@@ -126,19 +125,19 @@ def _compare_gradients(target: Target, proposal: Proposal, x: Tensor, candidates
 
 
 def _along(
-    target: Target, proposal: Proposal, x: Tensor, v: Tensor, nodes: tuple[float, ...]
+    target: Target, proposal: Proposal, at: Point, v: Tensor, nodes: tuple[float, ...]
 ) -> tuple[Float[Tensor, "node chain"], Float[Tensor, "node chain"]]:
     """Return log q(x | x') - log q(x' | x) at x' = x + t v, and its slope in t by autograd, for all nodes t."""
 
     def repeated(part: Tensor) -> Tensor:
         return part.detach().repeat(len(nodes), *(1,) * (part.ndim - 1))
 
-    here = Point.at(x, target, proposal.needs).map(repeated)
+    here = at.map(repeated)
     with torch.enable_grad():
-        there = Point.at(line(x, v, nodes).flatten(0, 1).requires_grad_(), target, proposal.needs)
+        there = Point.at(line(at.x, v, nodes).flatten(0, 1).requires_grad_(), target, proposal.needs)
         change = _balance.log_q_ratio(proposal, here, there)
         gradient = torch.zeros_like(there.x)
         if change.requires_grad:
             (gradient,) = torch.autograd.grad(change.sum(), there.x, materialize_grads=True)
     slopes = inner(gradient, repeated(v))
-    return change.detach().reshape(len(nodes), len(x)), slopes.reshape(len(nodes), len(x))
+    return change.detach().reshape(len(nodes), len(v)), slopes.reshape(len(nodes), len(v))

@@ -137,13 +137,11 @@ def balance_residual(
         current = Point.at(samples, known, needs)
     candidates = proposal.sample(current, generator=_random.resolve(generator, samples.device))
     _, places, weights = gauss_legendre(nodes)
+    ways = torch.ones(len(candidates), dtype=torch.bool, device=candidates.device)  # to integrate the score along
     if known.support is not None:
         inside = known.support(candidates)
         current, candidates = current.map(lambda part: part[inside]), candidates[inside]
-    v = candidates - current.x
-    ways = torch.ones_like(v.flatten(1)[:, 0], dtype=torch.bool)  # that the score can be integrated along
-    if known.support is not None:
-        ways = whole_way(known.support, current.x, v, places)
+        ways = whole_way(known.support, current.x, candidates - current.x, places)
     if int(ways.sum()) < max(2, groups):
         got = f"{int(ways.sum())} pairs for {groups} groups"
         fix = "Bring more samples of the target, or a smaller step."
@@ -151,7 +149,8 @@ def balance_residual(
     proposed = Point.at(candidates, known, needs)
     log_q = _balance.log_q_ratio(proposal, current, proposed)
     learned = _balance.log_ratio(network, proposal, current, proposed)
-    x, y, v = current.x[ways], proposed.x[ways], v[ways]
+    x, y = current.x[ways], proposed.x[ways]
+    v = y - x
     change = inner(weighted_sum(weights, scores_along(known.score, x, v, places)), v)
     for name, values, fix in (
         ("the score", change, "Give the target a support, outside of which no pair counts."),

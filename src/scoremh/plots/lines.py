@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from scoremh import _checks
-from scoremh.plots.style import COLOURS, INK, LINES, PAPER
+from scoremh.plots.style import COLOURS, INK, LINES, PAPER, rows_and_columns
 
 Curve = tuple[Sequence[float], Sequence[float]] | tuple[Sequence[float], Sequence[float], Sequence[float]]
 
@@ -46,12 +46,11 @@ def curve_panels(
     if not names:
         raise ValueError(_checks.message("at least one curve", "none", "Pass a dict from names to (x, y)."))
     looks = _looks(names, families)
-    columns = min(columns or len(panels), len(panels))
-    lines_of_panels = math.ceil(len(panels) / columns)
+    rows, columns = rows_and_columns(len(panels), columns)
     width = 6.4 if len(panels) == 1 else 4.6 * columns
-    height = 3.6 + 3.2 * (lines_of_panels - 1) + 0.2 * (len(names) // 4)
+    height = 3.6 + 3.2 * (rows - 1) + 0.2 * (len(names) // 4)
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor=PAPER)
-    grid = figure.subplots(lines_of_panels, columns, sharex=True, sharey=shared, squeeze=False)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=shared, squeeze=False)
     axes = list(grid.flat)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)

@@ -1,6 +1,5 @@
 """Samples, scores and functions in the plane, in panels side by side."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from scoremh import _checks
-from scoremh.plots.style import COLOURS, INK, PAPER, frame, limits
+from scoremh.plots.style import COLOURS, INK, PAPER, frame, limits, rows_and_columns
 from scoremh.types import LogDensityFn, ScoreFn, SupportFn
 
 
@@ -141,8 +140,7 @@ def map_panels(
     """
     if not maps:
         raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to tensors."))
-    columns = min(columns or len(maps), len(maps))
-    rows = math.ceil(len(maps) / columns)
+    rows, columns = rows_and_columns(len(maps), columns)
     figure = Figure(figsize=(3.4 * columns + 0.7, 2.55 * rows + 0.5), dpi=150, layout="constrained", facecolor=PAPER)
     axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
     for axis in axes[len(maps) :]:

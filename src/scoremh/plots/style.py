@@ -1,5 +1,6 @@
 """How all pictures look."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +20,12 @@ def frame(axis: Axes, title: str, caption: str, *, equal: bool = True) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     if caption:
         axis.set_xlabel(caption, fontsize=9, color=INK)
+
+
+def rows_and_columns(panels: int, columns: int | None) -> tuple[int, int]:
+    """Return how many rows and columns hold the panels, all of them in a row if None."""
+    columns = min(columns or panels, panels)
+    return math.ceil(panels / columns), columns
 
 
 def limits(clouds: Sequence[Tensor]) -> tuple[float, float]:
