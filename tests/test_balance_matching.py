@@ -24,8 +24,6 @@ from scoremh import (
     Recipe,
     ScoreFit,
     Target,
-    _balance,
-    _random,
     balance_matching,
     diagnostics,
     fit_acceptance,
@@ -35,6 +33,7 @@ from scoremh import (
     sample,
     targets,
 )
+from scoremh._shared import detailed_balance, rng
 from scoremh.balance_matching import PRESETS
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Free, Potential, PotentialMLP, StandardInputs
 from scoremh.training.loop import LOOKS
@@ -64,7 +63,7 @@ class Rule(nn.Module):
         x, y = (Point.at(z, self.law, frozenset({"score", "log_density"})) for z in (current, proposed))
         assert x.log_density is not None
         assert y.log_density is not None
-        return y.log_density - x.log_density + _balance.log_q_ratio(self.proposal, x, y)
+        return y.log_density - x.log_density + detailed_balance.log_q_ratio(self.proposal, x, y)
 
     def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
         ratio = self.ratio(proposed, current)
@@ -136,7 +135,9 @@ def test_the_wanted_gradient_is_that_of_the_log_ratio(law: str, name: str) -> No
     target, proposal = known(TARGETS[law]), PROPOSALS[name]
     x = TARGETS[law].sample(40, generator=seeded())
     y = proposal.sample(Point.at(x, target, proposal.needs), generator=seeded(1))
-    wanted = _balance.wanted_gradient(proposal, _balance.leaf(x, target, proposal), _balance.leaf(y, target, proposal))
+    wanted = detailed_balance.wanted_gradient(
+        proposal, detailed_balance.leaf(x, target, proposal), detailed_balance.leaf(y, target, proposal)
+    )
     ratio, step = Rule(TARGETS[law], proposal, "barker").ratio, 1e-5
     columns = []
     for pair in range(2):
@@ -152,7 +153,9 @@ def test_the_gradient_goes_through_a_score_by_autograd() -> None:
     target, proposal = targets.from_log_density(MIXTURE.log_density), MALA(0.2)
     x, y = (MIXTURE.sample(20, generator=seeded(i)) for i in range(2))
     ours, direct = (
-        _balance.wanted_gradient(proposal, _balance.leaf(x, t, proposal), _balance.leaf(y, t, proposal))
+        detailed_balance.wanted_gradient(
+            proposal, detailed_balance.leaf(x, t, proposal), detailed_balance.leaf(y, t, proposal)
+        )
         for t in (target, known(MIXTURE))
     )
     torch.testing.assert_close(ours, direct, atol=1e-10, rtol=1e-10)
@@ -266,11 +269,13 @@ def test_the_terms_of_the_proposal_cancel_for_a_potential(name: str) -> None:
     class Long(nn.Module):
         def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
             x, y = (Point.at(z, known(MIXTURE), proposal.needs) for z in (current, proposed))
-            return logsigmoid(_balance.log_ratio(net, proposal, x, y))
+            return logsigmoid(detailed_balance.log_ratio(net, proposal, x, y))
 
     x, y = (MIXTURE.sample(50, generator=seeded(i)) for i in range(2))
     short, long = (
-        BalanceMatching(entropy=1.0).between(n, known(MIXTURE), proposal, _balance.leaf(x, known(MIXTURE), proposal), y)
+        BalanceMatching(entropy=1.0).between(
+            n, known(MIXTURE), proposal, detailed_balance.leaf(x, known(MIXTURE), proposal), y
+        )
         for n in (net, Long())
     )
     for term in short:
@@ -283,11 +288,11 @@ def test_forms_are_what_they_say() -> None:
     ratio = net.log_ratio(y, x)
     torch.testing.assert_close(ratio, -net.log_ratio(x, y))
     torch.testing.assert_close(net(y, x), logsigmoid(ratio))
-    forth, back = _balance.log_accepts(net, y, x)
+    forth, back = detailed_balance.log_accepts(net, y, x)
     torch.testing.assert_close(forth - back, ratio)
     torch.testing.assert_close(forth.exp() + back.exp(), torch.ones(50, dtype=torch.float64))
     free = made("free")
-    torch.testing.assert_close(_balance.log_accepts(free, y, x), (free(y, x), free(x, y)))
+    torch.testing.assert_close(detailed_balance.log_accepts(free, y, x), (free(y, x), free(x, y)))
 
 
 def test_nothing_underflows() -> None:
@@ -328,7 +333,7 @@ def test_entropy_and_acceptance_are_those_of_the_way_forth() -> None:
             return logsigmoid(3 * (proposed - current)[:, 0]) - math.log(2)
 
     x, walk = MIXTURE.sample(50, generator=seeded()), RandomWalk(1.0)
-    current = _balance.leaf(x, known(MIXTURE), walk)
+    current = detailed_balance.leaf(x, known(MIXTURE), walk)
     terms = BalanceMatching().between(Right(), known(MIXTURE), walk, current, x + f64(1.0, 0.0))
     a = 0.5 / (1 + math.exp(-3))
     assert float(terms["acceptance"]) == pytest.approx(a)
@@ -393,7 +398,9 @@ def test_all_pairs_is_the_mean_over_pairs() -> None:
     matching = BalanceMatching(entropy=1.0, pairs="independent", all_pairs=True, alpha=0.0)
     whole = matching.terms(net, known(MIXTURE), proposal, x, generator=seeded())
     one = [
-        matching.between(net, known(MIXTURE), proposal, _balance.leaf(a[None], known(MIXTURE), proposal), b[None])
+        matching.between(
+            net, known(MIXTURE), proposal, detailed_balance.leaf(a[None], known(MIXTURE), proposal), b[None]
+        )
         for a in x[:6]
         for b in x[6:]
     ]
@@ -408,10 +415,10 @@ def test_alpha_rises_as_told() -> None:
 
 def test_clipping_bounds_both_sides_and_is_counted() -> None:
     net, x = made("free"), MIXTURE.sample(400, generator=seeded())
-    current = _balance.leaf(x, known(MIXTURE), RandomWalk(1.0))
+    current = detailed_balance.leaf(x, known(MIXTURE), RandomWalk(1.0))
     proposed = x.roll(1, 0)
-    wanted = _balance.wanted_gradient(
-        RandomWalk(1.0), current, _balance.leaf(proposed, known(MIXTURE), RandomWalk(1.0))
+    wanted = detailed_balance.wanted_gradient(
+        RandomWalk(1.0), current, detailed_balance.leaf(proposed, known(MIXTURE), RandomWalk(1.0))
     )
     beyond = float((wanted.norm(dim=1) > 2).double().mean())
     assert 0.05 < beyond < 0.95
@@ -435,7 +442,7 @@ def test_the_gradient_of_an_acceptance_is_clipped_too_by_a_factor_that_is_taken_
 
     flat, net, walk = Target(torch.zeros_like), Steep(), RandomWalk(1.0)
     x = torch.randn(50, 2, generator=seeded(), dtype=torch.float64)
-    terms = BalanceMatching(clip=2.0).between(net, flat, walk, _balance.leaf(x, flat, walk), x.roll(1, 0))
+    terms = BalanceMatching(clip=2.0).between(net, flat, walk, detailed_balance.leaf(x, flat, walk), x.roll(1, 0))
     assert float(terms["clipped"]) == 1
     assert float(terms["balance"]) == pytest.approx(4)
     terms["loss"].backward()
@@ -456,7 +463,7 @@ def test_pairs_outside_the_support_do_not_count_and_the_score_is_not_asked_there
     inside = box(proposed)
     assert 0.1 < float(inside.double().mean()) < 0.9
     terms = BalanceMatching().between(net, Target(score, support=box), walk, current, proposed)
-    few = _balance.leaf(x[inside], Target(lambda x: -x), walk)
+    few = detailed_balance.leaf(x[inside], Target(lambda x: -x), walk)
     expected = BalanceMatching().between(net, Target(lambda x: -x), walk, few, proposed[inside])
     for term, value in expected.items():
         torch.testing.assert_close(terms[term], value)
@@ -820,11 +827,13 @@ def test_the_gradient_is_compared_in_standard_coordinates() -> None:
 
     net = made("free")
     in_u = BalanceMatching(clip=1.0).between(
-        net, Target(lambda z: -z), RandomWalk(1.0), _balance.leaf(u, Target(lambda z: -z), RandomWalk(1.0)), v
+        net, Target(lambda z: -z), RandomWalk(1.0), detailed_balance.leaf(u, Target(lambda z: -z), RandomWalk(1.0)), v
     )
     x, y = (law.mean + z @ root.T for z in (u, v))
     walk = RandomWalk(1.0, covariance=COVARIANCE)
-    in_x = BalanceMatching(clip=1.0).between(Inside(), known(law), walk, _balance.leaf(x, known(law), walk), y, root)
+    in_x = BalanceMatching(clip=1.0).between(
+        Inside(), known(law), walk, detailed_balance.leaf(x, known(law), walk), y, root
+    )
     for term, value in in_u.items():
         torch.testing.assert_close(in_x[term], value, atol=1e-9, rtol=1e-9)
 
@@ -1197,7 +1206,7 @@ def test_the_free_form_does_not_get_stuck_where_it_is_flat() -> None:
     law, walk = targets.GaussianMixture([0.8, 0.2], [[5.0, 5.0], [-5.0, -5.0]]), RandomWalk(1.7)
     fit, pairs = trained(law, walk, "free", steps=500)
     assert diagnostics.disagreement(Learned(fit, "metropolis"), Exact(), **pairs).rate < 0.05
-    with _random.layers(1):
+    with rng.layers(1):
         at_a_half = AcceptanceMLP(2, hidden=128, blocks=2)
     stuck, pairs = trained(law, walk, "free", steps=500, net=at_a_half)
     found = diagnostics.disagreement(Learned(stuck, "metropolis"), Exact(), **pairs)

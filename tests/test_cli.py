@@ -20,8 +20,8 @@ import pytest
 import torch
 
 from scoremh import Chains, ScoreMH, cli, datasets
-from scoremh._folder import Folder
 from scoremh.cli import runs
+from scoremh.estimator.folder import Folder
 
 demo = importlib.import_module("scoremh.cli.demo")  # the command of that name hides it
 

@@ -21,13 +21,13 @@ from scoremh import (
     RandomWalk,
     Target,
     Taylor,
-    _random,
     acceptance,
     metropolis_hastings,
     proposals,
     sample,
     targets,
 )
+from scoremh._shared import rng
 from scoremh.types import Acceptance, Kernel, Proposal
 from tests.cases import EXACT_ON_GAUSSIAN, GAUSSIAN, PROPOSALS, RULES, TARGETS, f64
 
@@ -118,8 +118,8 @@ def test_permuting_chains_permutes_results(proposal: str, rule: str, monkeypatch
     for rows in (torch.arange(chains), order):
         point = kernel.init(x[rows])
         for i in range(steps):
-            monkeypatch.setattr(_random, "normal", lambda *_, i=i, rows=rows: noise[i][rows])
-            monkeypatch.setattr(_random, "log_uniform", lambda *_, i=i, rows=rows: log_uniform[i][rows])
+            monkeypatch.setattr(rng, "normal", lambda *_, i=i, rows=rows: noise[i][rows])
+            monkeypatch.setattr(rng, "log_uniform", lambda *_, i=i, rows=rows: log_uniform[i][rows])
             point, _ = kernel.step(point)
         results.append(point.x)
     torch.testing.assert_close(results[0][order], results[1], atol=1e-12, rtol=1e-12)

@@ -21,12 +21,12 @@ from scoremh import (
     StudentWalk,
     Target,
     Taylor,
-    _checks,
     diagnostics,
     metropolis_hastings,
     sample,
     targets,
 )
+from scoremh._shared import checks
 
 NORMAL = Target(score=lambda x: -x, log_density=lambda x: -x.square().sum(1) / 2)
 WALK = metropolis_hastings(NORMAL, RandomWalk(1.0), Exact())
@@ -322,7 +322,7 @@ def test_refused_without_run_time_checks(case: str, refusals: dict[str, str]) ->
 def test_a_name_is_the_same_in_the_next_process() -> None:
     part = Target(lambda x: -x)
     assert " at 0x" in repr(part)
-    assert _checks.steady(part).endswith("<locals>.<lambda>>, log_density=None, support=None)")
+    assert checks.steady(part).endswith("<locals>.<lambda>>, log_density=None, support=None)")
 
 
 @pytest.mark.parametrize("rule", [LineIntegral("trapezoid"), Taylor(1, average=True)], ids=repr)

@@ -17,11 +17,11 @@ from scoremh import (
     RandomWalk,
     StudentWalk,
     Taylor,
-    _random,
     metropolis_hastings,
     targets,
 )
-from scoremh._algebra import gauss_legendre, newton_cotes
+from scoremh._shared import rng
+from scoremh._shared.algebra import gauss_legendre, newton_cotes
 from scoremh.acceptance import RatioRule
 from scoremh.types import Point, Target
 from tests.cases import COVARIANCE, EXACT_ON_GAUSSIAN, GAUSSIAN, PROPOSALS, SYMMETRIC, TARGETS, f64, pair
@@ -244,14 +244,14 @@ def test_the_fused_loop_is_the_step_repeated(
         assert isinstance(rule, Always)
         return
 
-    monkeypatch.setattr(_random, "normal", lambda shape, like, generator: noise.clone())
-    monkeypatch.setattr(_random, "log_uniform", lambda shape, like, generator: log_uniform.reshape(shape).clone())
+    monkeypatch.setattr(rng, "normal", lambda shape, like, generator: noise.clone())
+    monkeypatch.setattr(rng, "log_uniform", lambda shape, like, generator: log_uniform.reshape(shape).clone())
     last, trace = kernel.run(kernel.init(x), steps, generator=g)
 
     point = kernel.init(x)
     for step in range(steps):
-        monkeypatch.setattr(_random, "normal", lambda shape, like, generator, i=step: noise[i])
-        monkeypatch.setattr(_random, "log_uniform", lambda shape, like, generator, i=step: log_uniform[i])
+        monkeypatch.setattr(rng, "normal", lambda shape, like, generator, i=step: noise[i])
+        monkeypatch.setattr(rng, "log_uniform", lambda shape, like, generator, i=step: log_uniform[i])
         point, move = kernel.step(point, generator=g)
         assert torch.equal(move.accepted, trace.accepted[step])
         torch.testing.assert_close(trace.log_accept[step], move.log_accept, atol=1e-11, rtol=1e-11, equal_nan=True)

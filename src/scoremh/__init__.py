@@ -7,14 +7,15 @@ a **kernel**.
 from typing import TYPE_CHECKING, Any
 
 from scoremh import datasets, diagnostics, metrics, networks, targets
-from scoremh._fitness import DegenerateRuleWarning
 from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor
 from scoremh.annealing import anneal
 from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
-from scoremh.chains import Chains
 from scoremh.kernel import metropolis_hastings
+from scoremh.kernel.compatibility import DegenerateRuleWarning
 from scoremh.proposals import MALA, PCN, RandomWalk, StudentWalk
 from scoremh.sampling import sample
+from scoremh.sampling.chains import Chains
+from scoremh.sampling.tuning import TuningError, tune
 from scoremh.score_matching import (
     DenoisingScoreMatching,
     ImplicitScoreMatching,
@@ -24,7 +25,6 @@ from scoremh.score_matching import (
     fit_score,
 )
 from scoremh.training import DivergenceError, Fit, Recipe
-from scoremh.tuning import TuningError, tune
 from scoremh.types import Acceptance, Kernel, Move, Point, Proposal, Target, Trace
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scoremh import _checks, _random
-from scoremh._algebra import per_chain
+from scoremh._shared import checks, rng
+from scoremh._shared.algebra import per_chain
 from scoremh.types import Balance, Need, Point
 
 # The most efficient acceptance rates in high dimension: Roberts, Gelman and Gilks (1997) and Roberts and Rosenthal
@@ -44,7 +44,7 @@ class Root:
         fix = "Pass variances of shape (d,), or a symmetric positive definite (d, d) matrix, d the size of one event."
         if not isinstance(covariance, Tensor) or covariance.ndim not in (1, 2) or not covariance.is_floating_point():
             expected = "covariance to be a floating tensor of shape (d,) or (d, d)"
-            raise ValueError(_checks.message(expected, _checks.describe(covariance), fix))
+            raise ValueError(checks.message(expected, checks.describe(covariance), fix))
         if covariance.ndim == 1:
             self.root, good = covariance.sqrt(), bool((covariance > 0).all() and covariance.isfinite().all())
         else:
@@ -55,14 +55,14 @@ class Root:
                 good = not bool(info)
         if not good:
             expected = "a symmetric positive definite covariance"
-            raise ValueError(_checks.message(expected, _checks.describe(covariance), fix))
+            raise ValueError(checks.message(expected, checks.describe(covariance), fix))
 
     def _fitting(self, v: Tensor) -> tuple[Tensor, Tensor]:
         flat = v.flatten(1)
         if flat.shape[1] != len(self.root):
             fix = "Its size must be the number of coordinates of one event."
             got = f"covariance over {len(self.root)} and events of shape {tuple(v.shape[1:])}"
-            raise ValueError(_checks.message("covariance and event of one size", got, fix))
+            raise ValueError(checks.message("covariance and event of one size", got, fix))
         return flat, self.root.to(v)
 
     def color(self, z: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class Shaped:
 
     def __repr__(self) -> str:
         """Show what differs from the defaults."""
-        return _checks.brief(self)
+        return checks.brief(self)
 
     @cached_property
     def root(self) -> Root | None:
@@ -124,7 +124,7 @@ class GaussianProposal(Shaped, ABC):
     def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Float[Tensor, "chain *event"]:
         """Draw one candidate per chain."""
         mean, std = self.moments(at)
-        z = _random.normal(tuple(at.x.shape), at.x, generator)
+        z = rng.normal(tuple(at.x.shape), at.x, generator)
         return torch.add(mean, self.color(z), alpha=std)
 
     def log_prob(self, to: Point, *, given: Point) -> Float[Tensor, " chain"]:
@@ -148,7 +148,7 @@ class RandomWalk(GaussianProposal):
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _checks.positive(self.std, "std", TUNE)
+        checks.positive(self.std, "std", TUNE)
         _ = self.root
 
     def moments(self, at: Point) -> tuple[Float[Tensor, "chain *event"], float]:
@@ -173,7 +173,7 @@ class MALA(GaussianProposal):
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _checks.positive(self.step_size, "step_size", TUNE)
+        checks.positive(self.step_size, "step_size", TUNE)
         _ = self.root
 
     def moments(self, at: Point) -> tuple[Float[Tensor, "chain *event"], float]:
@@ -203,14 +203,14 @@ class PCN(GaussianProposal):
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _checks.positive(self.beta, "beta", TUNE)
-        _checks.positive(self.scale, "scale")
+        checks.positive(self.beta, "beta", TUNE)
+        checks.positive(self.scale, "scale")
         if self.beta > 1:
             fix = "beta is the share of fresh noise; 0.2 is a common start."
-            raise ValueError(_checks.message("beta in (0, 1]", self.beta, fix))
+            raise ValueError(checks.message("beta in (0, 1]", self.beta, fix))
         if self.covariance is not None and self.scale != 1:
             got = f"scale={self.scale} and a covariance"
-            raise ValueError(_checks.message("scale or covariance", got, "Put the scale into the covariance."))
+            raise ValueError(checks.message("scale or covariance", got, "Put the scale into the covariance."))
         _ = self.root
 
     def moments(self, at: Point) -> tuple[Float[Tensor, "chain *event"], float]:
@@ -239,14 +239,14 @@ class StudentWalk(Shaped):
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _checks.positive(self.scale, "scale", TUNE)
-        _checks.count(self.freedom, "freedom")
+        checks.positive(self.scale, "scale", TUNE)
+        checks.count(self.freedom, "freedom")
         _ = self.root
 
     def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Float[Tensor, "chain *event"]:
         """Draw one candidate per chain."""
-        z = _random.normal(tuple(at.x.shape), at.x, generator)
-        chi = _random.normal((len(at.x), self.freedom), at.x, generator).square().mean(1).sqrt()
+        z = rng.normal(tuple(at.x.shape), at.x, generator)
+        chi = rng.normal((len(at.x), self.freedom), at.x, generator).square().mean(1).sqrt()
         t = z / per_chain(chi, z)
         return torch.add(at.x, self.color(t), alpha=self.scale)
 

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scoremh import _checks
-from scoremh._algebra import (
+from scoremh._shared import checks
+from scoremh._shared.algebra import (
     Quadrature,
     gauss_legendre,
     inner,
@@ -19,7 +19,7 @@ from scoremh._algebra import (
     scores_along,
     weighted_sum,
 )
-from scoremh._balance import log_q_ratio
+from scoremh._shared.detailed_balance import log_q_ratio
 from scoremh.acceptance.ratio import RatioRule
 from scoremh.types import Balance, Middle, Need, Point, Proposal, Target
 
@@ -55,9 +55,9 @@ class Taylor(RatioRule):
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _checks.one_of(self.order, (1, 2), "order")
-        _checks.one_of(self.average, (True, False), "average")
-        _checks.one_of(self.balance, get_args(Balance), "balance")
+        checks.one_of(self.order, (1, 2), "order")
+        checks.one_of(self.average, (True, False), "average")
+        checks.one_of(self.balance, get_args(Balance), "balance")
 
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
         """Return the truncated expansion of log p(proposed) - log p(current)."""
@@ -105,21 +105,21 @@ class LineIntegral(RatioRule):
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _checks.one_of(self.rule, get_args(Rule), "rule")
-        _checks.one_of(self.balance, get_args(Balance), "balance")
-        _checks.positive(self.tolerance, "tolerance")
-        _checks.count(self.inner_nodes, "nodes", at_least=0 if self.rule == "trapezoid" else 1)
+        checks.one_of(self.rule, get_args(Rule), "rule")
+        checks.one_of(self.balance, get_args(Balance), "balance")
+        checks.positive(self.tolerance, "tolerance")
+        checks.count(self.inner_nodes, "nodes", at_least=0 if self.rule == "trapezoid" else 1)
         if self.rule == "simpson" and self.inner_nodes % 2 == 0:
-            raise ValueError(_checks.message("an odd number of nodes for simpson", self.nodes, "Use 1, 3, 5, ..."))
+            raise ValueError(checks.message("an odd number of nodes for simpson", self.nodes, "Use 1, 3, 5, ..."))
         if self.rule == "adaptive" and self.inner_nodes & (self.inner_nodes + 1):
             raise ValueError(
-                _checks.message("nodes of 2^k - 1 for adaptive", self.nodes, "Use 1, 3, 7, 15, 31, 63, ...")
+                checks.message("nodes of 2^k - 1 for adaptive", self.nodes, "Use 1, 3, 7, 15, 31, 63, ...")
             )
         if self.bend is not None:
             if not isinstance(self.bend, tuple) or len(self.bend) != 2:
-                raise ValueError(_checks.message("bend to be a pair (m, w)", repr(self.bend), BEND))
+                raise ValueError(checks.message("bend to be a pair (m, w)", repr(self.bend), BEND))
             for width in self.bend[1] if isinstance(self.bend[1], tuple) else (self.bend[1],):
-                _checks.positive(width, "w of bend")
+                checks.positive(width, "w of bend")
 
     @property
     def inner_nodes(self) -> int:
@@ -180,7 +180,7 @@ class LineIntegral(RatioRule):
         for part in self.bend:
             if isinstance(part, tuple) and len(part) != event.numel():
                 got = f"{len(part)} for events of shape {tuple(event)}"
-                raise ValueError(_checks.message(f"{event.numel()} numbers in m and in w of bend", got, BEND))
+                raise ValueError(checks.message(f"{event.numel()} numbers in m and in w of bend", got, BEND))
         m, w = (
             torch.tensor(part, dtype=current.x.dtype, device=current.x.device).expand(event.numel()).reshape(event)
             for part in self.bend

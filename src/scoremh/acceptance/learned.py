@@ -7,8 +7,8 @@ from typing import Literal, get_args
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scoremh import _balance, _checks
-from scoremh._files import fingerprint
+from scoremh._shared import checks, detailed_balance
+from scoremh._shared.files import fingerprint
 from scoremh.acceptance.ratio import BalancedRule
 from scoremh.networks import Form
 from scoremh.training import Fit
@@ -37,8 +37,8 @@ class Learned(BalancedRule):
 
     def __init__(self, net: nn.Module | Fit, balance: LearnedBalance = "direct") -> None:
         network, fix = net.net if isinstance(net, Fit) else net, "Pass what fit_acceptance returned."
-        _checks.kind(network, Form if isinstance(net, Fit) else nn.Module, "a network for an acceptance", fix)
-        _checks.one_of(balance, get_args(LearnedBalance), "balance")
+        checks.kind(network, Form if isinstance(net, Fit) else nn.Module, "a network for an acceptance", fix)
+        checks.one_of(balance, get_args(LearnedBalance), "balance")
         object.__setattr__(self, "net", network)
         object.__setattr__(self, "balance", balance)
 
@@ -74,15 +74,15 @@ class Learned(BalancedRule):
         """Return log a(x', x) - log a(x, x')."""
         kept = self._log_density is not None and target.log_density == self._log_density  # by a kernel, from `known`
         if not kept or current.log_density is None or proposed.log_density is None:
-            return _balance.log_ratio(self.net, proposal, current, proposed)
+            return detailed_balance.log_ratio(self.net, proposal, current, proposed)
         change = proposed.log_density - current.log_density
-        return change + _balance.log_q_ratio(proposal, current, proposed)
+        return change + detailed_balance.log_q_ratio(proposal, current, proposed)
 
     def log_accept(
         self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
     ) -> Float[Tensor, " chain"]:
         """Return log a, as trained or balanced."""
-        with _checks.explained():
+        with checks.explained():
             if self.balance == "direct" and self._log_density is None:
                 log_accept: Tensor = self.net(proposed.x, current.x)
                 return log_accept

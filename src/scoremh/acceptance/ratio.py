@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from scoremh import _checks
-from scoremh._balance import log_q_ratio
+from scoremh._shared import checks
+from scoremh._shared.detailed_balance import log_q_ratio
 from scoremh.types import Balance, Need, Point, Proposal, Target
 
 
@@ -21,7 +21,7 @@ class BalancedRule(ABC):
 
     def __repr__(self) -> str:
         """Show what differs from the defaults."""
-        return _checks.brief(self)
+        return checks.brief(self)
 
     @abstractmethod
     def log_ratio(
@@ -65,7 +65,7 @@ class Exact(RatioRule):
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _checks.one_of(self.balance, get_args(Balance), "balance")
+        checks.one_of(self.balance, get_args(Balance), "balance")
 
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
         """Return log p(proposed) - log p(current)."""

@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from scoremh import _checks, _random
-from scoremh._transition import with_score
+from scoremh._shared import checks, rng
+from scoremh._shared.transition import with_score
 from scoremh.balance_matching.loss import BalanceMatching
 from scoremh.balance_matching.trial import try_network, try_out
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP, StandardInputs
@@ -47,7 +47,7 @@ class Preset(NamedTuple):
 
     def network(self, event: tuple[int, ...], generator: torch.Generator | None = None) -> AcceptanceMLP:
         """Make the row's network."""
-        with _random.weights(generator):
+        with rng.weights(generator):
             return AcceptanceMLP(event, self.hidden, self.blocks)
 
     @property
@@ -104,9 +104,9 @@ class AcceptanceFit(Fit):
         """Return log p at x, up to a constant, as a potential has it."""
         if not isinstance(self.net, Potential):
             fix = 'Fit one with form="potential".'
-            raise ValueError(_checks.message("a potential", f"an acceptance of {type(self.net).__name__} form", fix))
-        _checks.events(x)
-        with _checks.explained():
+            raise ValueError(checks.message("a potential", f"an acceptance of {type(self.net).__name__} form", fix))
+        checks.events(x)
+        with checks.explained():
             return self.net.log_density(x)
 
     def save(self, path: str | Path) -> None:
@@ -136,7 +136,7 @@ class _Bound:
     problem: str  # numbers of the proposal, the score and the support: a checkpoint belongs to one problem
 
     def __repr__(self) -> str:
-        return f"{self.matching} for {_checks.steady(self.proposal)}, {self.problem}"
+        return f"{self.matching} for {checks.steady(self.proposal)}, {self.problem}"
 
     def terms(
         self, net: nn.Module, x: Tensor, *, progress: float, generator: torch.Generator | None = None
@@ -198,22 +198,22 @@ def fit_acceptance(
     """
     known = with_score(target, proposal)
     assert known.score is not None
-    _checks.events(samples, "samples")
-    samples = _checks.to_learn_from(samples)
+    checks.events(samples, "samples")
+    samples = checks.to_learn_from(samples)
     if form is not None:
-        _checks.one_of(form, get_args(FormName), "form")
+        checks.one_of(form, get_args(FormName), "form")
     for part, kind, name in (
         (matching, BalanceMatching, "matching"),
         (net, nn.Module, "net"),
         (recipe, Recipe, "recipe"),
     ):
         if part is not None:
-            _checks.kind(part, kind, f"{name} to be a {kind.__name__}", f"Leave {name} out for a good choice.")
+            checks.kind(part, kind, f"{name} to be a {kind.__name__}", f"Leave {name} out for a good choice.")
     if known.support is not None:
-        samples = samples[_checks.inside(known.support(samples), samples)]
+        samples = samples[checks.inside(known.support(samples), samples)]
     if len(samples) < PROBED:
         got, fix = f"{len(samples)}", "Thousands are needed for an acceptance one can trust."
-        raise ValueError(_checks.message(f"at least {PROBED} samples inside the support", got, fix))
+        raise ValueError(checks.message(f"at least {PROBED} samples inside the support", got, fix))
     event = tuple(samples.shape[1:])
     if preset is not None:
         row = _row(preset, form, matching, net, recipe)
@@ -222,10 +222,10 @@ def fit_acceptance(
     matching = MATCHING[form] if matching is None else matching
     if form != "free" and (matching.entropy or matching.scale):
         got, fix = f"{matching} with form={form!r}", "Leave them out: the scale of this form is not free."
-        raise ValueError(_checks.message('entropy and scale with form="free" alone', got, fix))
+        raise ValueError(checks.message('entropy and scale with form="free" alone', got, fix))
     if net is None:
         if form == "potential":
-            with _random.weights(generator):
+            with rng.weights(generator):
                 net = PotentialMLP(event)
         else:
             net = pair_network(form, event, hidden=128, blocks=2, generator=generator)
@@ -244,14 +244,14 @@ def fit_acceptance(
     )
     recipe = RECIPE if recipe is None else recipe
     fit = train(whole, bound, samples, recipe=recipe, generator=generator, progress=progress, checkpoint=checkpoint)
-    return AcceptanceFit(**vars(fit), loss=_checks.named(bound.matching), proposal=_checks.named(proposal))
+    return AcceptanceFit(**vars(fit), loss=checks.named(bound.matching), proposal=checks.named(proposal))
 
 
 def pair_network(
     form: FormName, event: tuple[int, ...], hidden: int, blocks: int, *, generator: torch.Generator | None = None
 ) -> AcceptanceMLP:
     """Make the network of a free or antisymmetric form, a free one at its first logit."""
-    with _random.weights(generator):
+    with rng.weights(generator):
         net = AcceptanceMLP(event, hidden, blocks)
     if form == "free":
         nn.init.constant_(net.last.bias, LOW)
@@ -277,12 +277,12 @@ def _row(
     net: nn.Module | None,
     recipe: Recipe | None,
 ) -> Preset:
-    _checks.one_of(preset, tuple(PRESETS), "preset")
+    checks.one_of(preset, tuple(PRESETS), "preset")
     if form not in (None, "free") or matching is not None or net is not None or recipe is not None:
         fix = (
             f"Leave the preset out, and start from scoremh.balance_matching.PRESETS[{preset!r}], without its entropy "
             "for other forms than the free one."
         )
         got = "a preset with a form, a matching, a net or a recipe"
-        raise ValueError(_checks.message("a preset alone", got, fix))
+        raise ValueError(checks.message("a preset alone", got, fix))
     return PRESETS[preset]

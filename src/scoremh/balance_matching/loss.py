@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, smooth_l1_loss
 
-from scoremh import _balance, _checks
-from scoremh._algebra import per_chain
+from scoremh._shared import checks, detailed_balance
+from scoremh._shared.algebra import per_chain
 from scoremh.networks import Potential
 from scoremh.types import Point, Proposal, Target
 
@@ -49,17 +49,17 @@ class BalanceMatching:
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
         for name in ("entropy", "scale"):
-            _checks.positive(getattr(self, name), name, zero=True)
+            checks.positive(getattr(self, name), name, zero=True)
         if self.clip is not None:
-            _checks.positive(self.clip, "clip")
-        _checks.one_of(self.pairs, get_args(Pairs), "pairs")
+            checks.positive(self.clip, "clip")
+        checks.one_of(self.pairs, get_args(Pairs), "pairs")
         values = self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
         if not values or not all(isinstance(value, int | float) and 0 <= value <= 1 for value in values):
             fix = "(0.0, 1.0) goes from samples to proposals, as the paper does."
-            raise ValueError(_checks.message("alpha in [0, 1], or a tuple of such", self.alpha, fix))
+            raise ValueError(checks.message("alpha in [0, 1], or a tuple of such", self.alpha, fix))
         if self.all_pairs and self.pairs != "independent":
             fix = 'Use pairs="independent": crossed pairs are independent.'
-            raise ValueError(_checks.message("all_pairs with independent pairs", f"pairs={self.pairs!r}", fix))
+            raise ValueError(checks.message("all_pairs with independent pairs", f"pairs={self.pairs!r}", fix))
 
     def alpha_at(self, progress: float) -> float:
         """Return alpha after this share of a training."""
@@ -87,14 +87,14 @@ class BalanceMatching:
             generator: Source of randomness.
         """
         if others is None:
-            current = _balance.leaf(x, target, proposal)
+            current = detailed_balance.leaf(x, target, proposal)
             own = self._own(len(x))
             origin = current.map(lambda part: torch.cat([part[:own], part[own:].roll(1, 0)]).detach())
             return current, self._moved(origin, proposal, progress, generator)
         proposed = self._moved(Point.at(others, target, proposal.needs), proposal, progress, generator)
         if self.all_pairs:
             x, proposed = x.repeat_interleave(len(others), 0), proposed.repeat(len(x), *(1,) * (x.ndim - 1))
-        return _balance.leaf(x, target, proposal), proposed
+        return detailed_balance.leaf(x, target, proposal), proposed
 
     def _own(self, pairs: int) -> int:
         """Return for how many pairs, the first ones, x' comes from x itself."""
@@ -119,15 +119,15 @@ class BalanceMatching:
         if target.support is not None:  # no chain will ask for a there, and the score may be worth nothing
             inside = target.support(proposed)
             proposed = torch.where(per_chain(inside, proposed), proposed, _another(current.x.detach()))
-        there = _balance.leaf(proposed, target, proposal)
+        there = detailed_balance.leaf(proposed, target, proposal)
         if isinstance(net, Potential):
             given, forth, back = _potential(net, proposal, current, there)
-            wanted = _balance.score_gradient(current, there)
+            wanted = detailed_balance.score_gradient(current, there)
         else:
             learning = torch.is_grad_enabled()
             with torch.enable_grad():
                 given, forth, back = _learned(net, current, there, learning=learning)
-                wanted = _balance.wanted_gradient(proposal, current, there)
+                wanted = detailed_balance.wanted_gradient(proposal, current, there)
         if inside is not None:  # what the proposal says of such a pair may not be a number
             wanted = torch.where(inside[:, None], wanted, given.detach())
         if root is not None:
@@ -209,7 +209,7 @@ def _in_coordinates(gradient: Float[Tensor, "pair both"], root: Tensor) -> Float
 
 def _learned(net: nn.Module, current: Point, proposed: Point, *, learning: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return grad D_a, and log a in both orders."""
-    forth, back = _balance.log_accepts(net, proposed.x, current.x)
+    forth, back = detailed_balance.log_accepts(net, proposed.x, current.x)
     gradients = torch.autograd.grad((forth - back).sum(), (current.x, proposed.x), create_graph=learning)
     return torch.cat([gradient.flatten(1) for gradient in gradients], 1), forth, back
 
@@ -219,7 +219,9 @@ def _potential(net: Potential, proposal: Proposal, current: Point, proposed: Poi
     phi, gradient = net.value_and_gradient(torch.cat([current.x, proposed.x]).detach())
     before, after = phi.chunk(2)
     with torch.no_grad():
-        change = _balance.log_q_ratio(proposal, current, proposed).nan_to_num()  # a bounded step may allow neither way
+        change = detailed_balance.log_q_ratio(
+            proposal, current, proposed
+        ).nan_to_num()  # a bounded step may allow neither way
     at_current, at_proposed = gradient.flatten(1).chunk(2)
     ratio = after - before + change
     return torch.cat([-at_current, at_proposed], 1), logsigmoid(ratio), logsigmoid(-ratio)

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scoremh import _balance, _checks, _random
-from scoremh._algebra import gauss_legendre, inner, line, per_chain, rows_finite, weighted_sum, whole_way
+from scoremh._shared import checks, detailed_balance, rng
+from scoremh._shared.algebra import gauss_legendre, inner, line, per_chain, rows_finite, weighted_sum, whole_way
 from scoremh.networks import Form, Free, Potential, StandardInputs
 from scoremh.types import Point, Proposal, Target
 
@@ -26,17 +26,17 @@ def try_out(target: Target, proposal: Proposal, x: Tensor, *, differentiate: boo
         x: A few samples inside the support.
         differentiate: Whether the training needs gradients of log q.
     """
-    with _checks.explained():
+    with checks.explained():
         at = Point.at(x, target, proposal.needs | {"score"})
-    _checks.answer(at.score, x, x.shape, "score")
+    checks.answer(at.score, x, x.shape, "score")
     assert at.score is not None
     if not (finite := rows_finite(at.score)).all():
-        got = f"NaN or inf at {int((~finite).sum())} of {len(x)}, the first at {_checks.short(x[~finite][0].tolist())}"
+        got = f"NaN or inf at {int((~finite).sum())} of {len(x)}, the first at {checks.short(x[~finite][0].tolist())}"
         fix = "Mend the score, or give the target a support that leaves such points out."
-        raise ValueError(_checks.message("a score that is finite at the samples", got, fix))
-    candidates = proposal.sample(at, generator=_random.seeded(SEED, x.device))
-    _checks.answer(candidates, x, x.shape, "proposal.sample")
-    _checks.answer(proposal.log_prob(at, given=at), x, x.shape[:1], "proposal.log_prob")
+        raise ValueError(checks.message("a score that is finite at the samples", got, fix))
+    candidates = proposal.sample(at, generator=rng.seeded(SEED, x.device))
+    checks.answer(candidates, x, x.shape, "proposal.sample")
+    checks.answer(proposal.log_prob(at, given=at), x, x.shape[:1], "proposal.log_prob")
     if differentiate:
         _require_graph(target, proposal, x)
         _compare_gradients(target, proposal, at.map(Tensor.detach), candidates.detach())
@@ -48,16 +48,16 @@ def try_network(net: Form, x: Tensor) -> None:
     points, called = ((x,), "net(x)") if isinstance(net, Potential) else ((x.roll(1, 0), x), "net(proposed, current)")
     _require_own_gradient(type(net.net.net if isinstance(net.net, StandardInputs) else net.net))
     try:
-        with _random.layers(0):  # of dropout
+        with rng.layers(0):  # of dropout
             answer = net(*points)
     except (RuntimeError, ValueError, TypeError) as error:
         fix = "net(proposed, current) answers for pairs, net(x) for a potential; check its input size and its dtype."
-        expected = f"{called} to take {_checks.describe(x)}"
-        raise ValueError(_checks.message(expected, f"an error: {error}", fix)) from error
-    _checks.answer(answer, x, x.shape[:1], "net")
+        expected = f"{called} to take {checks.describe(x)}"
+        raise ValueError(checks.message(expected, f"an error: {error}", fix)) from error
+    checks.answer(answer, x, x.shape[:1], "net")
     if isinstance(net, Free) and bool((answer > 0).any()):
         fix = "End the network with torch.nn.functional.logsigmoid."
-        raise ValueError(_checks.message(f"{called} to answer log a, at most 0", float(answer.max()), fix))
+        raise ValueError(checks.message(f"{called} to answer log a, at most 0", float(answer.max()), fix))
 
 
 def _require_own_gradient(kind: type) -> None:
@@ -67,7 +67,7 @@ def _require_own_gradient(kind: type) -> None:
     )
     if gradient is not object and forward is not gradient and issubclass(forward, gradient):
         got, fix = f"that of {gradient.__name__}", "Write it too, or derive the class from torch.nn.Module."
-        raise ValueError(_checks.message(f"a value_and_gradient for the forward of {forward.__name__}", got, fix))
+        raise ValueError(checks.message(f"a value_and_gradient for the forward of {forward.__name__}", got, fix))
 
 
 def _require_graph(target: Target, proposal: Proposal, x: Tensor) -> None:
@@ -75,7 +75,7 @@ def _require_graph(target: Target, proposal: Proposal, x: Tensor) -> None:
     near = x.lerp(x.roll(1, 0), 1e-3)
     if target.support is not None:
         near = near.where(per_chain(target.support(near), x), x)
-    here, beside = _balance.leaf(x, target, proposal), Point.at(near, target, proposal.needs)
+    here, beside = detailed_balance.leaf(x, target, proposal), Point.at(near, target, proposal.needs)
     for name in ("score", "log_density"):
         answer, moved = getattr(here, name), getattr(beside, name)
         if name not in proposal.needs or answer.requires_grad:
@@ -86,8 +86,8 @@ def _require_graph(target: Target, proposal: Proposal, x: Tensor) -> None:
                 f"Use targets.from_log_density, or compute the {name} with create_graph=True and without torch.no_grad;"
                 ' or use form="potential", which needs no gradient of it.'
             )
-            expected = f"a {name} to differentiate, as {_checks.named(proposal)} needs"
-            raise ValueError(_checks.message(expected, got, fix))
+            expected = f"a {name} to differentiate, as {checks.named(proposal)} needs"
+            raise ValueError(checks.message(expected, got, fix))
 
 
 def _compare_gradients(target: Target, proposal: Proposal, at: Point, candidates: Tensor) -> None:
@@ -101,12 +101,12 @@ def _compare_gradients(target: Target, proposal: Proposal, at: Point, candidates
         at, v = at.map(lambda part: part[rows]), v[rows]
         if not len(v):
             return
-    tried, name = len(v), _checks.named(proposal)
+    tried, name = len(v), checks.named(proposal)
     values = _along(target, proposal, at, v, (1.0,))[0][0]
     if lost := int((values == -math.inf).sum()):
         got = f"{lost} of {tried} candidates x' with q(x | x') = 0, where its gradient says nothing"
         fix = 'Use form="potential", which does not need it.'
-        raise ValueError(_checks.message(f"steps of {name} that can be taken back", got, fix))
+        raise ValueError(checks.message(f"steps of {name} that can be taken back", got, fix))
     for rules in (ROUGH, FINE):  # what looks wrong is looked at more closely
         total, other = (weighted_sum(one.weights, _along(target, proposal, at, v, one.nodes)[1]) for one in rules)
         wrong = (total - values).abs() > 0.1 + 0.05 * values.abs() + 2 * (total - other).abs()  # NaN is not
@@ -121,7 +121,7 @@ def _compare_gradients(target: Target, proposal: Proposal, at: Point, candidates
         "Compute it with torch alone, without detach, torch.no_grad and jumps, from x and from what the proposal needs "
         'at both points; or use form="potential", which needs no gradient of it.'
     )
-    raise ValueError(_checks.message(expected, got, fix))
+    raise ValueError(checks.message(expected, got, fix))
 
 
 def _along(
@@ -135,7 +135,7 @@ def _along(
     here = at.map(repeated)
     with torch.enable_grad():
         there = Point.at(line(at.x, v, nodes).flatten(0, 1).requires_grad_(), target, proposal.needs)
-        change = _balance.log_q_ratio(proposal, here, there)
+        change = detailed_balance.log_q_ratio(proposal, here, there)
         gradient = torch.zeros_like(there.x)
         if change.requires_grad:
             (gradient,) = torch.autograd.grad(change.sum(), there.x, materialize_grads=True)

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scoremh import Chains, ScoreMH, _checks, datasets, plots
-from scoremh._folder import CONFIG, Folder
+from scoremh import Chains, ScoreMH, datasets, plots
+from scoremh._shared import checks
 from scoremh.cli import judging
 from scoremh.cli.output import Output, Whole, command
 from scoremh.cli.runs import CHAINS, METRICS, REPORT, cleared
 from scoremh.estimator import files
+from scoremh.estimator.folder import CONFIG, Folder
 from scoremh.estimator.sampler import AcceptanceName, ProposalName
 
 SAMPLERS: dict[str, tuple[ProposalName, AcceptanceName]] = {
@@ -43,9 +44,9 @@ def demo(
     """
     picture, data = out / "demo.png" if picture is None else picture, f"datasets.moons({ROWS})"
     if picture.parent != out and not picture.parent.is_dir():
-        raise FileNotFoundError(_checks.message("a folder for the picture", picture.parent, "Make it first."))
+        raise FileNotFoundError(checks.message("a folder for the picture", picture.parent, "Make it first."))
     if (out / CONFIG).exists() and Folder.open(out).config.get("data") != data:
-        raise FileExistsError(_checks.message(f"{out} to be a new folder", "one with another run", "Name another one."))
+        raise FileExistsError(checks.message(f"{out} to be a new folder", "one with another run", "Name another one."))
     generator = torch.Generator().manual_seed(seed)
     x, fresh = (datasets.moons(n, generator=generator) for n in (ROWS, 2 * DRAWS))
     cleared(out)

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from scoremh import Chains, _checks, _progress, diagnostics, metrics
+from scoremh import Chains, diagnostics, metrics
+from scoremh._shared import checks
+from scoremh._shared.progress import progress_bar
 from scoremh.estimator import ScoreMH
 from scoremh.estimator.diagnosis import mixing
 from scoremh.report import Contents, ratio
@@ -39,8 +41,8 @@ def judged(
     """
     if len(rows) < FEWEST:
         fix = "Bring more, in a --reference."
-        raise ValueError(_checks.message(f"at least {FEWEST} rows to compare with", len(rows), fix))
-    _checks.count(points, "points")
+        raise ValueError(checks.message(f"at least {FEWEST} rows to compare with", len(rows), fix))
+    checks.count(points, "points")
     generator = torch.Generator().manual_seed(seed)
     measures: dict[str, Callable[[Tensor, Tensor], float]] = {
         "w1": metrics.w1,
@@ -52,7 +54,7 @@ def judged(
     rows = rows[torch.randperm(len(rows), generator=generator)]
     n = min(points, len(rows) // 2, *map(len, samples.values()))
     found: dict[str, Any] = {"points": n, "floors": {}, "samplers": {name: {} for name in samples}}
-    with _progress.bar(len(measures) * (1 + len(samples)), "judging", unit="metrics", show=progress) as tick:
+    with progress_bar(len(measures) * (1 + len(samples)), "judging", unit="metrics", show=progress) as tick:
         for metric, measure in measures.items():
             floor = metrics.floor(rows, measure, n, repeats=REPEATS, generator=generator)
             found["floors"][metric] = [floor.mean, floor.spread]

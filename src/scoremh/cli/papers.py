@@ -4,7 +4,8 @@ import os
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 
-from scoremh import _checks, experiments
+from scoremh import experiments
+from scoremh._shared import checks
 from scoremh.cli.output import Output, Whole, resumable
 
 
@@ -43,12 +44,12 @@ def reproduce(
         output.tell(listed, "\n".join(lines))
         return
     if name not in found:
-        raise ValueError(_checks.message(f"an experiment, one of {', '.join(found)}", repr(name), "See --list."))
+        raise ValueError(checks.message(f"an experiment, one of {', '.join(found)}", repr(name), "See --list."))
     presets = list(found[name].PRESETS)
     preset = presets[0] if preset is None else preset
     if preset not in presets:
         expected = f"a preset of {name}, one of {', '.join(presets)}"
-        raise ValueError(_checks.message(expected, repr(preset), "See --list."))
+        raise ValueError(checks.message(expected, repr(preset), "See --list."))
     with ExitStack() as stack:
         stack.enter_context(resumable(f"What was finished is in {out}; the same command goes on from there."))
         if not output.talks:

@@ -11,13 +11,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from scoremh import Chains, _checks, _progress
-from scoremh._files import fingerprint, replacing, require_same
-from scoremh._folder import CONFIG, Folder, read_json
+from scoremh import Chains
+from scoremh._shared import checks
+from scoremh._shared.files import fingerprint, replacing, require_same
+from scoremh._shared.progress import progress_bar
 from scoremh.cli import judging
 from scoremh.cli.output import Output, Whole, again, command, resumable
 from scoremh.datasets import files as tables
 from scoremh.estimator import ScoreMH, files
+from scoremh.estimator.folder import CONFIG, Folder, read_json
 from scoremh.estimator.sampler import AcceptanceName, ProposalName
 
 CHAINS, METRICS, REPORT = "chains.nc", "metrics.json", "report.html"
@@ -60,7 +62,7 @@ def fit(
         overwrite: Remove the run that is in the folder.
         output: How to speak.
     """
-    _checks.count(seed, "seed", at_least=0)
+    checks.count(seed, "seed", at_least=0)
     x, columns = tables.read(data, key=key, dtype=torch.float64)
     model = ScoreMH(
         proposal,
@@ -101,12 +103,12 @@ def _begun(out: Path, asked: dict[str, Any], told: dict[str, Any], *, resume: bo
     if resume:
         folder = Folder.open(out)
         if folder.config.get("finished"):
-            raise ValueError(_checks.message(f"an interrupted fit in {out}", "a finished one", "Leave --resume out."))
+            raise ValueError(checks.message(f"an interrupted fit in {out}", "a finished one", "Leave --resume out."))
         require_same(asked, folder.config.get("asked", {}), out, "fit", "folder")
         return folder
     if (out / CONFIG).exists() and not overwrite:
         fix = "Name another folder, or add --overwrite; or --resume, where the fit in it was interrupted."
-        raise FileExistsError(_checks.message(f"{out} to be a new folder", "one with a run in it", fix))
+        raise FileExistsError(checks.message(f"{out} to be a new folder", "one with a run in it", fix))
     cleared(out)
     return Folder.create(out, {**told, "asked": asked, "finished": False})
 
@@ -148,16 +150,16 @@ def sample(
     store, kept = run / SAMPLING, min(KEPT, model.chain_steps) if trace is None else trace
     if not 0 < kept <= model.chain_steps:
         expected = f"a trace of 1 to {model.chain_steps} steps, those of a chain"
-        raise ValueError(_checks.message(expected, kept, "Keep fewer, or fit with more --chain-steps."))
-    _checks.count(draws, "draws")
-    _checks.count(seed, "seed", at_least=0)
+        raise ValueError(checks.message(expected, kept, "Keep fewer, or fit with more --chain-steps."))
+    checks.count(draws, "draws")
+    checks.count(seed, "seed", at_least=0)
     if csv is not None and (csv.is_dir() or not csv.parent.is_dir()):
-        raise FileNotFoundError(_checks.message("a file to write rows to", csv, "Name one in a folder that is there."))
+        raise FileNotFoundError(checks.message("a file to write rows to", csv, "Name one in a folder that is there."))
     if store.exists() != resume and not overwrite:
         got = "one" if store.exists() else "none"
         fix = "Add --resume to go on with it, or --overwrite to forget it." if store.exists() else "Leave --resume out."
         expected = f"{'an' if resume else 'no'} interrupted sampling in {run}"
-        raise ValueError(_checks.message(expected, got, fix))
+        raise ValueError(checks.message(expected, got, fix))
     if overwrite:
         shutil.rmtree(store, ignore_errors=True)
     with resumable(again()):
@@ -209,7 +211,7 @@ def report(run: Path, *, reference: Path | None = None, output: Output = Output(
         output: How to speak.
     """
     folder = Folder.open(run)
-    with _progress.bar(3, "report", unit="parts", show=output.talks) as tick:
+    with progress_bar(3, "report", unit="parts", show=output.talks) as tick:
         chains, rows, model = _drawn(folder), _rows(folder, reference), files.read(ScoreMH, folder)
         tick(1, "read")
         metrics = read_json(folder.get(METRICS)) if METRICS in folder.config["files"] else None
@@ -234,9 +236,7 @@ def _rows(folder: Folder, reference: Path | None) -> Tensor:
     known, fix = folder.config["columns"], "Bring rows with the columns of the fit."
     if list(x.shape[1:]) != event:
         got = f"{tuple(x.shape[1:])} in {reference}"
-        raise ValueError(_checks.message(f"rows of shape {tuple(event)}", got, fix))
+        raise ValueError(checks.message(f"rows of shape {tuple(event)}", got, fix))
     if columns and known and columns != known:
-        raise ValueError(
-            _checks.message(f"the columns {', '.join(known)}", f"{', '.join(columns)} in {reference}", fix)
-        )
+        raise ValueError(checks.message(f"the columns {', '.join(known)}", f"{', '.join(columns)} in {reference}", fix))
     return x

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from scoremh import _checks
+from scoremh._shared import checks
 
 
 def floating(dtype: torch.dtype | None) -> torch.dtype:
@@ -12,7 +12,7 @@ def floating(dtype: torch.dtype | None) -> torch.dtype:
     if dtype is None:
         return torch.get_default_dtype()
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise TypeError(_checks.message("dtype to be a floating torch.dtype", dtype, "Use torch.float32, for example."))
+        raise TypeError(checks.message("dtype to be a floating torch.dtype", dtype, "Use torch.float32, for example."))
     return dtype
 
 
@@ -20,13 +20,13 @@ def finite(value: float, name: str) -> None:
     """Refuse anything but a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         fix = f"Pass {name} as a Python number."
-        raise TypeError(_checks.message(f"{name} to be a number", _checks.describe(value), fix))
+        raise TypeError(checks.message(f"{name} to be a number", checks.describe(value), fix))
     if not math.isfinite(value):
-        raise ValueError(_checks.message(f"{name} to be finite", value, f"Correct {name}."))
+        raise ValueError(checks.message(f"{name} to be finite", value, f"Correct {name}."))
 
 
 def spread(std: float, name: str) -> None:
     """Refuse anything but a standard deviation, which may be 0."""
     finite(std, name)
     if std < 0:
-        raise ValueError(_checks.message(f"{name} of at least 0", std, "Pass 0 for no noise."))
+        raise ValueError(checks.message(f"{name} of at least 0", std, "Pass 0 for no noise."))

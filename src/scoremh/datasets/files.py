@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scoremh import _checks
+from scoremh._shared import checks
 from scoremh.datasets import _arguments
 
 _SUFFIXES = (".csv", ".npy", ".npz", ".parquet")
@@ -66,7 +66,7 @@ def read(
         raise _refuse(path, expected, repr(path.suffix), "Convert it to one of these.")
     if not path.is_file():
         fix = "Check the path; relative ones start from the working directory."
-        raise FileNotFoundError(_checks.message(f"{path} to be a file", "none there", fix))
+        raise FileNotFoundError(checks.message(f"{path} to be a file", "none there", fix))
     if key is not None and suffix != ".npz":
         raise _refuse(path, "to be an npz file, since key is given", f"key={key!r}", "Leave key out.")
     if path.stat().st_size == 0:
@@ -79,7 +79,7 @@ def read(
 
 
 def _refuse(path: Path, expected: str, got: object, fix: str) -> ValueError:
-    return ValueError(_checks.message(f"{path} {expected}", got, fix))
+    return ValueError(checks.message(f"{path} {expected}", got, fix))
 
 
 def _number(cell: str) -> float | None:
@@ -170,7 +170,7 @@ def _read_parquet(path: Path) -> _Contents:
         import pandas as pd  # rather than pyarrow alone: it knows which columns are an index
         import pyarrow
     except ImportError as error:
-        raise ImportError(_checks.message("pyarrow", error, "Run: pip install 'scoremh[parquet]'")) from error
+        raise ImportError(checks.message("pyarrow", error, "Run: pip install 'scoremh[parquet]'")) from error
     try:
         frame = pd.read_parquet(path, engine="pyarrow")
     except (pyarrow.ArrowException, OSError) as error:

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from scoremh import _checks, _random
+from scoremh._shared import checks, rng
 from scoremh.datasets import _arguments
 
 Variant = Literal["paper", "correct"]
@@ -25,14 +25,14 @@ Variant = Literal["paper", "correct"]
 
 def _like(n: int, dtype: torch.dtype | None, generator: Generator | None) -> Tensor:
     """Check n, and return an empty tensor with the dtype and device of the draws."""
-    _checks.count(n, "n")
+    checks.count(n, "n")
     return torch.empty(0, dtype=_arguments.floating(dtype), device=None if generator is None else generator.device)
 
 
 def _draw(make: Callable[..., Any], n: int, noise: float, generator: Generator | None, like: Tensor) -> Tensor:
     """Draw with a function of scikit-learn, which takes a 32-bit seed and leaves numpy's global state alone."""
     _arguments.spread(noise, "noise")
-    seed = _random.seeds(1, generator)[0] % 2**32
+    seed = rng.seeds(1, generator)[0] % 2**32
     x, _ = make(n, noise=noise, random_state=seed)
     return torch.from_numpy(x).to(like)
 
@@ -93,13 +93,13 @@ def pinwheel(
         dtype: of the answer.
     """
     like = _like(n, dtype, generator)
-    _checks.count(classes, "classes")
+    checks.count(classes, "classes")
     _arguments.spread(radial_std, "radial_std")
     _arguments.spread(tangential_std, "tangential_std")
     _arguments.finite(rate, "rate")
-    _checks.one_of(variant, get_args(Variant), "variant")
-    arm = torch.randint(classes, (n, 1), generator=_random.resolve(generator, like.device), device=like.device)
-    r, delta = _random.normal((2, n, 1), like, generator).unbind()
+    checks.one_of(variant, get_args(Variant), "variant")
+    arm = torch.randint(classes, (n, 1), generator=rng.resolve(generator, like.device), device=like.device)
+    r, delta = rng.normal((2, n, 1), like, generator).unbind()
     r, delta = 1 + radial_std * r, tangential_std * delta
     phi = 2 * math.pi / classes * arm.to(like) + rate * r
     u = torch.cat([-phi.sin(), phi.cos()], dim=1) if variant == "correct" else torch.ones_like(phi)
@@ -118,4 +118,4 @@ def gaussian(
     like = _like(n, dtype, generator)
     _arguments.finite(mean, "mean")
     _arguments.spread(std, "std")
-    return mean + std * _random.normal((n, 1), like, generator)
+    return mean + std * rng.normal((n, 1), like, generator)

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from scoremh import _checks
+from scoremh._shared import checks
 
 Split = Literal["train", "test"]
 
@@ -75,12 +75,12 @@ def mnist(
         subset: "embedded" for the test split that comes with this package and needs neither folder nor network.
         labels: return a pair, of the images and of the digits they show.
     """
-    _checks.one_of(split, (None, *get_args(Split)), "split")
-    _checks.one_of(subset, (None, "embedded"), "subset")
+    checks.one_of(split, (None, *get_args(Split)), "split")
+    checks.one_of(subset, (None, "embedded"), "subset")
     if subset and (split == "train" or root is not None):
         got = f"split={split!r} and root={root!r}"
         fix = 'Leave root out and use split="test", or leave subset out.'
-        raise ValueError(_checks.message("the embedded subset to be the test split, with no root", got, fix))
+        raise ValueError(checks.message("the embedded subset to be the test split, with no root", got, fix))
     prefix = "t10k" if subset or split == "test" else "train"
     root = _EMBEDDED if subset else root
     images = _read_idx(_find(f"{prefix}-images-idx3-ubyte.gz", root), "image", 28, 28)
@@ -91,7 +91,7 @@ def mnist(
     y = _read_idx(path, "image").long()
     if len(y) != len(x):
         fix = "Take images and labels from the same source."
-        raise ValueError(_checks.message(f"{path} to hold {len(x)} labels, one per image", len(y), fix))
+        raise ValueError(checks.message(f"{path} to hold {len(x)} labels, one per image", len(y), fix))
     return x, y
 
 
@@ -115,7 +115,7 @@ def _read_idx(path: Path, *axes: int | str) -> Tensor:
 
 
 def _unreadable(path: Path, expected: str, got: str) -> ValueError:
-    return ValueError(_checks.message(f"{path} {expected}", got, "Replace it by a whole copy of MNIST's file."))
+    return ValueError(checks.message(f"{path} {expected}", got, "Replace it by a whole copy of MNIST's file."))
 
 
 def _find(name: str, root: str | Path | None) -> Path:
@@ -129,7 +129,7 @@ def _find(name: str, root: str | Path | None) -> Path:
     if root is None:
         return _download(name, places)
     fix = f"Put {_four()} there, gzipped or raw, or leave root out."
-    raise FileNotFoundError(_checks.message(f"{name} in {root} or its folder mnist", "no such file", fix))
+    raise FileNotFoundError(checks.message(f"{name} in {root} or its folder mnist", "no such file", fix))
 
 
 def _places(root: str | Path | None) -> list[Path]:
@@ -160,7 +160,7 @@ def _download(name: str, places: list[Path]) -> Path:
             f"Put {_four()} into {folder}; or set SCOREMH_DATA to a folder that holds them; "
             'or use mnist(subset="embedded"), the test split that comes with scoremh.'
         )
-        raise OSError(_checks.message(expected, error, fix)) from error
+        raise OSError(checks.message(expected, error, fix)) from error
 
 
 def _four() -> str:

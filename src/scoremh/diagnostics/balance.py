@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scoremh import _balance, _checks, _random
-from scoremh._algebra import gauss_legendre, inner, scores_along, weighted_sum, whole_way
-from scoremh._transition import with_score
+from scoremh._shared import checks, detailed_balance, rng
+from scoremh._shared.algebra import gauss_legendre, inner, scores_along, weighted_sum, whole_way
+from scoremh._shared.transition import with_score
 from scoremh.networks import Form
 from scoremh.types import Need, Point, Proposal, TargetLike
 
@@ -120,22 +120,22 @@ def balance_residual(
     Returns:
         Residuals in log units: 0.1 is a ratio wrong by a tenth.
     """
-    _checks.events(samples, "samples")
-    _checks.count(nodes, "nodes")
-    _checks.count(groups, "groups")
+    checks.events(samples, "samples")
+    checks.count(nodes, "nodes")
+    checks.count(groups, "groups")
     network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", net)
     kind = nn.Module if network is net else Form  # any network may be one; a fit says what it is of
-    _checks.kind(network, kind, "a network for an acceptance", "Pass what fit_acceptance returned, or its net.")
+    checks.kind(network, kind, "a network for an acceptance", "Pass what fit_acceptance returned, or its net.")
     known = with_score(target, proposal)
     assert known.score is not None
     if isinstance(network, Form):
         network.require(known, proposal)
     needs: frozenset[Need] = proposal.needs | {"score", "log_density"}  # what the target does not have stays None
     if known.support is not None:
-        samples = samples[_checks.inside(known.support(samples), samples)]
-    with _checks.explained():
+        samples = samples[checks.inside(known.support(samples), samples)]
+    with checks.explained():
         current = Point.at(samples, known, needs)
-    candidates = proposal.sample(current, generator=_random.resolve(generator, samples.device))
+    candidates = proposal.sample(current, generator=rng.resolve(generator, samples.device))
     _, places, weights = gauss_legendre(nodes)
     ways = torch.ones(len(candidates), dtype=torch.bool, device=candidates.device)  # to integrate the score along
     if known.support is not None:
@@ -145,10 +145,10 @@ def balance_residual(
     if int(ways.sum()) < max(2, groups):
         got = f"{int(ways.sum())} pairs for {groups} groups"
         fix = "Bring more samples of the target, or a smaller step."
-        raise ValueError(_checks.message("two pairs, and one for every group", got, fix))
+        raise ValueError(checks.message("two pairs, and one for every group", got, fix))
     proposed = Point.at(candidates, known, needs)
-    log_q = _balance.log_q_ratio(proposal, current, proposed)
-    learned = _balance.log_ratio(network, proposal, current, proposed)
+    log_q = detailed_balance.log_q_ratio(proposal, current, proposed)
+    learned = detailed_balance.log_ratio(network, proposal, current, proposed)
     x, y = current.x[ways], proposed.x[ways]
     v = y - x
     change = inner(weighted_sum(weights, scores_along(known.score, x, v, places)), v)
@@ -159,7 +159,7 @@ def balance_residual(
     ):
         if not values.isfinite().all():
             got = f"{int((~values.isfinite()).sum())} of {len(values)} that are not, of {name}"
-            raise ValueError(_checks.message("finite numbers for every pair", got, fix))
+            raise ValueError(checks.message("finite numbers for every pair", got, fix))
     density = None
     if current.log_density is not None and proposed.log_density is not None:
         density = _compare(learned, proposed.log_density - current.log_density + log_q, current.x, proposed.x)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scoremh import _checks, _random
-from scoremh._transition import judge, what_is_known
+from scoremh._shared import checks, rng
+from scoremh._shared.transition import judge, what_is_known
 from scoremh.types import Acceptance, Point, Proposal, Target, TargetLike
 
 
@@ -58,17 +58,17 @@ def disagreement(
     Returns:
         The share of decisions that differ, and what lies behind it. Both decide as in a kernel.
     """
-    _checks.events(x)
+    checks.events(x)
     knowns = [what_is_known(target, proposal, rule) for rule in (rule_a, rule_b)]
-    generator = _random.resolve(generator, x.device)
-    with _checks.explained():
+    generator = rng.resolve(generator, x.device)
+    with checks.explained():
         here = Point.at(x, knowns[0], proposal.needs)
     candidates = proposal.sample(here, generator=generator)
-    log_uniform = _random.log_uniform((len(x),), x, generator)
+    log_uniform = rng.log_uniform((len(x),), x, generator)
 
     def verdict(rule: Acceptance, known: Target) -> Tensor:
         needs = proposal.needs | rule.needs
-        with _checks.explained():
+        with checks.explained():
             current = Point.at(x, known, needs)
         return judge(known, needs, proposal, rule, current, candidates, log_uniform)[0].nan_to_num(-torch.inf)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scoremh import _checks, _random
-from scoremh._algebra import gauss_legendre, inner, per_chain, scores_along, weighted_sum
+from scoremh._shared import checks, rng
+from scoremh._shared.algebra import gauss_legendre, inner, per_chain, scores_along, weighted_sum
 from scoremh.types import ScoreFn
 
 
@@ -53,11 +53,11 @@ def conservativity(
     Returns:
         The asymmetry of the Jacobian and the circulation.
     """
-    _checks.events(x)
-    _checks.positive(size, "size")
-    _checks.count(len(x), "number of points", at_least=2)
+    checks.events(x)
+    checks.positive(size, "size")
+    checks.count(len(x), "number of points", at_least=2)
     x = x.detach()
-    w = _random.normal(tuple(x.shape), x, generator)
+    w = rng.normal(tuple(x.shape), x, generator)
     with torch.no_grad():
         forward = torch.func.jvp(score, (x,), (w,))[1]
         backward = torch.func.vjp(score, x)[1](w)[0]
@@ -69,7 +69,7 @@ def conservativity(
 
 
 def _directions(x: Tensor, generator: torch.Generator | None) -> Tensor:
-    z = _random.normal(tuple(x.shape), x, generator)
+    z = rng.normal(tuple(x.shape), x, generator)
     return z / per_chain(inner(z, z).sqrt(), z)
 
 

@@ -15,7 +15,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from scoremh import _checks, _random
+from scoremh._shared import checks, rng
 from scoremh.types import Kernel
 
 
@@ -88,11 +88,11 @@ def stationarity(
         >>> diagnostics.stationarity(unadjusted, normal, generator=g).p_value < 1e-6
         True
     """
-    _checks.count(chains, "chains", at_least=100)
-    _checks.count(steps, "steps")
+    checks.count(chains, "chains", at_least=100)
+    checks.count(steps, "steps")
     start = target.sample(chains, generator=generator)
     scale_from = target.sample(2000, generator=generator)  # apart from the chains, so that scaling cannot bias the test
-    generator = _random.resolve(generator, start.device)
+    generator = rng.resolve(generator, start.device)
     directions = _directions(scale_from, generator)
     point, accepted = kernel.init(start), 0.0
     for _ in range(steps):
@@ -114,7 +114,7 @@ def _directions(x: Tensor, generator: torch.Generator) -> Tensor:
     axes = torch.eye(size, dtype=torch.float64, device=x.device)[:4]
     if size == 1:
         return axes
-    random = _random.normal((2, size), axes, generator)
+    random = rng.normal((2, size), axes, generator)
     return torch.cat([axes, random / random.norm(dim=1, keepdim=True)])
 
 

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from scoremh import _checks
+from scoremh._shared import checks
 from scoremh.types import ScoreFn
 
 
@@ -27,15 +27,15 @@ def kernel_stein_discrepancy(x: Tensor, score: ScoreFn, *, bandwidth: float | No
         bandwidth: c in the kernel; by default the median distance between the first 1,000 samples.
         chunk: Rows of the matrix of pairs that are held at once.
     """
-    _checks.events(x)
+    checks.events(x)
     with torch.no_grad():
         answer = score(x)
-        _checks.answer(answer, x, x.shape, "score")
+        checks.answer(answer, x, x.shape, "score")
         points, scores = x.flatten(1).double(), answer.flatten(1).double()
         if bandwidth is None:
             distances = torch.nn.functional.pdist(points[:1000])
             bandwidth = float(distances.median()) if len(distances) else 1.0
-        _checks.positive(bandwidth, "bandwidth")
+        checks.positive(bandwidth, "bandwidth")
         total = 0.0
         for first in range(0, len(x), chunk):
             rows = slice(first, first + chunk)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from scoremh import _checks
+from scoremh._shared import checks
 
 RHAT_LIMIT = 1.01  # Vehtari et al. (2021)
 ROWS_SHOWN = 12
@@ -99,7 +99,7 @@ def summary(chains: Record) -> Summary:
     """Summarise a run: ESS, R-hat and MCSE from ArviZ, acceptance, rejections by cause, cost in score calls."""
     from arviz_stats.base.array import array_stats
 
-    _checks.events(chains.draws, "chains.draws", finite=False)
+    checks.events(chains.draws, "chains.draws", finite=False)
     x = chains.draws.double().cpu().numpy()
     axes = {"chain_axis": 0, "draw_axis": 1}
     table: dict[str, NDArray[np.float64]] = {

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scoremh import diagnostics, metrics
-from scoremh.chains import Chains
 from scoremh.estimator.sampler import Sampler
+from scoremh.sampling.chains import Chains
 from scoremh.score_matching import implicit_losses
 
 FEW = 20  # rows, below which nothing can be said

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
-from scoremh import _checks
-from scoremh._files import save_tensors
-from scoremh._folder import Folder
+from scoremh._shared import checks
+from scoremh._shared.files import save_tensors
 from scoremh.balance_matching import AcceptanceFit
 from scoremh.estimator.diagnosis import Diagnosis
+from scoremh.estimator.folder import Folder
 from scoremh.estimator.sampler import Sampler
 from scoremh.score_matching import ScoreFit
 
@@ -50,7 +50,7 @@ def read(cls: type["ScoreMH"], folder: Folder) -> "ScoreMH":
     """Make an estimator of what `write` wrote."""
     if not folder.config.get("finished"):
         fix = f"Finish it: scoremh fit ... --out {folder.path} --resume."
-        raise ValueError(_checks.message(f"{folder.path} to hold a finished fit", "an interrupted one", fix))
+        raise ValueError(checks.message(f"{folder.path} to hold a finished fit", "an interrupted one", fix))
     config = folder.config
     model = cls(**config["parameters"])
     learned = AcceptanceFit.load(folder.get(ACCEPTANCE)) if ACCEPTANCE in config["files"] else None

@@ -16,14 +16,14 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import FLOAT_DTYPES, check_is_fitted, validate_data
 from torch import Tensor
 
-from scoremh import _checks, _random
-from scoremh._folder import Folder
+from scoremh._shared import checks, rng
 from scoremh.balance_matching import RECIPE, AcceptanceFit, FormName, fit_acceptance
-from scoremh.chains import Chains
 from scoremh.estimator import files
 from scoremh.estimator.diagnosis import Diagnosis, diagnose
+from scoremh.estimator.folder import Folder
 from scoremh.estimator.sampler import AcceptanceName, ProposalName, Sampler
 from scoremh.networks.wrappers import WHITENED
+from scoremh.sampling.chains import Chains
 from scoremh.score_matching import LEAST, MultilevelDenoising, ScoreFit, fit_score, implicit_losses
 from scoremh.training import Recipe
 
@@ -45,7 +45,7 @@ def _has_potential(model: "ScoreMH") -> bool:
     acceptance = model.sampler_.acceptance if hasattr(model, "sampler_") else model.acceptance
     if acceptance != "potential":
         expected = 'acceptance="potential", which learns a log density'
-        raise AttributeError(_checks.message(expected, repr(acceptance), "Fit with that one."))
+        raise AttributeError(checks.message(expected, repr(acceptance), "Fit with that one."))
     return True
 
 
@@ -130,7 +130,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         x = torch.from_numpy(rows[order[held:]].astype(np.float64 if _wide(rows) else np.float32))
         dependent = _dependent(x)
         if dependent:
-            x = x + JITTER * x.std(0) * _random.normal(tuple(x.shape), x, for_split)
+            x = x + JITTER * x.std(0) * rng.normal(tuple(x.shape), x, for_split)
         score = fit_score(
             x,
             recipe=Recipe(int(self.score_steps)),
@@ -176,20 +176,20 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def check_parameters(self) -> None:
         """Refuse parameters that make no sense; `fit` does so first."""
-        _checks.one_of(self.proposal, get_args(ProposalName), "proposal")
-        _checks.one_of(self.acceptance, get_args(AcceptanceName), "acceptance")
+        checks.one_of(self.proposal, get_args(ProposalName), "proposal")
+        checks.one_of(self.acceptance, get_args(AcceptanceName), "acceptance")
         for name in ("score_steps", "acceptance_steps", "annealing_steps", "chain_steps"):
-            _checks.count(getattr(self, name), name)
+            checks.count(getattr(self, name), name)
         low, high = MultilevelDenoising().low, MultilevelDenoising().high  # what the score learns
         if not low <= self.noise <= high:
             fix = "0.3 is good where modes are some spreads apart."
-            raise ValueError(_checks.message(f"noise between {low} and {high}", self.noise, fix))
+            raise ValueError(checks.message(f"noise between {low} and {high}", self.noise, fix))
         if self.acceptance == "always" and self.proposal != "mala":
             got, fix = f"{self.proposal!r}, which would walk away", 'Use "simpson" with it.'
-            raise ValueError(_checks.message('proposal="mala" with acceptance="always", ULA', got, fix))
+            raise ValueError(checks.message('proposal="mala" with acceptance="always", ULA', got, fix))
         if not 0 < self.validation_fraction < 1:
             fix = "A fit cannot be judged on what it has seen: 0.1 is a good share."
-            raise ValueError(_checks.message("validation_fraction between 0 and 1", self.validation_fraction, fix))
+            raise ValueError(checks.message("validation_fraction between 0 and 1", self.validation_fraction, fix))
 
     def sample(self, n_samples: int = 1, *, random_state: Seed = None) -> Any:
         """Draw rows, each the end of a chain of its own that began as noise.
@@ -202,7 +202,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             An array; a data frame where the estimator was fitted on one, or where `set_output` says so.
         """
         check_is_fitted(self)
-        _checks.count(n_samples, "n_samples")
+        checks.count(n_samples, "n_samples")
         return self._framed(self.sample_chains(n_samples, draws=1, random_state=random_state).last)
 
     def sample_chains(
@@ -223,11 +223,11 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         draws = self.chain_steps if draws is None else draws
-        _checks.count(n_chains, "n_chains")
-        _checks.count(draws, "draws")
+        checks.count(n_chains, "n_chains")
+        checks.count(draws, "draws")
         if draws > self.chain_steps:
             expected = f"draws of at most chain_steps, {self.chain_steps}"
-            raise ValueError(_checks.message(expected, draws, "Keep fewer, or raise chain_steps."))
+            raise ValueError(checks.message(expected, draws, "Keep fewer, or raise chain_steps."))
         (generator,) = _generators(self.random_state if random_state is None else random_state, 1)
         return self._run(int(n_chains), int(draws), generator, None if store is None else Path(store))
 
@@ -290,7 +290,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             transform: One of these.
         """
         if transform is not None:
-            _checks.one_of(transform, ("default", "pandas"), "transform")
+            checks.one_of(transform, ("default", "pandas"), "transform")
             self._sklearn_output_config = {"transform": transform}  # scikit-learn's name for it: clones keep it
         return self
 
@@ -324,7 +324,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
 def _generators(random_state: Seed, n: int) -> list[torch.Generator]:
     """Return a generator per part of the work: what one draws does not depend on where another was interrupted."""
     seed = int(check_random_state(random_state).randint(2**31))
-    return [torch.Generator().manual_seed(one) for one in _random.seeds(n, torch.Generator().manual_seed(seed))]
+    return [torch.Generator().manual_seed(one) for one in rng.seeds(n, torch.Generator().manual_seed(seed))]
 
 
 def _wide(rows: NDArray[Any]) -> bool:

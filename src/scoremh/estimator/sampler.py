@@ -12,16 +12,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from scoremh import _random, annealing
+from scoremh import annealing
+from scoremh._shared import rng
 from scoremh.acceptance import Always, Learned, LineIntegral
 from scoremh.balance_matching import AcceptanceFit
-from scoremh.chains import Chains
 from scoremh.kernel import metropolis_hastings
 from scoremh.networks import Standardized
 from scoremh.proposals import MALA, PCN, RandomWalk
 from scoremh.sampling import sample
+from scoremh.sampling.chains import Chains
+from scoremh.sampling.tuning import tune
 from scoremh.score_matching import MultilevelDenoising, ScoreFit
-from scoremh.tuning import tune
 from scoremh.types import Acceptance, Kernel, Proposal, Target
 
 ProposalName = Literal["mala", "rw", "pcn"]
@@ -107,12 +108,12 @@ class Sampler:
 
     def blurred(self, rows: Tensor, generator: torch.Generator) -> Tensor:
         """Return rows with the kernel's noise added."""
-        return rows + self.noise * self._spread(_random.normal(tuple(rows.shape), rows, generator))
+        return rows + self.noise * self._spread(rng.normal(tuple(rows.shape), rows, generator))
 
     def start(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw from a normal law with the rows' mean, and their covariance with noise of the highest level."""
         mean = self._standard.mean
-        return mean + math.sqrt(1 + HIGH**2) * self._spread(_random.normal((n, *mean.shape), mean, generator))
+        return mean + math.sqrt(1 + HIGH**2) * self._spread(rng.normal((n, *mean.shape), mean, generator))
 
     def _spread(self, z: Tensor) -> Tensor:
         """Give standard normal numbers the covariance of the rows."""

@@ -27,7 +27,6 @@ from scoremh import (
     ScoreFit,
     Target,
     Taylor,
-    _random,
     datasets,
     diagnostics,
     fit_acceptance,
@@ -36,6 +35,7 @@ from scoremh import (
     sample,
     targets,
 )
+from scoremh._shared import rng
 from scoremh.acceptance import BalancedRule, RatioRule
 from scoremh.acceptance.learned import LearnedBalance
 from scoremh.balance_matching import MATCHING, RECIPE, FormName, Pairs
@@ -212,7 +212,7 @@ def learned(
     """Train by the defaults, but for the matching; with the paper's entropy from the first weights that torch gives."""
     net = None
     if matching == AS_IN_THE_PAPER:
-        with _random.layers(3 * seed):
+        with rng.layers(3 * seed):
             net = AcceptanceMLP(tuple(x.shape[1:]), hidden=128, blocks=2)
     return fit_acceptance(
         target, proposal, x, form=form, matching=matching, net=net, recipe=recipe, generator=seeded(3, seed)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from scoremh import _checks
-from scoremh._files import replacing, require_same
+from scoremh._shared import checks
+from scoremh._shared.files import replacing, require_same
 
 Task = tuple[str, ...]
 SEPARATOR = " / "
@@ -88,7 +88,7 @@ def same(path: Path, settings: dict[str, Any], cells: Path) -> None:
         require_same(settings, json.loads(path.read_text()), path.parent, "experiment", "folder")
     elif cells.exists():
         fix = "Use another folder, or delete this one to begin again."
-        raise ValueError(_checks.message(f"{path} beside the results", "none", fix))
+        raise ValueError(checks.message(f"{path} beside the results", "none", fix))
     else:
         path.write_text(json.dumps(settings, indent=1))
 

@@ -14,8 +14,8 @@ import torch
 from rich.console import Console
 from rich.markdown import Markdown
 
-from scoremh import _checks
-from scoremh._files import replacing
+from scoremh._shared import checks
+from scoremh._shared.files import replacing
 from scoremh.experiments._cells import SEPARATOR, Task, compute, fill_in, known, same
 
 Record = Mapping[str, Any]
@@ -64,7 +64,7 @@ class Figure:
         results = preset_file(docs, self.name, preset)
         if as_is and not path.exists():
             fix = "Run the same without --as-is."
-            raise ValueError(_checks.message(f"results of {self.name} in {folder}", "none", fix))
+            raise ValueError(checks.message(f"results of {self.name} in {folder}", "none", fix))
         folder.mkdir(parents=True, exist_ok=True)
         same(folder / "settings.json", plain(config), path)
         if not as_is:
@@ -92,7 +92,7 @@ class Figure:
         if not seeds or None in missing:
             got = f"{len(tasks.keys() & cells.keys())} of {len(tasks)} parts, and no seed that is whole"
             fix = "Run the same without --as-is."
-            raise ValueError(_checks.message(f"results of {self.name}, {preset}", got, fix))
+            raise ValueError(checks.message(f"results of {self.name}, {preset}", got, fix))
         settings = plain(config) | {"preset": preset, "seeds": seeds}
         settings |= {"missing_seeds": [seed for seed in config.seeds if seed in missing], "versions": versions()}
         return self.gathered({name: cells[name] for name, seed in tasks.items() if seed not in missing}, settings)
@@ -144,7 +144,7 @@ def preset_file(docs: Path, name: str, preset: str) -> Path:
     kept = json.loads(path.read_text())["settings"]["preset"] if path.exists() else preset
     if kept != preset:
         fix = "Leave --docs out, or choose another folder."
-        raise ValueError(_checks.message(f"{path} to hold the preset {preset!r}", f"those of {kept!r}", fix))
+        raise ValueError(checks.message(f"{path} to hold the preset {preset!r}", f"those of {kept!r}", fix))
     return path
 
 

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from scoremh import Recipe, _random
+from scoremh import Recipe
+from scoremh._shared import rng
 from scoremh.training import train
 
 BANDWIDTHS = torch.logspace(-2, 0, 15).tolist()  # of a kernel, in standard coordinates
@@ -57,9 +58,9 @@ def spline_flow(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
     import zuko
 
     u, mean, root = _standard(x)
-    with _random.weights(generator):
+    with rng.weights(generator):
         net = zuko.flows.NSF(u.shape[1], **SIZES)
     fit = train(net, _Likelihood(), u, recipe=RECIPE, generator=generator)
-    with torch.no_grad(), _random.weights(generator):
+    with torch.no_grad(), rng.weights(generator):
         draws: Tensor = fit.net().sample((n,))
     return mean + draws @ root.mT

@@ -21,7 +21,6 @@ from scoremh import (
     LineIntegral,
     RandomWalk,
     ScoreFit,
-    _random,
     anneal,
     annealing,
     datasets,
@@ -31,6 +30,7 @@ from scoremh import (
     sample,
     tune,
 )
+from scoremh._shared import rng
 from scoremh.balance_matching import PRESETS, RECIPE, FormName
 from scoremh.balance_matching.fitting import pair_network
 from scoremh.experiments import _outsiders
@@ -169,7 +169,7 @@ class Problem:
 def fitted(problem: Problem) -> dict[str, Any]:
     """Learn the score, with residual layers: the surfaces are bent in two directions and flat in the third."""
     x, generator = problem.x, seeded(1, problem.seed)
-    with _random.weights(generator):
+    with rng.weights(generator):
         net = NoiseConditionalMLP(tuple(x.shape[1:]), residual=True)
     fit = fit_score(x, net=net, generator=generator)
     fit.save(problem.path("score"))

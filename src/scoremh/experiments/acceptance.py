@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from scipy import stats
 
-from scoremh import _checks, plots
+from scoremh import plots
+from scoremh._shared import checks
 from scoremh.balance_matching import MATCHING
 from scoremh.experiments import _acceptance_cells as measured
 from scoremh.experiments._cells import SEPARATOR, fill_in, known, markdown, over_seeds, spread
@@ -81,7 +82,7 @@ def _decisions(cells: Mapping[str, Any]) -> str:
     rows = [[*head, "rms of D_a - log r"]]
     for law in measured.LAWS:
         for walk, proposal in measured.PROPOSALS[law].items():
-            where = f"{law}, {_checks.named(proposal)}"
+            where = f"{law}, {checks.named(proposal)}"
             for form in ("potential", "antisymmetric", "free"):
                 name = SEPARATOR.join(["decisions", law, "both" if form == "potential" else walk, form])
                 if name in cells:
@@ -144,8 +145,8 @@ def pictures(cells: Mapping[str, Any], free_of_training: Mapping[str, Mapping[st
             there = _complete(cells, *kind, walk)
             means, spreads = map(statistics.mean, there.values()), map(spread, there.values())
             lines[", ".join(kind)] = ([float(budget) for budget in there], list(means), list(spreads))
-        panels[_checks.named(proposal)] = lines
-    levels = {_checks.named(proposal): free_of_training[walk] for walk, proposal in measured.PROPOSALS["moons"].items()}
+        panels[checks.named(proposal)] = lines
+    levels = {checks.named(proposal): free_of_training[walk] for walk, proposal in measured.PROPOSALS["moons"].items()}
     plots.curve_panels(
         panels,
         docs / "acceptance_quality.png",

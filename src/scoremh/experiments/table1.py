@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from scoremh import _checks
+from scoremh._shared import checks
 from scoremh.experiments import _figures as figures
 from scoremh.experiments import _table1_cells as measured
 from scoremh.experiments import _table1_page as page
@@ -128,7 +128,7 @@ def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None
     """
     if importlib.util.find_spec("zuko") is None:
         expected = "zuko, for the row of a normalizing flow"
-        raise ImportError(_checks.message(expected, "no such package", "Run: pip install 'scoremh[flows]'"))
+        raise ImportError(checks.message(expected, "no such package", "Run: pip install 'scoremh[flows]'"))
     folder = out / "table1" / preset
     docs = folder if docs is None else docs
     path = figures.preset_file(docs, "table1", preset)
@@ -137,7 +137,7 @@ def run(preset: str, out: Path, docs: Path | None = None, *, workers: int | None
     found = results(cells, preset)
     if not found["records"]:
         fix = "Run the same without --as-is."
-        raise ValueError(_checks.message(f"results to write in {folder}", "none", fix))
+        raise ValueError(checks.message(f"results to write in {folder}", "none", fix))
     figures.write(found, path)
     fill_in(docs / "reproduction.md", page.sections(found))
     readme = docs.parent / "README.md"

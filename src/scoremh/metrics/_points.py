@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scoremh import _checks
+from scoremh._shared import checks
 
 Points = Float[Tensor, "_ coordinate"]
 PIECE = 2**25  # distances at a time: 256 MB in float64
@@ -14,7 +14,7 @@ PIECE = 2**25  # distances at a time: 256 MB in float64
 
 def flattened(x: Tensor, name: str = "x") -> Points:
     """Return a sample `(point, *event)` as a matrix in float64; in float32 a distance far from 0 loses its digits."""
-    _checks.events(x, name)
+    checks.events(x, name)
     return x.detach().flatten(1).double()
 
 
@@ -22,9 +22,9 @@ def both(x: Tensor, y: Tensor) -> tuple[Points, Points]:
     """Return two samples as matrices, or refuse those of different events."""
     first, second = flattened(x, "x"), flattened(y, "y")
     if x.shape[1:] != y.shape[1:]:
-        got = f"{_checks.describe(x)} and {_checks.describe(y)}"
+        got = f"{checks.describe(x)} and {checks.describe(y)}"
         fix = "Compare samples of the same variables; the first axis is the point."
-        raise ValueError(_checks.message("two samples of one event shape", got, fix))
+        raise ValueError(checks.message("two samples of one event shape", got, fix))
     return first, second.to(first.device)
 
 

@@ -9,7 +9,7 @@ of the means: the expectation is then 0 for equal laws, and a value may be negat
 import torch
 from torch import Tensor
 
-from scoremh import _checks
+from scoremh._shared import checks
 from scoremh.metrics._points import Points, both, total
 
 MEDIAN_OF = 1000  # points whose distances give a median
@@ -39,7 +39,7 @@ def mmd_squared(x: Tensor, y: Tensor, *, bandwidth: float | None = None, unbiase
     """
     first, second = both(x, y)
     width = median_distance(second) if bandwidth is None else bandwidth
-    _checks.positive(width, "bandwidth")
+    checks.positive(width, "bandwidth")
 
     def kernel(distance: Tensor) -> Tensor:
         return distance.square().mul_(-0.5 / width**2).exp_()
@@ -56,14 +56,14 @@ def median_distance(x: Points) -> float:
     """Return the median distance between two points, of the first thousand."""
     few = x[:MEDIAN_OF]
     if len(few) < 2:
-        raise ValueError(_checks.message("at least two points for a median distance", len(few), "Pass a bandwidth."))
+        raise ValueError(checks.message("at least two points for a median distance", len(few), "Pass a bandwidth."))
     median = float(torch.pdist(few).median())
     if median == 0:
-        raise ValueError(_checks.message("points that differ", "a median distance of 0", "Pass a bandwidth."))
+        raise ValueError(checks.message("points that differ", "a median distance of 0", "Pass a bandwidth."))
     return median
 
 
 def _pairs(x: Points, *, unbiased: bool) -> int:
     if unbiased and len(x) < 2:
-        raise ValueError(_checks.message("at least two points for an unbiased mean", len(x), "Bring more points."))
+        raise ValueError(checks.message("at least two points for an unbiased mean", len(x), "Bring more points."))
     return len(x) * (len(x) - 1 if unbiased else len(x))

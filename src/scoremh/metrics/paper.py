@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scoremh import _checks, _random
+from scoremh._shared import checks, rng
 from scoremh.metrics._points import flattened
 from scoremh.metrics.kernels import energy_distance
 from scoremh.metrics.transport import sinkhorn_divergence
@@ -83,16 +83,16 @@ def floor(
         repeats: Pairs of samples.
         generator: Source of randomness.
     """
-    _checks.count(n, "n")
-    _checks.count(repeats, "repeats")
+    checks.count(n, "n")
+    checks.count(repeats, "repeats")
     values = []
-    for seed in _random.seeds(repeats, generator):
-        own = _random.seeded(seed, torch.device("cpu"))
+    for seed in rng.seeds(repeats, generator):
+        own = rng.seeded(seed, torch.device("cpu"))
         if isinstance(law, Tensor):
             flattened(law, "law")
             if len(law) < 2 * n:
                 fix = "Bring more points, or take a smaller n."
-                raise ValueError(_checks.message(f"at least {2 * n} points", f"{len(law)} points", fix))
+                raise ValueError(checks.message(f"at least {2 * n} points", f"{len(law)} points", fix))
             x, y = law[torch.randperm(len(law), generator=own)[: 2 * n]].chunk(2)
         else:
             x, y = law(n, generator=own), law(n, generator=own)

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scoremh import _checks, _random
+from scoremh._shared import checks, rng
 from scoremh.metrics._points import Points, both, pieces
 
 ITERATIONS = 10_000_000  # with its default POT stops early at 10,000 points and only warns
@@ -70,9 +70,9 @@ def sliced_w2(x: Tensor, y: Tensor, *, projections: int = 200, generator: torch.
         projections: How many directions.
         generator: Source of randomness.
     """
-    _checks.count(projections, "projections")
+    checks.count(projections, "projections")
     first, second = both(x, y)
-    directions = _random.normal((first.shape[1], projections), first, generator)
+    directions = rng.normal((first.shape[1], projections), first, generator)
     directions = directions / directions.norm(dim=0)
     a, b = ((points @ directions).sort(0).values for points in (first, second))
     if len(a) != len(b):  # both quantile functions at the steps of either
@@ -97,10 +97,10 @@ def sinkhorn_divergence(
         cooling: What e^(1/p) is multiplied by per iteration. 0.5, the default of geomloss, is fast and stops before the
             potentials have settled; 0.9 and more is nearer to the definition.
     """
-    _checks.one_of(p, (1, 2), "p")
-    _checks.positive(blur, "blur")
+    checks.one_of(p, (1, 2), "p")
+    checks.positive(blur, "blur")
     if not 0 < cooling < 1:
-        raise ValueError(_checks.message("cooling between 0 and 1", cooling, "0.5 is fast, 0.9 is more exact."))
+        raise ValueError(checks.message("cooling between 0 and 1", cooling, "0.5 is fast, 0.9 is more exact."))
     first, second = both(x, y)
     widest = torch.cat([first, second])
     diameter = float((widest.amax(0) - widest.amin(0)).norm())

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scoremh import _checks, _random
+from scoremh._shared import checks, rng
 from scoremh.metrics._points import both, pieces
 
 
@@ -35,10 +35,10 @@ def two_sample_test(
         permutations: More of them give smaller p-values a chance.
         generator: Source of randomness.
     """
-    _checks.count(permutations, "permutations")
+    checks.count(permutations, "permutations")
     first, second = both(x, y)
     points, n, m = torch.cat([first, second]), len(first), len(second)
-    keys = _random.uniform((permutations + 1, n + m), points, generator)
+    keys = rng.uniform((permutations + 1, n + m), points, generator)
     keys[0] = torch.arange(n + m, device=keys.device)  # the samples as they are
     # A column per permutation: 1 / n where a point counts for x, -1 / m where it does for y.
     sign = torch.full((n + m, permutations + 1), -1 / m, dtype=points.dtype, device=points.device)
@@ -70,15 +70,14 @@ def c2st(x: Tensor, y: Tensor, *, folds: int = 5, generator: torch.Generator | N
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    _checks.count(folds, "folds", at_least=2)
+    checks.count(folds, "folds", at_least=2)
     first, second = both(x, y)
     n = min(len(first), len(second))
     if n < folds:
-        raise ValueError(_checks.message(f"at least {folds} points in each sample", n, "Bring more points."))
-    seed = _random.seeds(1, generator)[0] % 2**32
+        raise ValueError(checks.message(f"at least {folds} points in each sample", n, "Bring more points."))
+    seed = rng.seeds(1, generator)[0] % 2**32
     chosen = [
-        one[torch.randperm(len(one), generator=_random.seeded(seed, torch.device("cpu")))[:n]]
-        for one in (first, second)
+        one[torch.randperm(len(one), generator=rng.seeded(seed, torch.device("cpu")))[:n]] for one in (first, second)
     ]
     points, labels = torch.cat(chosen).cpu().numpy(), [0] * n + [1] * n
     hidden = max(32, 10 * points.shape[1])

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
-from scoremh import _checks
+from scoremh._shared import checks
 
 Event = int | tuple[int, ...]
 
@@ -31,7 +31,7 @@ def shape_of(event: Event) -> tuple[int, ...]:
     """Return the shape of one event, given it or its dimension."""
     shape = (event,) if isinstance(event, int) else tuple(event)
     for size in shape:
-        _checks.count(size, "event size")
+        checks.count(size, "event size")
     return shape
 
 
@@ -45,7 +45,7 @@ class ScoreMLP(nn.Module):
 
     def __init__(self, event: Event, hidden: int = 64) -> None:
         super().__init__()
-        _checks.count(hidden, "hidden")
+        checks.count(hidden, "hidden")
         self.event, self.hidden = shape_of(event), hidden
         size = math.prod(self.event)
         self.first, self.second, self.last = nn.Linear(size, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, size)
@@ -86,8 +86,8 @@ class NoiseConditionalMLP(nn.Module):
 
     def __init__(self, event: Event, hidden: int = 128, layers: int = 3, residual: bool = False) -> None:
         super().__init__()
-        _checks.count(hidden, "hidden")
-        _checks.count(layers, "layers")
+        checks.count(hidden, "hidden")
+        checks.count(layers, "layers")
         self.event, self.hidden, self.layers, self.residual = shape_of(event), hidden, layers, residual
         size = math.prod(self.event)
         sizes = [size + 1, *[hidden] * layers]

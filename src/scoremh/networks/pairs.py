@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import gelu, logsigmoid, silu
 
-from scoremh import _balance, _checks
+from scoremh._shared import checks, detailed_balance
 from scoremh.networks.mlp import Event, shape_of
 from scoremh.types import Proposal, Target
 
@@ -54,8 +54,8 @@ class AcceptanceMLP(nn.Module):
 
     def __init__(self, event: Event, hidden: int = 256, blocks: int = 3) -> None:
         super().__init__()
-        _checks.count(hidden, "hidden")
-        _checks.count(blocks, "blocks")
+        checks.count(hidden, "hidden")
+        checks.count(blocks, "blocks")
         self.event, self.hidden, self.blocks = shape_of(event), hidden, blocks
         self.first = nn.Linear(2 * math.prod(self.event), hidden)
         self.body = nn.Sequential(*(_Residual(hidden) for _ in range(blocks)))
@@ -107,8 +107,8 @@ class PotentialMLP(nn.Module):
 
     def __init__(self, event: Event, hidden: int = 128, layers: int = 3) -> None:
         super().__init__()
-        _checks.count(hidden, "hidden")
-        _checks.count(layers, "layers")
+        checks.count(hidden, "hidden")
+        checks.count(layers, "layers")
         self.event, self.hidden, self.layers = shape_of(event), hidden, layers
         sizes = [math.prod(self.event), *[hidden] * layers]
         self.body = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
@@ -161,21 +161,21 @@ class MadeFor(NamedTuple):
     def of(cls, target: Target, proposal: Proposal, samples: Tensor) -> "MadeFor":
         """Probe a proposal at the first samples."""
         few = samples[:6].detach().double()
-        probe = _balance.probe(target, proposal, few.to(samples))
-        return cls(_checks.named(proposal), few.flatten().tolist(), list(few.shape[1:]), probe)
+        probe = detailed_balance.probe(target, proposal, few.to(samples))
+        return cls(checks.named(proposal), few.flatten().tolist(), list(few.shape[1:]), probe)
 
     def require(self, target: Target, proposal: Proposal, like: Tensor) -> None:
         """Refuse a proposal with other answers: its own, or because the target's score is another."""
         few = torch.tensor(self.samples, dtype=like.dtype, device=like.device).reshape(-1, *self.event)
-        probe = _balance.probe(target, proposal, few)
+        probe = detailed_balance.probe(target, proposal, few)
         alike = len(probe) == len(self.probe)  # else it was saved by another version
         rtol = max(1e-4, 10 * torch.finfo(few.dtype).eps)
         if not alike or not np.allclose(probe, self.probe, rtol=rtol, atol=1e-6, equal_nan=True):
-            name = _checks.named(proposal)
+            name = checks.named(proposal)
             got = f"{name} with another {'step or score' if name == self.proposal else 'log q'}"
             fix = 'Call fit_acceptance again, or use form="potential", which serves every proposal and step.'
             expected = f"{self.proposal}, for which this acceptance was learned"
-            raise ValueError(_checks.message(expected, got, fix))
+            raise ValueError(checks.message(expected, got, fix))
 
 
 class Form(nn.Module):

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scoremh import _checks
+from scoremh._shared import checks
 from scoremh.networks.mlp import NoiseConditionalMLP, ScoreMLP
 from scoremh.networks.pairs import AcceptanceMLP, Antisymmetric, Form, Free, MadeFor, Potential, PotentialMLP
 from scoremh.networks.wrappers import HeavyTailed, StandardInputs, Standardized
@@ -47,6 +47,6 @@ def build(spec: dict[str, Any], inside: nn.Module | None = None) -> nn.Module:
         return inside
     if spec["kind"] not in PLAIN:
         fix = f"Pass the network: load(path, net={spec['kind']}(...)); its weights come from the file."
-        raise ValueError(_checks.message("a network of scoremh.networks", f"one of class {spec['kind']}", fix))
+        raise ValueError(checks.message("a network of scoremh.networks", f"one of class {spec['kind']}", fix))
     network: nn.Module = PLAIN[spec["kind"]](**spec["config"] | {"event": tuple(spec["config"]["event"])})
     return network

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from scoremh import _checks
+from scoremh._shared import checks
 
 WHITENED = 32  # events of up to this many coordinates are whitened; larger ones (images) are scaled by one number
 
@@ -40,7 +40,7 @@ class Standardized(nn.Module):
         super().__init__()
         if scale.ndim not in (0, 2):
             fix = "Use Standardized.of(net, samples), which computes both."
-            raise ValueError(_checks.message("scale to be a number or a (d, d) matrix", _checks.describe(scale), fix))
+            raise ValueError(checks.message("scale to be a number or a (d, d) matrix", checks.describe(scale), fix))
         self.net = net
         self.register_buffer("mean", mean.detach().clone())
         self.register_buffer("scale", scale.detach().clone(memory_format=torch.contiguous_format))
@@ -57,7 +57,7 @@ class Standardized(nn.Module):
             if failed:
                 got = "samples whose covariance is not positive definite"
                 fix = "Remove constant or duplicated coordinates, or add a little noise to the samples."
-                raise ValueError(_checks.message("samples that vary in every direction", got, fix))
+                raise ValueError(checks.message("samples that vary in every direction", got, fix))
             scale = torch.linalg.inv(root)
         return cls(net, mean.to(samples.dtype), scale.to(samples.dtype))
 
@@ -142,7 +142,7 @@ class HeavyTailed(nn.Module):
         width = (samples.detach() - centre).abs().median(0).values
         if not (width > 0).all():
             got, fix = "samples of which half or more are the same", "Leave heavy_tails out: such a law has no density."
-            raise ValueError(_checks.message("samples that differ from each other", got, fix))
+            raise ValueError(checks.message("samples that differ from each other", got, fix))
         return cls(net, centre, width)
 
     def lighten(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
@@ -176,7 +176,7 @@ class AtLevel(nn.Module):
 
     def __init__(self, net: nn.Module, level: float) -> None:
         super().__init__()
-        _checks.positive(level, "level")
+        checks.positive(level, "level")
         self.net, self.level = net, level
 
     def forward(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from scoremh import _checks
+from scoremh._shared import checks
 from scoremh.plots.style import COLOURS, INK, PAPER, frame, limits
 from scoremh.types import LogDensityFn
 
@@ -33,7 +33,7 @@ def histogram_panels(
         title: Above all.
     """
     if not panels:
-        raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n,)."))
+        raise ValueError(checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n,)."))
     figure = Figure(figsize=(3.1 * len(panels), 3.2), dpi=150, layout="constrained", facecolor=PAPER)
     axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     low, high = limits(list(panels.values()))

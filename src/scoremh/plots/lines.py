@@ -9,7 +9,7 @@ from typing import Literal
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from scoremh import _checks
+from scoremh._shared import checks
 from scoremh.plots.style import COLOURS, INK, LINES, PAPER, rows_and_columns
 
 Curve = tuple[Sequence[float], Sequence[float]] | tuple[Sequence[float], Sequence[float], Sequence[float]]
@@ -44,7 +44,7 @@ def curve_panels(
     """
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     if not names:
-        raise ValueError(_checks.message("at least one curve", "none", "Pass a dict from names to (x, y)."))
+        raise ValueError(checks.message("at least one curve", "none", "Pass a dict from names to (x, y)."))
     looks = _looks(names, families)
     rows, columns = rows_and_columns(len(panels), columns)
     width = 6.4 if len(panels) == 1 else 4.6 * columns

@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from scoremh import _checks
+from scoremh._shared import checks
 from scoremh.plots.style import COLOURS, INK, PAPER, frame, limits, rows_and_columns
 from scoremh.types import LogDensityFn, ScoreFn, SupportFn
 
@@ -36,7 +36,7 @@ def scatter_panels(
         title: Above all.
     """
     if not panels:
-        raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n, 2)."))
+        raise ValueError(checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n, 2)."))
     height = 3.9 + 0.35 * max((caption.count("\n") for caption in captions), default=0)
     figure = Figure(
         figsize=(3.1 * len(panels), height), dpi=600 // max(4, len(panels)), layout="constrained", facecolor=PAPER
@@ -80,7 +80,7 @@ def field_panels(
         title: Above all.
     """
     if not scores:
-        raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to scores."))
+        raise ValueError(checks.message("at least one panel", "none", "Pass a dict from titles to scores."))
     (left, right), (below, above) = (limits([column]) for column in samples.T)
     height = 1.4 + 3.4 * (above - below) / (right - left)
     figure = Figure(figsize=(3.6 * len(scores) + 0.7, height), dpi=150, layout="constrained", facecolor=PAPER)
@@ -139,7 +139,7 @@ def map_panels(
         title: Above all.
     """
     if not maps:
-        raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to tensors."))
+        raise ValueError(checks.message("at least one panel", "none", "Pass a dict from titles to tensors."))
     rows, columns = rows_and_columns(len(maps), columns)
     figure = Figure(figsize=(3.4 * columns + 0.7, 2.55 * rows + 0.5), dpi=150, layout="constrained", facecolor=PAPER)
     axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from scoremh import _checks
+from scoremh._shared import checks
 from scoremh.plots.style import INK, PAPER, limits
 
 VIEW = {"elev": 9, "azim": -83}  # along a rolled-up surface, so that its layers are seen
@@ -25,7 +25,7 @@ def space_panels(
         title: Above all.
     """
     if not panels:
-        raise ValueError(_checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n, 3)."))
+        raise ValueError(checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n, 3)."))
     figure = Figure(figsize=(2.6 * len(panels), 3.4), dpi=90, layout="constrained", facecolor=PAPER)
     axes = figure.subplots(1, len(panels), squeeze=False, subplot_kw={"projection": "3d"})[0]
     clouds = list(panels.values())

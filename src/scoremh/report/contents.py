@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from scoremh import _checks
-from scoremh.chains import Chains
+from scoremh._shared import checks
+from scoremh.sampling.chains import Chains
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,33 +39,33 @@ class Contents:
 
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
-        _checks.events(self.data, "data", finite=False)
+        checks.events(self.data, "data", finite=False)
         event = tuple(self.data.shape[1:])
         if len(event) > 3:
             fix = "Flatten every event to a vector."
-            raise ValueError(_checks.message("events that are vectors or images", f"events of shape {event}", fix))
+            raise ValueError(checks.message("events that are vectors or images", f"events of shape {event}", fix))
         if not self.data.flatten(1).isfinite().all(1).any():
             fix = "Pass the rows that samples are to be compared with."
-            raise ValueError(_checks.message("data with a finite row", "none", fix))
+            raise ValueError(checks.message("data with a finite row", "none", fix))
         if not self.samples:
             fix = 'Pass a dict from a sampler\'s name to its samples, for example {"MALA": chains.last}.'
-            raise ValueError(_checks.message("at least one sampler's samples", "none", fix))
+            raise ValueError(checks.message("at least one sampler's samples", "none", fix))
         for name, x in self.samples.items():
-            _checks.events(x, f"samples[{name!r}]", finite=False)
+            checks.events(x, f"samples[{name!r}]", finite=False)
             _same(f"samples[{name!r}]", tuple(x.shape[1:]), event)
         if self.chains is not None:
             _same("chains.draws", tuple(self.chains.draws.shape[2:]), event)
             if self.chains.draws.numel() == 0:
-                got, fix = _checks.describe(self.chains.draws), "Leave chains out where nothing was drawn."
-                raise ValueError(_checks.message("chains with at least one draw", got, fix))
+                got, fix = checks.describe(self.chains.draws), "Leave chains out where nothing was drawn."
+                raise ValueError(checks.message("chains with at least one draw", got, fix))
         if not self.images and len(self.columns) != event[0]:
             fix = "Name every coordinate of an event, in order."
-            raise ValueError(_checks.message(f"{event[0]} columns, one per coordinate", len(self.columns), fix))
+            raise ValueError(checks.message(f"{event[0]} columns, one per coordinate", len(self.columns), fix))
         for name, history in self.histories.items():
             lengths = {key: len(values) for key, values in history.items()}
             if len(set(lengths.values())) > 1:
                 fix = "Pass one number per look, NaN where there is none."
-                raise ValueError(_checks.message(f"histories[{name!r}] of one length", lengths, fix))
+                raise ValueError(checks.message(f"histories[{name!r}] of one length", lengths, fix))
 
     @property
     def images(self) -> bool:
@@ -81,7 +81,7 @@ class Contents:
 def _same(name: str, shape: tuple[int, ...], event: tuple[int, ...]) -> None:
     if shape != event:
         fix = "Pass data, samples and chains in the same coordinates."
-        raise ValueError(_checks.message(f"{name} to have events of shape {event}, as the data", shape, fix))
+        raise ValueError(checks.message(f"{name} to have events of shape {event}, as the data", shape, fix))
 
 
 def ratio(value: float, floor: tuple[float, float]) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
-from scoremh._files import replacing
+from scoremh._shared.files import replacing
 from scoremh.report import charts, images, vectors
 from scoremh.report.contents import Contents, ratio
 from scoremh.report.figures import clip

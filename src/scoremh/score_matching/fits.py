@@ -6,8 +6,8 @@ from pathlib import Path
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scoremh import _checks
-from scoremh._support import Box
+from scoremh._shared import checks
+from scoremh._shared.support import Box
 from scoremh.networks import AtLevel, HeavyTailed, Standardized
 from scoremh.score_matching.losses import implicit
 from scoremh.training import Fit, load_fit, save_fit
@@ -51,7 +51,7 @@ class ScoreFit(Fit):
         if self.level is None:
             got = f"one by {type(self._inside()).__name__}"
             fix = "Fit it with MultilevelDenoising(), the default but for heavy tails."
-            raise ValueError(_checks.message("a score that takes a noise level", got, fix))
+            raise ValueError(checks.message("a score that takes a noise level", got, fix))
         return Target(AtLevel(self.net, level))
 
     @property
@@ -62,7 +62,7 @@ class ScoreFit(Fit):
         """
         if isinstance(self.net, HeavyTailed):
             fix = "Fit it without heavy_tails."
-            raise ValueError(_checks.message("noise with a covariance", "noise in coordinates of heavy tails", fix))
+            raise ValueError(checks.message("noise with a covariance", "noise in coordinates of heavy tails", fix))
         if not isinstance(self.net, Standardized):
             return None
         root = self.net.root
@@ -86,7 +86,7 @@ class ScoreFit(Fit):
         """Where the samples of a score with heavy tails lie and how wide they are, for `LineIntegral(bend=...)`."""
         if not isinstance(self.net, HeavyTailed):
             fix = "Fit it with heavy_tails=True, or write LineIntegral() without a bend."
-            raise ValueError(_checks.message("a score with heavy tails", "one without", fix))
+            raise ValueError(checks.message("a score with heavy tails", "one without", fix))
         centre, width = (tuple(part.flatten().tolist()) for part in (self.net.centre, self.net.width))
         return centre, width
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from scoremh import _checks, _random
-from scoremh._support import Box
+from scoremh._shared import checks, rng
+from scoremh._shared.support import Box
 from scoremh.networks import HeavyTailed, NoiseConditionalMLP, ScoreMLP, Standardized
 from scoremh.networks.wrappers import WHITENED
 from scoremh.score_matching.fits import ScoreFit
@@ -98,20 +98,20 @@ def fit_score(
         torch.Size([5, 2])
         >>> kernel = metropolis_hastings(fit, MALA(0.01), LineIntegral())
     """
-    _checks.events(samples, "samples")
-    samples = _checks.to_learn_from(samples)
+    checks.events(samples, "samples")
+    samples = checks.to_learn_from(samples)
     for part, kind, name in ((loss, Loss, "loss"), (net, nn.Module, "net"), (recipe, Recipe, "recipe")):
         if part is not None:
-            _checks.kind(part, kind, f"{name} to be a {kind.__name__}", f"Leave {name} out for a good choice.")
-    _checks.one_of(heavy_tails, (True, False), "heavy_tails")
+            checks.kind(part, kind, f"{name} to be a {kind.__name__}", f"Leave {name} out for a good choice.")
+    checks.one_of(heavy_tails, (True, False), "heavy_tails")
     if preset is not None:
         if heavy_tails:
             fix = "Leave one of them out: the paper has nothing for heavy tails."
-            raise ValueError(_checks.message("a preset alone", "a preset with heavy_tails", fix))
+            raise ValueError(checks.message("a preset alone", "a preset with heavy_tails", fix))
         loss, net, standardize, recipe = _preset(preset, samples, loss, net, recipe, generator)
     if net is None:
         event = tuple(samples.shape[1:])
-        with _random.weights(generator):
+        with rng.weights(generator):
             conditional = isinstance(loss, MultilevelDenoising) or (loss is None and not heavy_tails)
             net = NoiseConditionalMLP(event) if conditional else ScoreMLP(event, hidden=128)
         net.to(samples)
@@ -121,7 +121,7 @@ def fit_score(
     if levelled != isinstance(loss, MultilevelDenoising):
         got = f"{loss} for a network of {'x and a level' if levelled else 'x alone'}"
         fix = "Leave loss or net out, and the other is chosen to fit."
-        raise TypeError(_checks.message("MultilevelDenoising for networks that take a level, and no others", got, fix))
+        raise TypeError(checks.message("MultilevelDenoising for networks that take a level, and no others", got, fix))
     size = samples[0].numel()
     flat_is_fine = isinstance(loss, DenoisingScoreMatching | MultilevelDenoising) and size > WHITENED
     _enough(samples, flat_is_fine=flat_is_fine)
@@ -150,18 +150,18 @@ def fit_score(
     box = _box_of(inside)
     if light is not None:
         box = Box(*(light.weigh_down(end[None])[0] for end in (box.low, box.high)))
-    return ScoreFit(**fields, support=box, level=level, loss=_checks.named(loss))
+    return ScoreFit(**fields, support=box, level=level, loss=checks.named(loss))
 
 
 def _enough(samples: Tensor, *, flat_is_fine: bool) -> None:
     if len(samples) < LEAST:
         got, fix = f"{len(samples)} samples", "Thousands are needed for a score one can trust."
-        raise ValueError(_checks.message(f"at least {LEAST} samples", got, fix))
+        raise ValueError(checks.message(f"at least {LEAST} samples", got, fix))
     constant = (samples == samples[0]).all(0)
     if constant.any() and not flat_is_fine:  # noise gives the dark corners of images some width
         fix = "Leave it out: a constant has no score."
         got = f"a constant at {constant.nonzero()[0].tolist()}"
-        raise ValueError(_checks.message("samples that vary in every coordinate", got, fix))
+        raise ValueError(checks.message("samples that vary in every coordinate", got, fix))
 
 
 @torch.no_grad()
@@ -171,8 +171,8 @@ def _answers(net: nn.Module, x: Tensor, *level: float) -> None:
         answer = net(x, *level)
     except (RuntimeError, ValueError) as error:
         fix = "Check its input size, and its dtype: net.to(samples) takes that of the samples."
-        raise ValueError(_checks.message(f"a net for {_checks.describe(x)}", f"an error: {error}", fix)) from error
-    _checks.answer(answer, x, x.shape, "net")
+        raise ValueError(checks.message(f"a net for {checks.describe(x)}", f"an error: {error}", fix)) from error
+    checks.answer(answer, x, x.shape, "net")
 
 
 def _preset(
@@ -183,12 +183,12 @@ def _preset(
     recipe: Recipe | None,
     generator: torch.Generator | None,
 ) -> tuple[Loss, nn.Module, bool, Recipe]:
-    _checks.one_of(preset, tuple(PRESETS), "preset")
+    checks.one_of(preset, tuple(PRESETS), "preset")
     if loss is not None or net is not None or recipe is not None:
         fix = f"Leave the preset out, and start from scoremh.score_matching.PRESETS[{preset!r}]."
-        raise ValueError(_checks.message("a preset alone", "a preset with a loss, a net or a recipe", fix))
+        raise ValueError(checks.message("a preset alone", "a preset with a loss, a net or a recipe", fix))
     row = PRESETS[preset]
-    with _random.weights(generator):
+    with rng.weights(generator):
         network = ScoreMLP(tuple(samples.shape[1:]), row.hidden).to(samples)
     return SlicedScoreMatching(), network, False, row.recipe
 

@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scoremh import _checks, _random
-from scoremh._algebra import inner, per_chain
+from scoremh._shared import checks, rng
+from scoremh._shared.algebra import inner, per_chain
 from scoremh.networks import AtLevel
 
 EXACT_TRACE = 32  # coordinates up to which a held-out trace is summed exactly; beyond, it is estimated
@@ -67,12 +67,12 @@ class SlicedScoreMatching:
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _checks.count(self.projections, "projections")
+        checks.count(self.projections, "projections")
 
     def each(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, " sample"]:
         """Return the loss of every sample, a mean over its projections."""
         many = x.detach().repeat(self.projections, *(1,) * (x.ndim - 1)).requires_grad_()
-        v = _random.normal(tuple(many.shape), many, generator)
+        v = rng.normal(tuple(many.shape), many, generator)
         score = net(many)
         along = inner(score, v)
         (product,) = torch.autograd.grad(along.sum(), many, create_graph=True)  # J^T v, and v.J^T v = v.Jv
@@ -96,11 +96,11 @@ class DenoisingScoreMatching:
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _checks.positive(self.std, "std")
+        checks.positive(self.std, "std")
 
     def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
         """Return the mean over a batch, weighted by std^2."""
-        z = _random.normal(tuple(x.shape), x, generator)
+        z = rng.normal(tuple(x.shape), x, generator)
         error = self.std * net(x + self.std * z) + z
         return inner(error, error).mean() / 2
 
@@ -122,16 +122,16 @@ class MultilevelDenoising:
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        _checks.positive(self.low, "low")
-        _checks.positive(self.high, "high")
+        checks.positive(self.low, "low")
+        checks.positive(self.high, "high")
         if self.low >= self.high:
             got = f"low={self.low} and high={self.high}"
-            raise ValueError(_checks.message("low below high", got, "Swap or correct them."))
+            raise ValueError(checks.message("low below high", got, "Swap or correct them."))
 
     def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
         """Return the mean over a batch, each sample at a level of its own."""
-        sigma = self.low * (math.log(self.high / self.low) * _random.uniform((len(x),), x, generator)).exp()
-        z = _random.normal(tuple(x.shape), x, generator)
+        sigma = self.low * (math.log(self.high / self.low) * rng.uniform((len(x),), x, generator)).exp()
+        z = rng.normal(tuple(x.shape), x, generator)
         wide = per_chain(sigma, x)
         error = wide * net(x + wide * z, sigma) + z
         return ((1 + sigma.square()) * inner(error, error)).mean() / 2
@@ -145,7 +145,7 @@ class MultilevelDenoising:
 def implicit(net: nn.Module, x: Float[Tensor, "sample *event"]) -> Float[Tensor, " sample"]:
     """Return the implicit loss of every sample, with the same projections every time: differences are what counts."""
     judge = ImplicitScoreMatching() if x[0].numel() <= EXACT_TRACE else SlicedScoreMatching()
-    return judge.each(net, x, generator=_random.seeded(0, x.device)).detach()
+    return judge.each(net, x, generator=rng.seeded(0, x.device)).detach()
 
 
 def choose_level(net: nn.Module, levels: Sequence[float], x: Float[Tensor, "sample *event"]) -> float:

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scoremh import _checks, networks
-from scoremh._files import reading, save_tensors
+from scoremh import networks
+from scoremh._shared import checks
+from scoremh._shared.files import reading, save_tensors
 from scoremh.training.recipe import Recipe
 
 
@@ -81,7 +82,7 @@ def load_fit(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[s
     except RuntimeError as error:
         fix = "Make the network with the arguments it was fitted with."
         got = f"another ({' '.join(str(error).split())})"
-        raise ValueError(_checks.message(f"a net with the weights of {path}", got, fix)) from error
+        raise ValueError(checks.message(f"a net with the weights of {path}", got, fix)) from error
     network.requires_grad_(False).eval()
     del fields["versions"]
     return fields | {"net": network, "recipe": Recipe(**fields["recipe"])}, tensors
@@ -92,4 +93,4 @@ def _require_kind(metadata: Mapping[str, str], path: str | Path, kind: str) -> N
     for name in (key.removeprefix("scoremh.") for key in metadata if key.startswith("scoremh.")):
         if name != kind:
             got = f"{path}, which {name}.save wrote"
-            raise ValueError(_checks.message(f"a file that {kind}.save wrote", got, f"Use {name}.load."))
+            raise ValueError(checks.message(f"a file that {kind}.save wrote", got, f"Use {name}.load."))

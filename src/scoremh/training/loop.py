@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from scoremh import _checks, _progress, _random
-from scoremh._files import fingerprint, reading, require_file, require_same, save_tensors
+from scoremh._shared import checks, rng
+from scoremh._shared.files import fingerprint, reading, require_file, require_same, save_tensors
+from scoremh._shared.progress import progress_bar
 from scoremh.training.fits import Fit, versions
 from scoremh.training.recipe import DetailedLoss, DivergenceError, Loss, Recipe
 
@@ -52,10 +53,10 @@ def train(
     Returns:
         The network with its best averaged weights, and its history.
     """
-    _checks.events(samples, "samples")
+    checks.events(samples, "samples")
     recipe = recipe or Recipe()
-    state = _State.begin(net, recipe, _random.seeds(1, generator)[0], samples.device)
-    what = {"net": str(net), "loss": _checks.named(loss), "recipe": asdict(recipe), "samples": fingerprint(samples)}
+    state = _State.begin(net, recipe, rng.seeds(1, generator)[0], samples.device)
+    what = {"net": str(net), "loss": checks.named(loss), "recipe": asdict(recipe), "samples": fingerprint(samples)}
     header = what | {"versions": versions()}
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None:
@@ -63,13 +64,13 @@ def train(
     if path is not None and path.exists():
         state.load(path, header, any_seed=generator is None)
     kept, held = split(samples, recipe, state.seed)
-    with torch.enable_grad(), _progress.bar(recipe.steps, "training", unit="steps", show=progress) as tick:
+    with torch.enable_grad(), progress_bar(recipe.steps, "training", unit="steps", show=progress) as tick:
         tick(state.step, "")
         saved = time.monotonic()
         while state.step < recipe.steps and (recipe.patience is None or state.waited < recipe.patience):
             steps = min(recipe.check_every, recipe.steps - state.step)
             started = time.monotonic()
-            with _random.layers(state.seed + 1 + state.step):  # another stream than that of the batches
+            with rng.layers(state.seed + 1 + state.step):  # another stream than that of the batches
                 state.advance(loss, kept, steps)
             state.look(loss, held, floor)
             state.seconds += time.monotonic() - started
@@ -87,11 +88,11 @@ def train(
 
 def split(samples: Tensor, recipe: Recipe, seed: int) -> tuple[Tensor, Tensor]:
     """Return what `train` draws batches from, and what it holds out."""
-    order = torch.randperm(len(samples), generator=_random.seeded(seed, torch.device("cpu"))).to(samples.device)
+    order = torch.randperm(len(samples), generator=rng.seeded(seed, torch.device("cpu"))).to(samples.device)
     held = min(HELD, math.ceil(recipe.held_out * len(samples)))
     if held == len(samples):
         fix = "Bring more samples."
-        raise ValueError(_checks.message("samples to train on and to hold out", f"{len(samples)} samples", fix))
+        raise ValueError(checks.message("samples to train on and to hold out", f"{len(samples)} samples", fix))
     return samples[order[held:]], samples[order[:held]]
 
 
@@ -124,7 +125,7 @@ class _State:
             return average.lerp(weight, 1 - min(recipe.average, float((1 + n) / (10 + n))))
 
         average = AveragedModel(net, avg_fn=lerp).eval()
-        return cls(net, recipe, seed, _random.seeded(seed, device), optimiser, average)
+        return cls(net, recipe, seed, rng.seeded(seed, device), optimiser, average)
 
     def rate(self) -> float:
         """Return the learning rate of the next step."""
@@ -162,7 +163,7 @@ class _State:
     def look(self, loss: Loss, held: Tensor, floor: float) -> None:
         """Judge the averaged weights on the held-out samples, and keep them if none were better."""
         judged = self.average.module
-        generator = _random.seeded(0, held.device)
+        generator = rng.seeded(0, held.device)
         parts = held.tensor_split(max(1, min(PARTS, len(held) // SMALLEST)))
         losses = [
             sum(float(loss.loss(judged, part, generator=generator).detach()) for _ in range(LOOKS)) / LOOKS
@@ -237,4 +238,4 @@ def _runaway(step: int, name: str, value: float, floor: float, history: dict[str
     else:
         expected, got = f"a finite {name} loss", f"{value} at step {step}"
         fix = "Lower the rate, set clip, or look for outliers among the samples, and for places without a finite score."
-    return DivergenceError(_checks.message(expected, got, fix), step, value, history)
+    return DivergenceError(checks.message(expected, got, fix), step, value, history)

@@ -6,7 +6,7 @@ from typing import Literal, Protocol, get_args, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from scoremh import _checks
+from scoremh._shared import checks
 
 Schedule = Literal["cosine", "constant"]
 
@@ -69,15 +69,15 @@ class Recipe:
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
         for name in ("steps", "batch", "check_every"):
-            _checks.count(getattr(self, name), name)
+            checks.count(getattr(self, name), name)
         if self.patience is not None:
-            _checks.count(self.patience, "patience")
-        _checks.positive(self.rate, "rate")
+            checks.count(self.patience, "patience")
+        checks.positive(self.rate, "rate")
         if self.clip is not None:
-            _checks.positive(self.clip, "clip")
-        _checks.one_of(self.schedule, get_args(Schedule), "schedule")
+            checks.positive(self.clip, "clip")
+        checks.one_of(self.schedule, get_args(Schedule), "schedule")
         if not 0 <= self.average < 1:
-            raise ValueError(_checks.message("average in [0, 1)", self.average, "0 takes the weights as they are."))
+            raise ValueError(checks.message("average in [0, 1)", self.average, "0 takes the weights as they are."))
         if not 0 < self.held_out < 1:
             fix = "Training cannot be judged on what it has seen: 0.1 is a good share."
-            raise ValueError(_checks.message("held_out between 0 and 1", self.held_out, fix))
+            raise ValueError(checks.message("held_out between 0 and 1", self.held_out, fix))

@@ -4,7 +4,7 @@ import warnings
 
 from torch import Tensor
 
-from scoremh import _checks
+from scoremh._shared import checks
 from scoremh.acceptance import LineIntegral, Taylor
 from scoremh.proposals import MALA, StudentWalk
 from scoremh.types import Acceptance, Point, Proposal, Target
@@ -38,26 +38,26 @@ def warn_if_degenerate(proposal: Proposal, acceptance: Acceptance) -> None:
 
 def check_start(target: Target, x: Tensor) -> None:
     """Refuse initial points that are no chains, not finite, or outside the support."""
-    _checks.events(x, "initial")
+    checks.events(x, "initial")
     if target.support is None:
         return
-    inside = _checks.inside(target.support(x), x)
+    inside = checks.inside(target.support(x), x)
     if not inside.all():
         outside = (~inside).nonzero().flatten()
         fix = f"Start where p(x) > 0; the first outside is initial[{int(outside[0])}]."
         got = f"{len(outside)} of {len(x)} outside"
-        raise ValueError(_checks.message("initial points inside the target's support", got, fix))
+        raise ValueError(checks.message("initial points inside the target's support", got, fix))
 
 
 def check_answers(point: Point) -> None:
     """Refuse a score or log density of a wrong shape, dtype or device, and a start where p is 0."""
     x = point.x
     if point.score is not None:
-        _checks.answer(point.score, x, x.shape, "score")
+        checks.answer(point.score, x, x.shape, "score")
     if point.log_density is not None:
-        _checks.answer(point.log_density, x, x.shape[:1], "log_density")
+        checks.answer(point.log_density, x, x.shape[:1], "log_density")
         bad = (~point.log_density.isfinite()).nonzero().flatten()
         if len(bad):
             got = f"{len(bad)} of {len(x)} with a log density that is not finite"
             fix = f"Start where p(x) > 0; the first such is initial[{int(bad[0])}]."
-            raise ValueError(_checks.message("initial points of positive density", got, fix))
+            raise ValueError(checks.message("initial points of positive density", got, fix))

@@ -14,7 +14,7 @@ class Tick(Protocol):
 
 
 @contextmanager
-def bar(total: int, label: str, *, unit: str, show: bool) -> Iterator[Tick]:
+def progress_bar(total: int, label: str, *, unit: str, show: bool) -> Iterator[Tick]:
     """Yield a function to call as work gets done; it draws on standard error, or nothing unless `show`."""
     if not show:
         yield lambda advance, note="": None

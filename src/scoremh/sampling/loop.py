@@ -17,10 +17,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scoremh import _checks, _progress, _random
-from scoremh._files import fingerprint
-from scoremh._store import State, Store
-from scoremh.chains import Chains
+from scoremh._shared import checks, rng
+from scoremh._shared.files import fingerprint
+from scoremh._shared.progress import Tick, progress_bar
+from scoremh.sampling.chains import Chains
+from scoremh.sampling.store import State, Store
 from scoremh.types import Kernel, Point, Trace
 
 UNDIVIDED = 1000  # chains up to which there is one block; beyond, there are two at least, for two threads to share
@@ -68,14 +69,14 @@ def sample(
         >>> chains.draws.shape
         torch.Size([8, 100, 2])
     """
-    _checks.events(initial, "initial")
-    _checks.count(draws, "draws")
-    _checks.count(warmup, "warmup", at_least=0)
-    _checks.count(thin, "thin")
+    checks.events(initial, "initial")
+    checks.count(draws, "draws")
+    checks.count(warmup, "warmup", at_least=0)
+    checks.count(thin, "thin")
     if threads is not None:
-        _checks.count(threads, "threads")
+        checks.count(threads, "threads")
     starts = initial.detach().tensor_split(blocks(len(initial)))
-    seeds, folder = _random.seeds(len(starts), generator), None
+    seeds, folder = rng.seeds(len(starts), generator), None
     if store is not None:
         header = {
             "kernel": kernel.description,
@@ -91,7 +92,7 @@ def sample(
     records = _records(initial, draws)
     stop = threading.Event()
     with (
-        _progress.bar(plan.total * len(initial), "sampling", unit="steps", show=progress) as tick,
+        progress_bar(plan.total * len(initial), "sampling", unit="steps", show=progress) as tick,
         _mapping(threads) as each,
     ):
         report = _Report(tick) if progress else _silent
@@ -117,7 +118,7 @@ def blocks(chains: int) -> int:
 
 def _probe(kernel: Kernel, initial: Tensor) -> list[float]:
     """Return what one step makes of a few chains: it tells kernels apart whose descriptions are the same."""
-    _, move = kernel.step(kernel.init(initial), generator=_random.seeded(0, initial.device))
+    _, move = kernel.step(kernel.init(initial), generator=rng.seeded(0, initial.device))
     return torch.cat([move.proposed.flatten(), move.log_accept]).double().tolist()
 
 
@@ -154,7 +155,7 @@ def _run_block(
     stop: threading.Event,
 ) -> State:
     """Run one block of chains to the end and return where it is then."""
-    generator = _random.seeded(seed, initial.device)
+    generator = rng.seeded(seed, initial.device)
     state = None if plan.folder is None else plan.folder.load(block, generator, records)
     if state is None:
         point = plan.kernel.init(initial)
@@ -216,7 +217,7 @@ def _record(records: dict[str, Tensor], trace: Trace, first: int, thin: int) -> 
 class _Report:
     """Tell the progress bar how far all blocks are, and the acceptance rate so far."""
 
-    def __init__(self, tick: _progress.Tick) -> None:
+    def __init__(self, tick: Tick) -> None:
         self.tick, self.lock, self.judged, self.accepted = tick, threading.Lock(), 0, 0
 
     def __call__(self, advance: int, accepted: int | None) -> None:

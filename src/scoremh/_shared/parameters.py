@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scoremh import _checks
+from scoremh._shared import checks
 
 Values = Tensor | Sequence[Any] | float | int  # to a run-time checker an int is no float
 ROUNDING = 1e-3  # a sum of 1 or a symmetry may be off by this much: a weight of 1/3 written as 0.333
@@ -27,11 +27,11 @@ def parameter(value: Values, like: Tensor, name: str, *shape: Any, positive: boo
     wanted = tuple(have if isinstance(want, str) else want for have, want in zip(tensor.shape, shape, strict=False))
     if tensor.numel() == 0 or (shape != (...,) and (len(shape) != tensor.ndim or wanted != tensor.shape)):
         expected, fix = f"{name} of shape {written(*shape)}", f"Pass {name} as a tensor or list of that shape."
-        raise ValueError(_checks.message(expected, _checks.describe(tensor), fix))
+        raise ValueError(checks.message(expected, checks.describe(tensor), fix))
     bad = tensor[~tensor.isfinite() | (tensor <= 0)] if positive else tensor[~tensor.isfinite()]
     if len(bad):
         expected = f"{name} to be finite{' and above 0' if positive else ''}"
-        raise ValueError(_checks.message(expected, float(bad[0]), f"Correct that value of {name}."))
+        raise ValueError(checks.message(expected, float(bad[0]), f"Correct that value of {name}."))
     return tensor
 
 
@@ -51,7 +51,7 @@ def factorise(matrix: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
     if failed.any() or asymmetry > ROUNDING * size:
         got = f"asymmetry {asymmetry:.3g} and least eigenvalue {float(torch.linalg.eigvalsh(exact).min()):.3g}"
         fix = "Average it with its transpose, remove redundant coordinates, or add a small multiple of the identity."
-        raise ValueError(_checks.message(f"{name} to be symmetric and positive definite", got, fix))
+        raise ValueError(checks.message(f"{name} to be symmetric and positive definite", got, fix))
     log_det = -factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return factor.to(matrix), torch.linalg.inv(factor).to(matrix), log_det.to(matrix)
 

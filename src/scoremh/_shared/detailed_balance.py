@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scoremh import _checks
+from scoremh._shared import checks
 from scoremh.types import Point, Proposal, Target
 
 
@@ -49,7 +49,7 @@ def log_ratio(net: nn.Module, proposal: Proposal, current: Point, proposed: Poin
 def leaf(x: Tensor, target: Target, proposal: Proposal) -> Point:
     """Return a point with its score, where what the proposal needs of x can be differentiated."""
     x = x.detach().requires_grad_()
-    with torch.set_grad_enabled(bool(proposal.needs)), _checks.explained():
+    with torch.set_grad_enabled(bool(proposal.needs)), checks.explained():
         return Point.at(x, target, proposal.needs | {"score"})
 
 
@@ -81,7 +81,7 @@ def probe(target: Target, proposal: Proposal, x: Tensor) -> list[float]:
 
     All the way and parts of it: a step that is bounded knows nothing of samples that are far from each other.
     """
-    with _checks.explained():
+    with checks.explained():
         given, to = (Point.at(half, target, proposal.needs) for half in x.chunk(2))
     answers = [proposal.log_prob(to._replace(x=given.x.lerp(to.x, share)), given=given) for share in (1.0, 0.1, 0.01)]
     numbers: list[float] = torch.cat(answers).detach().double().tolist()

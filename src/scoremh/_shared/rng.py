@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from scoremh import _checks
+from scoremh._shared import checks
 
 _unseeded: dict[torch.device, torch.Generator] = {}
 
@@ -20,7 +20,7 @@ def resolve(generator: torch.Generator | None, device: torch.device) -> torch.Ge
     if generator is not None:
         if not isinstance(generator, torch.Generator):
             fix = "Use torch.Generator().manual_seed(0), for example."
-            raise TypeError(_checks.message("a torch.Generator", _checks.describe(generator), fix))
+            raise TypeError(checks.message("a torch.Generator", checks.describe(generator), fix))
         return generator
     if device not in _unseeded:
         _unseeded[device] = torch.Generator(device)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scoremh import _checks
-from scoremh._files import replacing
+from scoremh._shared import checks
+from scoremh._shared.files import replacing
 from scoremh.training import versions
 
 CONFIG = "config.json"
@@ -35,14 +35,14 @@ class Folder:
         """Make the folder of a run; one that holds a run already is left alone."""
         if (path / CONFIG).exists() or (path.exists() and not path.is_dir()):
             got = "one with a run in it" if path.is_dir() else "a file"
-            raise FileExistsError(_checks.message(f"{path} to be a new folder", got, "Name another one."))
+            raise FileExistsError(checks.message(f"{path} to be a new folder", got, "Name another one."))
         folder = cls(path, {"versions": versions(), **config, "files": {}})
         try:
             path.mkdir(parents=True, exist_ok=True)
             folder.note()
         except OSError as error:
             fix = "Name one that may be written to."
-            raise PermissionError(_checks.message(f"{path} to take files", error.strerror, fix)) from error
+            raise PermissionError(checks.message(f"{path} to take files", error.strerror, fix)) from error
         return folder
 
     @classmethod
@@ -52,7 +52,7 @@ class Folder:
         if not place.is_file():
             got = f"no {CONFIG} there" if path.is_dir() else "no such folder"
             fix = "Make one: scoremh fit data.csv --out FOLDER, or ScoreMH.save."
-            raise FileNotFoundError(_checks.message(f"{path} to be the folder of a run", got, fix))
+            raise FileNotFoundError(checks.message(f"{path} to be the folder of a run", got, fix))
         config, ours = read_json(place), versions()["scoremh"]
         try:
             theirs = config["versions"]["scoremh"]
@@ -60,10 +60,10 @@ class Folder:
             theirs = "no known version"
         if ours != theirs:
             fix = "Run the fit again, or install the scoremh it was made with."
-            raise ValueError(_checks.message(f"{place} of scoremh {ours}", f"one of scoremh {theirs}", fix))
+            raise ValueError(checks.message(f"{place} of scoremh {ours}", f"one of scoremh {theirs}", fix))
         if config.pop("hash", None) != _hash_of(config):
             fix = "It is damaged, or was edited: remove the folder, and begin again."
-            raise ValueError(_checks.message(f"{place} as it was written", "something else", fix))
+            raise ValueError(checks.message(f"{place} as it was written", "something else", fix))
         return cls(path, config)
 
     def note(self, **more: Any) -> None:
@@ -113,9 +113,9 @@ class Folder:
         """
         path = self.path / name
         if name not in self.config["files"] or not path.is_file():
-            raise FileNotFoundError(_checks.message(f"{path}", "no such file", fix))
+            raise FileNotFoundError(checks.message(f"{path}", "no such file", fix))
         if _hash(path) not in self.config["files"][name]:
-            raise ValueError(_checks.message(f"{path} as it was written", "a damaged or foreign file", fix))
+            raise ValueError(checks.message(f"{path} as it was written", "a damaged or foreign file", fix))
         return path
 
 
@@ -124,7 +124,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(_checks.message(f"{path} to be JSON", error, "It is damaged: make it again.")) from error
+        raise ValueError(checks.message(f"{path} to be JSON", error, "It is damaged: make it again.")) from error
 
 
 def _hash_of(config: Mapping[str, Any]) -> str:

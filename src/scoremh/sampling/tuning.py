@@ -10,7 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from scoremh import _checks, _progress, _random
+from scoremh._shared import checks, rng
+from scoremh._shared.progress import progress_bar
 from scoremh.types import Kernel, Point
 
 # Hoffman and Gelman's constants: shrinkage toward the start, iterations before it is trusted, decay of the average.
@@ -65,23 +66,23 @@ def tune(
         >>> 0.5 < h < 0.9
         True
     """
-    _checks.count(steps, "steps")
-    _checks.positive(start, "start")
+    checks.count(steps, "steps")
+    checks.positive(start, "start")
     kernel = make_kernel(min(start, upper))
     rate = kernel.target_rate if target_rate is None else target_rate
     if rate is None:
         fix = "Pass target_rate=..., or use a rule that can reject, such as LineIntegral()."
-        raise ValueError(_checks.message("a kernel with an acceptance rate to aim at", kernel.description, fix))
+        raise ValueError(checks.message("a kernel with an acceptance rate to aim at", kernel.description, fix))
     if not 0 < rate < 1:
         raise ValueError(
-            _checks.message("target_rate in (0, 1)", rate, "0.574 is usual for MALA, 0.234 for a random walk.")
+            checks.message("target_rate in (0, 1)", rate, "0.574 is usual for MALA, 0.234 for a random walk.")
         )
-    generator = _random.resolve(generator, initial.device)
+    generator = rng.resolve(generator, initial.device)
     point = kernel.init(initial)
     log_upper = math.log(upper)
     log_step = _bracket(make_kernel, point, rate, math.log(min(start, upper)), log_upper, generator)
     centre, error, average = log_step, 0.0, log_step
-    with _progress.bar(steps, "tuning", unit="steps", show=progress) as tick:
+    with progress_bar(steps, "tuning", unit="steps", show=progress) as tick:
         for k in range(1, steps + 1):
             point, move = make_kernel(math.exp(log_step)).step(point, generator=generator)
             accept = _rate(move.log_accept)
@@ -114,7 +115,7 @@ def _bracket(
         if (accept > rate) != grow or (grow and log_step >= log_upper):
             return log_step
         log_step = min(log_step + math.log(2), log_upper) if grow else log_step - math.log(2)
-    text = _checks.message(
+    text = checks.message(
         f"some step to be accepted at a rate of {rate}",
         f"{accept:.3f} at every step down or up to {math.exp(log_step):.3g}",
         "Look at the score there: such a rate points to NaN, a wrong sign, or a rule that never rejects.",

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from scoremh import _checks
-from scoremh._files import replacing
+from scoremh._shared import checks
+from scoremh._shared.files import replacing
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -114,7 +114,7 @@ class Chains:
             if "posterior" not in tree or tree["posterior"].attrs.get("inference_library") != "scoremh":
                 got = f"{path}, which holds the groups {json.dumps(sorted(tree.children))} of another library"
                 fix = "Read it with xarray.open_datatree."
-                raise ValueError(_checks.message("a file written by Chains.save", got, fix))
+                raise ValueError(checks.message("a file written by Chains.save", got, fix))
             attrs = tree["posterior"].attrs
             stats = {
                 name: torch.from_numpy(values.to_numpy()) for name, values in tree["sample_stats"].data_vars.items()

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from scoremh import _checks
+from scoremh._shared import checks
 
 SHOWN = 120  # characters of what differs
 
@@ -21,7 +21,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a place to write to, which becomes the file when all went well: a killed write leaves the old one."""
     if not path.parent.is_dir():
         got, fix = f"{path.parent}, which does not exist", f"Create {path.parent} first."
-        raise FileNotFoundError(_checks.message("a folder to write to", got, fix))
+        raise FileNotFoundError(checks.message("a folder to write to", got, fix))
     partial = path.with_name(path.name + ".partial")
     try:
         yield partial
@@ -33,7 +33,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def require_file(path: Path) -> None:
     """Refuse a folder where a file is to be."""
     if path.is_dir():
-        raise IsADirectoryError(_checks.message("a file", f"{path}, which is a folder", "Name a file in it."))
+        raise IsADirectoryError(checks.message("a file", f"{path}, which is a folder", "Name a file in it."))
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
@@ -54,13 +54,13 @@ def reading(path: str | Path, expected: str, fix: str) -> Iterator[Any]:
     """Open a safetensors file; what is missing in it, or broken, is an error that names the file."""
     require_file(Path(path))
     if not Path(path).exists():
-        raise FileNotFoundError(_checks.message(expected, f"{path}, which does not exist", fix))
+        raise FileNotFoundError(checks.message(expected, f"{path}, which does not exist", fix))
     try:
         with safe_open(path, framework="pt") as file:
             yield file
     except (SafetensorError, KeyError, TypeError) as error:
         got = f"{path}, which cannot be read ({error!r})"
-        raise ValueError(_checks.message(expected, got, fix)) from error
+        raise ValueError(checks.message(expected, got, fix)) from error
 
 
 def require_same(header: Mapping[str, object], found: Mapping[str, object], path: Path, what: str, place: str) -> None:
@@ -70,7 +70,7 @@ def require_same(header: Mapping[str, object], found: Mapping[str, object], path
             wanted, got = _where_they_differ(repr(value), repr(found.get(key)))
             fix = f"Use another {place}, or delete this one to begin again."
             expected = f"{path} to hold this {what}, with {key} = {wanted}"
-            raise ValueError(_checks.message(expected, f"{key} = {got}", fix))
+            raise ValueError(checks.message(expected, f"{key} = {got}", fix))
 
 
 def _where_they_differ(a: str, b: str) -> tuple[str, str]:

@@ -23,7 +23,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scoremh import _checks, _progress
+from scoremh._shared import checks
+from scoremh._shared.progress import progress_bar
 from scoremh.proposals import Root
 from scoremh.sampling import sample
 from scoremh.types import Kernel, TargetLike
@@ -42,7 +43,7 @@ def geometric(high: float, low: float, n: int) -> list[float]:
 def karras(high: float, low: float, n: int, rho: float = 7.0) -> list[float]:
     """Return n levels from high to low whose rho-th roots are equally spaced."""
     _check_range(high, low, n)
-    _checks.positive(rho, "rho")
+    checks.positive(rho, "rho")
     a, b = high ** (1 / rho), low ** (1 / rho)
     return [_written((a + share * (b - a)) ** rho) for share in _shares(n)]
 
@@ -57,19 +58,19 @@ def _shares(n: int) -> list[float]:
 
 
 def _check_range(high: float, low: float, n: int) -> None:
-    _checks.positive(high, "high")
-    _checks.positive(low, "low")
-    _checks.count(n, "n")
+    checks.positive(high, "high")
+    checks.positive(low, "low")
+    checks.count(n, "n")
     if low > high:
         got = f"high={high} and low={low}"
-        raise ValueError(_checks.message("low of at most high", got, "Swap them: noise goes down."))
+        raise ValueError(checks.message("low of at most high", got, "Swap them: noise goes down."))
 
 
 def _check_levels(levels: Sequence[float]) -> None:
     falling = all(later <= earlier for earlier, later in itertools.pairwise(levels))
     if not levels or not falling or not levels[-1] > 0:
         fix = "Use annealing.geometric(high, low, n), for example."
-        raise ValueError(_checks.message("levels from high to low", list(levels), fix))
+        raise ValueError(checks.message("levels from high to low", list(levels), fix))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,13 +139,13 @@ def anneal(
         >>> found.draws.shape
         torch.Size([10, 2])
     """
-    _checks.events(initial, "initial")
-    _checks.count(steps_per_level, "steps_per_level")
-    _checks.count(final_steps, "final_steps", at_least=0)
+    checks.events(initial, "initial")
+    checks.count(steps_per_level, "steps_per_level")
+    checks.count(final_steps, "final_steps", at_least=0)
     _check_levels(levels)
     stages = [(level, steps_per_level) for level in levels] + [(levels[-1], final_steps)] * (final_steps > 0)
     x, rates, score_calls = initial, [], 0
-    with _progress.bar(sum(steps for _, steps in stages), "annealing", unit="steps", show=progress) as tick:
+    with progress_bar(sum(steps for _, steps in stages), "annealing", unit="steps", show=progress) as tick:
         for number, (level, steps) in enumerate(stages):
             folder = None if store is None else Path(store) / f"stage-{number:04}"
             chains = sample(
@@ -189,7 +190,7 @@ def flow(
         >>> round(float(end), 2)
         1.0
     """
-    _checks.events(x, "x")
+    checks.events(x, "x")
     _check_levels(levels[:-1] if levels and levels[-1] == 0 else levels)
     root = None if covariance is None else Root(covariance)
 
@@ -197,11 +198,11 @@ def flow(
         score = target_at(level).score
         if score is None:
             fix = "Return a target whose score is that of the law blurred by this level."
-            raise ValueError(_checks.message("target_at to give a target with a score", "one without", fix))
+            raise ValueError(checks.message("target_at to give a target with a score", "one without", fix))
         s = score(x)
         return s / -2 if root is None else root.apply(s) / -2
 
-    with torch.inference_mode(), _checks.explained():
+    with torch.inference_mode(), checks.explained():
         for high, low in itertools.pairwise(levels):
             width, slope = low**2 - high**2, drift(x, high)
             end = x + width * slope

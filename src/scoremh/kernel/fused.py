@@ -13,8 +13,8 @@ import math
 import torch
 from torch import Tensor
 
-from scoremh import _random
-from scoremh._algebra import per_chain, rows_finite
+from scoremh._shared import rng
+from scoremh._shared.algebra import per_chain, rows_finite
 from scoremh.acceptance import Always, LineIntegral
 from scoremh.proposals import MALA
 from scoremh.types import Acceptance, Point, Proposal, Run, ScoreFn, SupportFn, Target, Trace
@@ -57,7 +57,7 @@ def _unadjusted(score: ScoreFn, h: float) -> Run:
 
     @torch.inference_mode()
     def run(point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
-        noise = _random.normal((steps, *point.x.shape), point.x, generator).mul_(math.sqrt(2 * h))
+        noise = rng.normal((steps, *point.x.shape), point.x, generator).mul_(math.sqrt(2 * h))
         # Looking for NaN costs as much as the step: look once at the end, and go again with care if there was one.
         last, trace = loop(point, noise, careful=False)
         assert last.score is not None
@@ -114,8 +114,8 @@ def _adjusted(score: ScoreFn, h: float, rule: LineIntegral, support: SupportFn |
     @torch.inference_mode()
     def run(point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
         x = point.x
-        noise = _random.normal((steps, *x.shape), x, generator).mul_(math.sqrt(2 * h))
-        log_uniform = _random.log_uniform((steps, len(x), 1), x, generator)
+        noise = rng.normal((steps, *x.shape), x, generator).mul_(math.sqrt(2 * h))
+        log_uniform = rng.log_uniform((steps, len(x), 1), x, generator)
         # accept where log r exceeds log u (Metropolis) or logit u (Barker); NaN and -inf never do
         threshold = log_uniform if rule.balance == "metropolis" else log_uniform - (-log_uniform.expm1()).log()
         thresholds = threshold.div_(unit)

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scoremh import _checks
-from scoremh._files import reading, replacing, require_same, save_tensors
+from scoremh._shared import checks
+from scoremh._shared.files import reading, replacing, require_same, save_tensors
 from scoremh.types import Point
 
 
@@ -51,7 +51,7 @@ class Store:
         if not np.allclose(found["probe"], probe, rtol=1e-3, atol=1e-6, equal_nan=True):
             fix = "Use another folder, or delete this one to begin again."
             expected = f"{path} to hold a run of this target and these parameters"
-            raise ValueError(_checks.message(expected, "one whose first step differs", fix))
+            raise ValueError(checks.message(expected, "one whose first step differs", fix))
         self.seeds: list[int] = found["seeds"]
 
     def _parts(self, block: int) -> list[Path]:

@@ -6,21 +6,21 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from scoremh import _checks
-from scoremh._algebra import rows_finite
+from scoremh._shared import checks
+from scoremh._shared.algebra import rows_finite
 from scoremh.types import Acceptance, DecidingAcceptance, InformedAcceptance, Need, Point, Proposal, Target, TargetLike
 
 
 def what_is_known(target: TargetLike, proposal: Proposal, rule: Acceptance | None = None) -> Target:
     """Return what proposal and rule know of p, having refused parts that are none, or that lack what they need."""
     fix = "Wrap a score as Target(score=...), a log density as targets.from_log_density(...)."
-    _checks.kind(target, TargetLike, "a Target", fix)
-    _checks.kind(proposal, Proposal, "a Proposal", "Pass MALA(0.1), for example.")
+    checks.kind(target, TargetLike, "a Target", fix)
+    checks.kind(proposal, Proposal, "a Proposal", "Pass MALA(0.1), for example.")
     if rule is not None:
-        _checks.kind(rule, Acceptance, "an Acceptance", "Pass LineIntegral(), for example.")
+        checks.kind(rule, Acceptance, "an Acceptance", "Pass LineIntegral(), for example.")
     if target.score is None and target.log_density is None:
         fix = "Pass Target(score=...) or Target(log_density=...), or one of scoremh.targets."
-        raise ValueError(_checks.message("a target with a score or a log density", "a target with neither", fix))
+        raise ValueError(checks.message("a target with a score or a log density", "a target with neither", fix))
     known = Target(target.score, target.log_density, target.support)
     if isinstance(rule, InformedAcceptance):
         known = rule.known(known)
@@ -28,13 +28,13 @@ def what_is_known(target: TargetLike, proposal: Proposal, rule: Acceptance | Non
     for part in parts:
         if unknown := set(part.needs) - set(get_args(Need)):
             expected = f"needs to be of {', '.join(map(repr, get_args(Need)))}"
-            raise ValueError(_checks.message(expected, f"{unknown} of {_checks.named(part)}", "Leave the others out."))
+            raise ValueError(checks.message(expected, f"{unknown} of {checks.named(part)}", "Leave the others out."))
         if known.log_density is None and "log_density" in part.needs:
             fix = "Use LineIntegral(), which integrates the score, or give the target a log_density."
-            raise ValueError(_checks.message(f"a target with a log_density, which {part} needs", "a score only", fix))
+            raise ValueError(checks.message(f"a target with a log_density, which {part} needs", "a score only", fix))
         if known.score is None and part.needs & {"score", "inner_score"}:
             fix = "Use RandomWalk(std) with Exact(), or targets.from_log_density(log_density) for a score by autograd."
-            raise ValueError(_checks.message(f"a target with a score, which {part} needs", "a log density only", fix))
+            raise ValueError(checks.message(f"a target with a score, which {part} needs", "a log density only", fix))
     if isinstance(rule, InformedAcceptance):
         rule.require(known, proposal)
     return known
@@ -45,7 +45,7 @@ def with_score(target: TargetLike, proposal: Proposal) -> Target:
     known = what_is_known(target, proposal)
     if known.score is None:
         fix = "Use targets.from_log_density(log_density), or Exact() where there is a density."
-        raise ValueError(_checks.message("a target with a score", "a log density only", fix))
+        raise ValueError(checks.message("a target with a score", "a log density only", fix))
     return known
 
 

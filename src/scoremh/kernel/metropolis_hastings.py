@@ -9,10 +9,11 @@ score is not asked outside the support, and the move's `log_accept` (-inf, NaN) 
 import torch
 from torch import Tensor
 
-from scoremh import _checks, _fitness, _langevin, _random
-from scoremh._algebra import per_chain
-from scoremh._transition import judge, what_is_known
+from scoremh._shared import checks, rng
+from scoremh._shared.algebra import per_chain
+from scoremh._shared.transition import judge, what_is_known
 from scoremh.acceptance import BalancedRule
+from scoremh.kernel import compatibility, fused
 from scoremh.types import (
     Acceptance,
     Kernel,
@@ -45,21 +46,21 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
     """
     known = what_is_known(target, proposal, acceptance)
     needs = proposal.needs | acceptance.needs
-    _fitness.warn_if_degenerate(proposal, acceptance)
+    compatibility.warn_if_degenerate(proposal, acceptance)
 
     @torch.inference_mode()
     def init(x: Tensor) -> Point:
-        _fitness.check_start(known, x)
-        with _checks.explained():
+        compatibility.check_start(known, x)
+        with checks.explained():
             point = Point.at(x.clone(), known, needs)
-        _fitness.check_answers(point)
+        compatibility.check_answers(point)
         return point
 
     @torch.inference_mode()
     def step(point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
-        generator = _random.resolve(generator, point.x.device)
+        generator = rng.resolve(generator, point.x.device)
         x = proposal.sample(point, generator=generator)
-        log_uniform = _random.log_uniform((len(x),), x, generator)
+        log_uniform = rng.log_uniform((len(x),), x, generator)
         score = None if known.score is None else _Counted(known.score)
         log_accept, proposed = judge(known._replace(score=score), needs, proposal, acceptance, point, x, log_uniform)
         accepted = log_uniform < log_accept
@@ -70,9 +71,9 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
     return Kernel(
         init,
         step,
-        run=_langevin.fused(known, proposal, acceptance),
+        run=fused.fused(known, proposal, acceptance),
         target_rate=_target_rate(proposal, acceptance),
-        description=f"{_checks.named(proposal)} with {_checks.named(acceptance)}",
+        description=f"{checks.named(proposal)} with {checks.named(acceptance)}",
     )
 
 

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from scoremh import _checks
-from scoremh._parameters import Values, written
+from scoremh._shared import checks
+from scoremh._shared.parameters import Values, written
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ def box(low: Values, high: Values) -> Box:
     bounds = [b.clone() if isinstance(b, Tensor) else torch.tensor(b, dtype=torch.float64) for b in (low, high)]
     if not (bounds[0] < bounds[1]).all():
         got = f"low={bounds[0].tolist()} and high={bounds[1].tolist()}"
-        raise ValueError(_checks.message("low below high in every coordinate", got, "Swap or correct the bounds."))
+        raise ValueError(checks.message("low below high in every coordinate", got, "Swap or correct the bounds."))
     return Box(*bounds)
 
 
@@ -42,4 +42,4 @@ def require_event(x: Tensor, event: tuple[int, ...]) -> None:
     """Refuse an x that would broadcast, silently, into another problem."""
     if x.shape[1:] != event:
         fix = "The first axis is the chain; the rest is one event."
-        raise ValueError(_checks.message(f"x of shape {written('chain', *event)}", _checks.describe(x), fix))
+        raise ValueError(checks.message(f"x of shape {written('chain', *event)}", checks.describe(x), fix))

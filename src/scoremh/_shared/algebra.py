@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from scoremh import _checks
+from scoremh._shared import checks
 from scoremh.types import ScoreFn, SupportFn
 
 
@@ -72,9 +72,9 @@ def whole_way(support: SupportFn, x: Tensor, v: Tensor, nodes: tuple[float, ...]
 def scores_along(score: ScoreFn, x: Tensor, v: Tensor, nodes: tuple[float, ...]) -> Float[Tensor, "node chain *event"]:
     """Return s(x + t v) for all nodes t, in one batched score call."""
     places = line(x, v, nodes).flatten(0, 1)
-    with _checks.explained():
+    with checks.explained():
         scores = score(places)
-    _checks.answer(scores, places, places.shape, "score")
+    checks.answer(scores, places, places.shape, "score")
     return scores.reshape(len(nodes), *x.shape)
 
 

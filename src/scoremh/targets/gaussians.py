@@ -1,0 +1,73 @@
+"""Gaussians and their mixtures."""
+
+import torch
+from torch import Generator, Tensor
+
+from scoremh._shared import checks, rng
+from scoremh._shared.parameters import ROUNDING, Values, factorise, matrices, parameter, shared_dtype
+from scoremh._shared.support import Box as Box
+from scoremh.targets.distribution import LOG_2PI, Distribution
+
+
+class Gaussian(Distribution):
+    """The normal distribution with this mean `(d,)` and covariance `(d, d)`, by default the identity."""
+
+    def __init__(self, mean: Values, covariance: Values | None = None) -> None:
+        self.mean = parameter(mean, shared_dtype(mean, covariance), "mean", "d")
+        self.covariance = matrices(covariance, self.mean, "covariance")
+        self._factor, self._whitening, self._log_det = factorise(self.covariance, "covariance")
+        self._event = self.mean.shape
+
+    def _score(self, x: Tensor) -> Tensor:
+        whitening = self._whitening.to(x)
+        return (self.mean.to(x) - x) @ whitening.mT @ whitening
+
+    def _log_density(self, x: Tensor) -> Tensor:
+        u = (x - self.mean.to(x)) @ self._whitening.to(x).mT
+        return self._log_det.to(x) - (u.square() + LOG_2PI).sum(-1) / 2
+
+    def _sample(self, n: int, generator: Generator | None) -> Tensor:
+        return self.mean + rng.normal((n, *self._event), self.mean, generator) @ self._factor.mT
+
+
+class GaussianMixture(Distribution):
+    """A mixture of normal distributions.
+
+    Args:
+        weights: `(k,)`, positive and summing to 1.
+        means: `(k, d)`.
+        covariances: `(k, d, d)`, or one `(d, d)` for all components; by default the identity.
+    """
+
+    def __init__(self, weights: Values, means: Values, covariances: Values | None = None) -> None:
+        like = shared_dtype(weights, means, covariances)
+        self.means = parameter(means, like, "means", "k", "d")
+        weights = parameter(weights, like, "weights", len(self.means), positive=True)
+        if abs(float(weights.double().sum()) - 1) > ROUNDING:
+            raise ValueError(checks.message("weights that sum to 1", weights.tolist(), "Divide them by their sum."))
+        self.weights = weights / weights.sum()
+        self.covariances = matrices(covariances, self.means, "covariances")
+        self._factors, self._whitenings, self._log_dets = factorise(self.covariances, "covariances")
+        self._event = self.means.shape[1:]
+
+    def _components(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return u_k = W_k (x - m_k), `(chain, k, d)`, and log w_k N(x; m_k, C_k), `(chain, k)`."""
+        u = torch.einsum("kij,nkj->nki", self._whitenings.to(x), x[:, None] - self.means.to(x))
+        return u, self.weights.to(x).log() + self._log_dets.to(x) - (u.square() + LOG_2PI).sum(-1) / 2
+
+    def _score(self, x: Tensor) -> Tensor:
+        u, log_joint = self._components(x)
+        return -torch.einsum("nk,nki,kij->nj", log_joint.softmax(-1), u, self._whitenings.to(x))
+
+    def _log_density(self, x: Tensor) -> Tensor:
+        return self._components(x)[1].logsumexp(-1)
+
+    def _sample(self, n: int, generator: Generator | None) -> Tensor:
+        x = rng.normal((n, *self._event), self.means, generator)
+        # In float64, so that a light component comes as often as its weight says. Without the last sum, which may
+        # round to below 1: a uniform above all the others then falls to the last component.
+        sums = self.weights.double().cumsum(0)[:-1]
+        component = torch.searchsorted(sums, rng.log_uniform((n,), sums, generator).exp())
+        for k, (mean, factor) in enumerate(zip(self.means, self._factors, strict=True)):
+            x[component == k] = mean + x[component == k] @ factor.mT
+        return x

@@ -1,0 +1,114 @@
+"""Coordinates: inverses, Jacobians and scores against autograd, in float64."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from scoremh.coordinates import Affine, Compose, Coordinates, Sinh, SquareRoot, cholesky
+from tests.cases import COVARIANCE, f64
+
+MEAN, SCALE = f64(0.5, -1.0), f64(2.0, 0.3)
+MAPS: dict[str, Coordinates] = {
+    "number": Affine(MEAN, torch.tensor(1.7, dtype=torch.float64)),
+    "diagonal": Affine(MEAN, f64(0.5, 3.0)),
+    "matrix": Affine.from_covariance(COVARIANCE, MEAN),
+    "sinh": Sinh(MEAN, SCALE),
+    "square root": SquareRoot(),
+    "heavy tails": Compose(Sinh(MEAN, SCALE), SquareRoot()),
+    "whitened heavy tails": Compose(Compose(Sinh(MEAN, SCALE), SquareRoot()), Affine.from_covariance(COVARIANCE)),
+}
+
+
+def points() -> Tensor:
+    return torch.randn(50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def jacobians(coordinates: Coordinates, u: Tensor) -> Tensor:
+    answer: Tensor = torch.func.vmap(torch.func.jacrev(lambda row: coordinates(row[None])[0]))(u)
+    return answer
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_the_inverse_is_one(name: str) -> None:
+    u = points()
+    torch.testing.assert_close(MAPS[name].inverse(MAPS[name](u)), u, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_gradients_and_volumes_are_those_of_the_jacobian(name: str) -> None:
+    u, gradient = points(), points().flip(0)
+    jacobian = jacobians(MAPS[name], u)
+    pulled = torch.einsum("nij,ni->nj", jacobian, gradient)
+    torch.testing.assert_close(MAPS[name].pull_gradient(gradient, u), pulled, atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(MAPS[name].push_gradient(pulled, u), gradient, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(MAPS[name].log_det(u), jacobian.det().abs().log(), atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_scores_are_those_of_the_transformed_density(name: str) -> None:
+    coordinates, u = MAPS[name], points().requires_grad_()
+    log_density = -coordinates(u).square().sum(1) / 2 + coordinates.log_det(u)
+    (wanted,) = torch.autograd.grad(log_density.sum(), u)
+    u = u.detach()
+    pulled = coordinates.pull_score(-coordinates(u), u)
+    torch.testing.assert_close(pulled, wanted, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(
+        coordinates.push_score(pulled, u), -coordinates(u), atol=1e-7, rtol=1e-7
+    )  # far out in a tail, two terms of 1e3 cancel
+
+
+def test_a_covariance_colours_whitens_and_preconditions() -> None:
+    z, affine = points(), Affine.from_covariance(COVARIANCE)
+    torch.testing.assert_close(affine.whiten(affine.color(z)), z)
+    torch.testing.assert_close(affine.precondition(z), z @ COVARIANCE)
+    torch.testing.assert_close(affine.covariance, COVARIANCE)
+    assert affine.log_volume(2) == pytest.approx(0.5 * float(COVARIANCE.logdet()))
+
+
+def test_whitened_samples_have_unit_covariance_and_images_unit_variance() -> None:
+    x = points() @ f64([2.0, 0.0], [1.0, 0.1]) + 3
+    u = Affine.whitening(x).inverse(x)
+    torch.testing.assert_close(u.T @ u / len(u), torch.eye(2, dtype=torch.float64))
+    images = torch.rand(40, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    whitening = Affine.whitening(images)
+    assert whitening.root.ndim == 0
+    assert float(whitening.inverse(images).square().mean()) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_heavy_tail_is_that_of_a_normal_distribution() -> None:
+    u = torch.linspace(3, 6, 30, dtype=torch.float64)[:, None]
+    x = MAPS["heavy tails"].outer(SquareRoot()(u.expand(-1, 2)))[:, :1] - MEAN[0]  # type: ignore[operator]
+    log_density = -3 * x.log() + Compose(Sinh(MEAN[:1], SCALE[:1]), SquareRoot()).log_det(u)[:, None]
+    slope = log_density.diff(dim=0) / u.diff(dim=0)
+    curvature = slope.diff(dim=0) / u.diff(dim=0)[1:]
+    assert float(curvature.std() / curvature.mean().abs()) < 0.1  # nearly a parabola
+
+
+@pytest.mark.parametrize(
+    ("covariance", "text"),
+    [
+        (f64([1.0, 2.0], [2.0, 1.0]), "least eigenvalue -1"),
+        (f64([1.0, 0.5], [0.0, 1.0]), "asymmetry 0.5"),
+        (f64(1.0, -1.0), "one of -1"),
+        (f64([1.0, 0.0]), "a square covariance"),
+        (f64([math.nan, 0.0], [0.0, 1.0]), "asymmetry nan"),
+        (torch.ones(2, 2, 2), "shape (2, 2, 2)"),
+    ],
+)
+def test_what_is_no_covariance_is_refused(covariance: Tensor, text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected .*, got .*") as error:
+        Affine.from_covariance(covariance)
+    assert text in str(error.value)
+
+
+def test_a_covariance_of_another_size_than_the_event_is_refused() -> None:
+    with pytest.raises(ValueError, match="covariance over 2 and events of shape"):
+        Affine.from_covariance(COVARIANCE).color(torch.zeros(3, 5))
+
+
+def test_a_batch_of_matrices_is_factorised() -> None:
+    batch = torch.stack([COVARIANCE, 2 * COVARIANCE])
+    root = cholesky(batch)
+    torch.testing.assert_close(root @ root.mT, batch)
