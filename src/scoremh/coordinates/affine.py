@@ -1,35 +1,17 @@
-r"""Coordinates: invertible maps x = f(u), and what they do to points, scores and densities.
-
-With the Jacobian J = df / du, a gradient with respect to x is pulled back to one with respect to u, and a density gains
-the volume of J:
-
-    g_u = J^T g_x,    log p_u(u) = log p_x(x) + log |det J(u)|,    s_u(u) = J^T s_x(x) + grad log |det J(u)|
-
-| map | x = f(u) | log \|det J\| |
-|---|---|---|
-| `Affine(mean, root)` | m + L u | log \|det L\| |
-| `Sinh(mean, scale)` | m + w sinh(u), one by one | sum log(w cosh u) |
-| `SquareRoot()` | v with u = v / (1 + v^2)^(1/4), one by one | sum log(dv / du) |
-| `Compose(outer, inner)` | outer(inner(u)) | the sum of both |
-
-Points are `(chain, *event)`; a matrix acts on the flattened event. Coordinates are modules without weights: they are
-saved with a network and follow it to its dtype and device.
-"""
+"""The affine map x = m + L u: means, covariances and whitening."""
 
 import math
-from abc import ABC, abstractmethod
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import linear
 
 from scoremh._shared import checks
+from scoremh.coordinates.composition import Coordinates, Points
 
 MAX_WHITENED_SIZE = 32  # coordinates up to which samples are whitened; larger events (images) are scaled by one number
 MAX_ASYMMETRY = 1e-3  # of a covariance, relative to its largest entry: one that was written with three digits
-
-Points = Float[Tensor, "chain *event"]
 
 
 def cholesky(matrix: Float[Tensor, "*batch d d"], name: str = "covariance") -> Float[Tensor, "*batch d d"]:
@@ -44,42 +26,6 @@ def cholesky(matrix: Float[Tensor, "*batch d d"], name: str = "covariance") -> F
         fix = "Average it with its transpose, remove redundant coordinates, or add a small multiple of the identity."
         raise ValueError(checks.message(f"{name} to be symmetric and positive definite", got, fix))
     return root.to(matrix)
-
-
-class Coordinates(nn.Module, ABC):
-    """An invertible map x = f(u)."""
-
-    @abstractmethod
-    def forward(self, u: Points) -> Points:
-        """Return x = f(u)."""
-
-    @abstractmethod
-    def inverse(self, x: Points) -> Points:
-        """Return u."""
-
-    @abstractmethod
-    def pull_gradient(self, gradient: Points, u: Points) -> Points:
-        """Return J^T g: the gradient with respect to u, of one with respect to x."""
-
-    @abstractmethod
-    def push_gradient(self, gradient: Points, u: Points) -> Points:
-        """Return J^-T g: the gradient with respect to x, of one with respect to u."""
-
-    @abstractmethod
-    def log_det(self, u: Points) -> Float[Tensor, " chain"]:
-        """Return log |det J(u)|."""
-
-    @abstractmethod
-    def log_det_gradient(self, u: Points) -> Tensor | float:
-        """Return the gradient of log |det J| with respect to u; 0.0 where the map is affine."""
-
-    def pull_score(self, score: Points, u: Points) -> Points:
-        """Return the score of the distribution of u, of the score of x."""
-        return self.pull_gradient(score, u) + self.log_det_gradient(u)
-
-    def push_score(self, score: Points, u: Points) -> Points:
-        """Return the score of the distribution of x, of the score of u."""
-        return self.push_gradient(score - self.log_det_gradient(u), u)
 
 
 class Affine(Coordinates):
@@ -210,139 +156,3 @@ class Affine(Coordinates):
     def extra_repr(self) -> str:
         """Show the shape of L."""
         return f"root of shape {tuple(self.root.shape)}"
-
-
-class Elementwise(Coordinates):
-    """A map that acts on every coordinate alone: a subclass says the slope dx / du, and the slope of its log."""
-
-    @abstractmethod
-    def slope(self, u: Points) -> Points:
-        """Return dx / du, positive."""
-
-    @abstractmethod
-    def log_det_gradient(self, u: Points) -> Points:
-        """Return d log(dx / du) / du."""
-
-    def pull_gradient(self, gradient: Points, u: Points) -> Points:
-        """Return g dx / du."""
-        return gradient * self.slope(u)
-
-    def push_gradient(self, gradient: Points, u: Points) -> Points:
-        """Return g / (dx / du)."""
-        return gradient / self.slope(u)
-
-    def log_det(self, u: Points) -> Float[Tensor, " chain"]:
-        """Return the sum of log(dx / du)."""
-        return self.slope(u).log().flatten(1).sum(1)
-
-
-class Sinh(Elementwise):
-    """The map x = m + w sinh(u): a long way into a tail is a short one in u.
-
-    Args:
-        mean: m, broadcast to the event's shape.
-        scale: w, broadcast to the event's shape, positive.
-    """
-
-    mean: Tensor
-    scale: Tensor
-
-    def __init__(self, mean: Tensor, scale: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("mean", mean.detach().clone())
-        self.register_buffer("scale", scale.detach().clone())
-
-    @classmethod
-    def of(cls, samples: Float[Tensor, "sample *event"]) -> "Sinh":
-        """Return the map for samples: their median, and their median distance from it."""
-        mean = samples.detach().median(0).values
-        scale = (samples.detach() - mean).abs().median(0).values
-        if not (scale > 0).all():
-            got = "samples of which half or more are the same"
-            fix = "Leave heavy_tails out: such a distribution has no density."
-            raise ValueError(checks.message("samples that differ from each other", got, fix))
-        return cls(mean, scale)
-
-    def forward(self, u: Points) -> Points:
-        """Return m + w sinh(u)."""
-        return self.mean.to(u) + self.scale.to(u) * u.sinh()
-
-    def inverse(self, x: Points) -> Points:
-        """Return asinh((x - m) / w)."""
-        return ((x - self.mean.to(x)) / self.scale.to(x)).asinh()
-
-    def slope(self, u: Points) -> Points:
-        """Return w cosh(u)."""
-        return self.scale.to(u) * u.cosh()
-
-    def log_det_gradient(self, u: Points) -> Points:
-        """Return tanh(u)."""
-        return u.tanh()
-
-
-class SquareRoot(Elementwise):
-    """The map whose inverse is u = v / (1 + v^2)^(1/4), near v at 0 and sqrt(|v|) far out.
-
-    After `Sinh`, a tail like |x|^-a, which is exp(-(a - 1) |v|) in v, is like that of a normal distribution in u.
-    """
-
-    def forward(self, u: Points) -> Points:
-        """Return v."""
-        square = u.square()
-        return u * ((square + (square.square() + 4).sqrt()) / 2).sqrt()  # of u^4 (1 + v^2) = v^4
-
-    def inverse(self, x: Points) -> Points:
-        """Return x / (1 + x^2)^(1/4)."""
-        return x / (1 + x.square()) ** 0.25
-
-    def slope(self, u: Points) -> Points:
-        """Return dv / du = (1 + v^2)^(5/4) / (1 + v^2 / 2)."""
-        square = self.forward(u).square()
-        return (1 + square) ** 1.25 / (1 + square / 2)
-
-    def log_det_gradient(self, u: Points) -> Points:
-        """Return d log(dv / du) / du, by the chain rule over v."""
-        v = self.forward(u)
-        square = v.square()
-        return (2.5 * v / (1 + square) - v / (1 + square / 2)) * self.slope(u)
-
-
-class Compose(Coordinates):
-    """The map x = outer(inner(u)).
-
-    Args:
-        outer: Applied last on the way to x.
-        inner: Applied first.
-    """
-
-    def __init__(self, outer: Coordinates, inner: Coordinates) -> None:
-        super().__init__()
-        self.outer, self.inner = outer, inner
-
-    def forward(self, u: Points) -> Points:
-        """Return outer(inner(u))."""
-        x: Tensor = self.outer(self.inner(u))
-        return x
-
-    def inverse(self, x: Points) -> Points:
-        """Return u."""
-        return self.inner.inverse(self.outer.inverse(x))
-
-    def pull_gradient(self, gradient: Points, u: Points) -> Points:
-        """Return the gradient pulled through outer, then inner."""
-        return self.inner.pull_gradient(self.outer.pull_gradient(gradient, self.inner(u)), u)
-
-    def push_gradient(self, gradient: Points, u: Points) -> Points:
-        """Return the gradient pushed through inner, then outer."""
-        return self.outer.push_gradient(self.inner.push_gradient(gradient, u), self.inner(u))
-
-    def log_det(self, u: Points) -> Float[Tensor, " chain"]:
-        """Return the sum of both."""
-        return self.outer.log_det(self.inner(u)) + self.inner.log_det(u)
-
-    def log_det_gradient(self, u: Points) -> Tensor | float:
-        """Return the gradient of the sum of both."""
-        middle = self.inner(u)
-        outer = self.outer.log_det_gradient(middle)
-        pulled = self.inner.pull_gradient(outer, u) if isinstance(outer, Tensor) else outer
-        return pulled + self.inner.log_det_gradient(u)
