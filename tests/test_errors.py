@@ -79,12 +79,12 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "negative variance": (
         lambda: RandomWalk(0.1, covariance=torch.tensor([1.0, -1.0])),
         ValueError,
-        "expected a symmetric positive definite covariance",
+        "expected variances that are finite and above 0, got one of -1",
     ),
     "indefinite covariance": (
         lambda: MALA(0.1, covariance=torch.tensor([[1.0, 2.0], [2.0, 1.0]])),
         ValueError,
-        "expected a symmetric positive definite covariance",
+        "expected covariance to be symmetric and positive definite, got .* least eigenvalue -1",
     ),
     "covariance of another size": (
         lambda: sample(metropolis_hastings(NORMAL, MALA(0.1, torch.ones(3)), Exact()), torch.zeros(3, 2), draws=1),

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from scoremh._shared import checks
+
 ScoreFn = Callable[[Tensor], Tensor]
 LogDensityFn = Callable[[Tensor], Tensor]
 SupportFn = Callable[[Tensor], Tensor]
@@ -182,4 +184,10 @@ class Kernel(NamedTuple):
     """Several steps at once, where that is faster than calling `step`; the same law, not the same bits."""
     target_rate: float | None = None
     """The acceptance rate at which this kernel is most efficient; `tune` aims at it."""
-    description: str = "a kernel"
+    parts: tuple[object, ...] = ("a kernel",)
+    """What the kernel is made of: its proposal and its rule."""
+
+    @property
+    def description(self) -> str:
+        """The parts as text, written when somebody asks: it may hash the weights of a network."""
+        return " with ".join(part if isinstance(part, str) else checks.named(part) for part in self.parts)

@@ -21,7 +21,11 @@ from scoremh.types import Point, Proposal, Target
 
 
 def log_q_ratio(proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
-    """Return log q(current | proposed) - log q(proposed | current)."""
+    """Return log q(current | proposed) - log q(proposed | current), in closed form where the proposal has one."""
+    own = vars(type(proposal)).get("log_q_ratio")  # of the class itself: a subclass may have other moments
+    if own is not None:
+        ratio: Tensor = own(proposal, current, proposed)
+        return ratio
     return proposal.log_prob(current, given=proposed) - proposal.log_prob(proposed, given=current)
 
 

@@ -140,6 +140,11 @@ class LineIntegral(RatioRule):
             return gauss_legendre(self.inner_nodes)
         return newton_cotes(self.inner_nodes, simpson=self.rule == "simpson")
 
+    @property
+    def inner_weights(self) -> tuple[float, ...]:
+        """Weights of the nodes strictly between x and x', where they are fixed."""
+        return () if self.quadrature is None else self.quadrature.weights
+
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
         """Return the integral of the score from current to proposed."""
         current, proposed, target = self._bent(current, proposed, target)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh._shared.progress import progress_bar
-from scoremh.proposals import Root
+from scoremh.coordinates import Affine
 from scoremh.sampling import sample
 from scoremh.types import Kernel, TargetLike
 
@@ -192,7 +192,7 @@ def flow(
     """
     checks.events(x, "x")
     _check_levels(levels[:-1] if levels and levels[-1] == 0 else levels)
-    root = None if covariance is None else Root(covariance)
+    coordinates = None if covariance is None else Affine.from_covariance(covariance)
 
     def drift(x: Tensor, level: float) -> Tensor:
         score = target_at(level).score
@@ -200,7 +200,7 @@ def flow(
             fix = "Return a target whose score is that of the law blurred by this level."
             raise ValueError(checks.message("target_at to give a target with a score", "one without", fix))
         s = score(x)
-        return s / -2 if root is None else root.apply(s) / -2
+        return s / -2 if coordinates is None else coordinates.precondition(s) / -2
 
     with torch.inference_mode(), checks.explained():
         for high, low in itertools.pairwise(levels):

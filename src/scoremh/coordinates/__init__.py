@@ -16,7 +16,7 @@ Points are `(chain, *event)`; a matrix acts on the flattened event. Coordinates 
 saved with a network and follow it to its dtype and device.
 """
 
-from scoremh.coordinates.affine import MAX_WHITENED_SIZE, Affine, cholesky
+from scoremh.coordinates.affine import MAX_WHITENED_SIZE, Affine, cholesky, times
 from scoremh.coordinates.composition import Compose, Coordinates
 from scoremh.coordinates.elementwise import Elementwise, Sinh, SquareRoot
 
@@ -29,4 +29,5 @@ __all__ = [
     "Sinh",
     "SquareRoot",
     "cholesky",
+    "times",
 ]

@@ -28,6 +28,19 @@ def cholesky(matrix: Float[Tensor, "*batch d d"], name: str = "covariance") -> F
     return root.to(matrix)
 
 
+def times(matrix: Tensor, v: Points) -> Points:
+    """Return a matrix over the flattened event, a diagonal or a number, times every event."""
+    matrix = matrix.to(v)
+    if matrix.ndim == 0:
+        return v * matrix
+    flat = v.flatten(1)
+    if flat.shape[1] != len(matrix):
+        got = f"covariance over {len(matrix)} and events of shape {tuple(v.shape[1:])}"
+        fix = "Its size must be the number of coordinates of one event."
+        raise ValueError(checks.message("covariance and event of one size", got, fix))
+    return (flat * matrix if matrix.ndim == 1 else linear(flat, matrix)).reshape(v.shape)
+
+
 class Affine(Coordinates):
     """The map x = m + L u.
 
@@ -105,23 +118,23 @@ class Affine(Coordinates):
 
     def color(self, z: Points) -> Points:
         """Return L z: standard normal noise with this covariance."""
-        return self._times(self.root, z)
+        return times(self.root, z)
 
     def whiten(self, v: Points) -> Points:
         """Return L^-1 v."""
-        return self._times(self.root_inverse, v)
+        return times(self.root_inverse, v)
 
     def precondition(self, gradient: Points) -> Points:
         """Return C g = L L^T g."""
-        return self._times(self.covariance, gradient)
+        return times(self.covariance, gradient)
 
     def pull_gradient(self, gradient: Points, u: Points) -> Points:
         """Return L^T g."""
-        return self._times(self.root.mT if self.root.ndim == 2 else self.root, gradient)
+        return times(self.root.mT if self.root.ndim == 2 else self.root, gradient)
 
     def push_gradient(self, gradient: Points, u: Points) -> Points:
         """Return L^-T g."""
-        return self._times(self.root_inverse.mT if self.root.ndim == 2 else self.root_inverse, gradient)
+        return times(self.root_inverse.mT if self.root.ndim == 2 else self.root_inverse, gradient)
 
     @property
     def covariance(self) -> Tensor:
@@ -140,18 +153,6 @@ class Affine(Coordinates):
     def log_det_gradient(self, u: Points) -> float:
         """Return 0."""
         return 0.0
-
-    def _times(self, matrix: Tensor, v: Points) -> Points:
-        """Return the matrix, diagonal or number times each flattened event."""
-        if matrix.ndim == 0:
-            return v * matrix.to(v)
-        flat = v.flatten(1)
-        if flat.shape[1] != len(matrix):
-            got = f"covariance over {len(matrix)} and events of shape {tuple(v.shape[1:])}"
-            fix = "Its size must be the number of coordinates of one event."
-            raise ValueError(checks.message("covariance and event of one size", got, fix))
-        matrix = matrix.to(v)
-        return (flat * matrix if matrix.ndim == 1 else linear(flat, matrix)).reshape(v.shape)
 
     def extra_repr(self) -> str:
         """Show the shape of L."""

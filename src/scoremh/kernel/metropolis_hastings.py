@@ -13,14 +13,15 @@ from scoremh._shared import checks, rng
 from scoremh._shared.algebra import per_chain
 from scoremh._shared.transition import judge, what_is_known
 from scoremh.acceptance import BalancedRule
-from scoremh.kernel import compatibility, fused
+from scoremh.kernel import compatibility
+from scoremh.kernel.counted_score import CountedScore
+from scoremh.kernel.fused import fused
 from scoremh.types import (
     Acceptance,
     Kernel,
     Move,
     Point,
     Proposal,
-    ScoreFn,
     TargetLike,
 )
 
@@ -61,7 +62,7 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         generator = rng.resolve(generator, point.x.device)
         x = proposal.sample(point, generator=generator)
         log_uniform = rng.log_uniform((len(x),), x, generator)
-        score = None if known.score is None else _Counted(known.score)
+        score = None if known.score is None else CountedScore(known.score)
         log_accept, proposed = judge(known._replace(score=score), needs, proposal, acceptance, point, x, log_uniform)
         accepted = log_uniform < log_accept
         move = Move(proposed.x, log_accept, accepted, 0 if score is None else score.calls)
@@ -71,21 +72,10 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
     return Kernel(
         init,
         step,
-        run=fused.fused(known, proposal, acceptance),
+        run=fused(known, proposal, acceptance),
         target_rate=_target_rate(proposal, acceptance),
-        description=f"{checks.named(proposal)} with {checks.named(acceptance)}",
+        parts=(proposal, acceptance),
     )
-
-
-class _Counted:
-    """A score that counts the points at which it was evaluated."""
-
-    def __init__(self, score: ScoreFn) -> None:
-        self.score, self.calls = score, 0
-
-    def __call__(self, x: Tensor) -> Tensor:
-        self.calls += len(x)
-        return self.score(x)
 
 
 def _target_rate(proposal: Proposal, acceptance: Acceptance) -> float | None:
