@@ -35,7 +35,8 @@ from scoremh import (
 )
 from scoremh._shared import detailed_balance, rng
 from scoremh.balance_matching import PRESETS
-from scoremh.networks import AcceptanceMLP, Antisymmetric, Free, Potential, PotentialMLP, StandardInputs
+from scoremh.coordinates import Affine
+from scoremh.networks import AcceptanceMLP, Antisymmetric, Free, InputsInCoordinates, Potential, PotentialMLP
 from scoremh.training.loop import LOOKS
 from scoremh.types import Proposal
 from tests.cases import COVARIANCE, GAUSSIAN, PROPOSALS, TARGETS, f64
@@ -172,7 +173,8 @@ NETS: dict[str, Any] = {
 def test_the_closed_form_of_a_potentials_gradient_is_its_gradient(*, standardized: bool) -> None:
     """And so is what the weights see of it; a network without one is differentiated."""
     mlp = shaken(PotentialMLP(2, hidden=8, layers=3)).double()
-    inside = StandardInputs.of(mlp, MIXTURE.sample(100, generator=seeded()).double()).double() if standardized else mlp
+    standard = Affine.whitening(MIXTURE.sample(100, generator=seeded()).double())
+    inside = InputsInCoordinates(mlp, standard) if standardized else mlp
     x = MIXTURE.sample(20, generator=seeded(1)).double()
     weight = torch.randn(20, 2, generator=seeded()).double()
     answers = []
@@ -700,9 +702,8 @@ def test_a_preset_is_trained_as_the_paper_says(monkeypatch: pytest.MonkeyPatch) 
 
 def test_standard_inputs_change_coordinates_only() -> None:
     inside = AcceptanceMLP(2, 8, 1).double()
-    net = StandardInputs.of(inside, 3 + 5 * X)
-    assert isinstance(net, StandardInputs)
-    u = net.standardize(3 + 5 * X)
+    net = InputsInCoordinates(inside, Affine.whitening(3 + 5 * X))
+    u = net.coordinates.inverse(3 + 5 * X)
     torch.testing.assert_close(u.mean(0), torch.zeros(2, dtype=torch.float64), atol=1e-12, rtol=0)
     torch.testing.assert_close(net(3 + 5 * X, 3 + 5 * X), inside(u, u))
     torch.testing.assert_close(net.logit(3 + 5 * X, 3 + 5 * X), inside.logit(u, u))
@@ -832,7 +833,7 @@ def test_the_gradient_is_compared_in_standard_coordinates() -> None:
     x, y = (law.mean + z @ root.T for z in (u, v))
     walk = RandomWalk(1.0, covariance=COVARIANCE)
     in_x = BalanceMatching(clip=1.0).between(
-        Inside(), known(law), walk, detailed_balance.leaf(x, known(law), walk), y, root
+        Inside(), known(law), walk, detailed_balance.leaf(x, known(law), walk), y, Affine(law.mean, root)
     )
     for term, value in in_u.items():
         torch.testing.assert_close(in_x[term], value, atol=1e-9, rtol=1e-9)

@@ -27,9 +27,9 @@ from scoremh import (
     score_matching,
     targets,
 )
+from scoremh.coordinates import Compose, Sinh, SquareRoot
 from scoremh.experiments import _gev as gev
 from scoremh.experiments import gev_adjustment, gev_learned, gev_tails
-from scoremh.networks import HeavyTailed
 from scoremh.types import Point, Target
 
 
@@ -126,9 +126,9 @@ def test_a_bent_line_decides_as_the_density_does() -> None:
 
 def test_light_coordinates_and_back() -> None:
     x = torch.tensor([[-1e5], [-3.0], [0.0], [0.5], [1e5]], dtype=torch.float64)
-    net = HeavyTailed(Straight(1.0), torch.tensor([0.5]).double(), torch.tensor([2.0]).double())
-    z = net.lighten(x)
-    assert torch.allclose(net.weigh_down(z), x)
+    light = Compose(Sinh(torch.tensor([0.5]).double(), torch.tensor([2.0]).double()), SquareRoot())
+    z = light.inverse(x)
+    assert torch.allclose(light(z), x)
     assert z.diff(dim=0).gt(0).all()
 
 
@@ -143,12 +143,12 @@ def test_heavy_tails_take_the_implicit_loss_unless_another_is_asked_for() -> Non
     short = Recipe(steps=4, check_every=2)
     fit = fit_score(x, heavy_tails=True, recipe=short, generator=seeded())
     assert "ImplicitScoreMatching" in fit.loss
-    assert fit.level is None
+    assert fit.noise_level is None
     plain = fit_score(x, recipe=short, generator=seeded())
     assert fit.support.high > 2 * plain.support.high - x.max()  # wider, as the tail is
     assert fit.support(x).all()
     levelled = fit_score(x, MultilevelDenoising(), heavy_tails=True, recipe=short, generator=seeded())
-    assert levelled.level is not None
+    assert levelled.noise_level is not None
 
 
 def test_plain_ula_loses_chains_that_leave_the_support() -> None:

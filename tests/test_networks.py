@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from scoremh import targets
-from scoremh.networks import AtLevel, HeavyTailed, NoiseConditionalMLP, ScoreMLP, Standardized, build, describe
+from scoremh.coordinates import Affine, Compose, Sinh, SquareRoot
+from scoremh.networks import AtNoiseLevel, InCoordinates, NoiseConditionalMLP, ScoreMLP, build, describe
 from scoremh.score_matching import score_and_divergence
 
 
@@ -38,7 +39,7 @@ def test_the_closed_form_of_the_divergence_is_the_trace_of_the_jacobian(event: t
 
 @pytest.mark.parametrize("event", [(2,), (1, 3, 3)])
 def test_other_networks_get_their_divergence_by_autograd(event: tuple[int, ...]) -> None:
-    net, x = AtLevel(NoiseConditionalMLP(event, hidden=8).double(), 0.5), points(5, *event)
+    net, x = AtNoiseLevel(NoiseConditionalMLP(event, hidden=8).double(), 0.5), points(5, *event)
     nn.init.normal_(net.net.last.weight)  # type: ignore[union-attr, arg-type]
     score, divergence = score_and_divergence(net, x)
     torch.testing.assert_close(score, net(x))
@@ -74,8 +75,8 @@ def test_standard_coordinates_give_the_score_of_the_data() -> None:
         def forward(self, u: Tensor) -> Tensor:
             return -u
 
-    net = Standardized.of(Standard(), x)
-    u = net.standardize(x)
+    net = InCoordinates(Standard(), Affine.whitening(x))
+    u = net.coordinates.inverse(x)
     torch.testing.assert_close(u.mean(0), torch.zeros(2).double(), atol=1e-8, rtol=0)
     torch.testing.assert_close(u.T.cov(correction=0), torch.eye(2).double(), atol=1e-8, rtol=0)
     error = (net(x) - law.score(x)).square().sum(1).mean() / law.score(x).square().sum(1).mean()
@@ -89,25 +90,25 @@ def test_standard_coordinates_obey_the_chain_rule_for_any_potential() -> None:
         def forward(self, u: Tensor) -> Tensor:
             return -u.pow(3)
 
-    net = Standardized.of(Score(), x)
-    expected = torch.func.grad(lambda y: -net.standardize(y).pow(4).sum() / 4)(x)
+    net = InCoordinates(Score(), Affine.whitening(x))
+    expected = torch.func.grad(lambda y: -net.coordinates.inverse(y).pow(4).sum() / 4)(x)
     torch.testing.assert_close(net(x), expected, atol=1e-10, rtol=1e-10)
 
 
 def test_large_events_are_scaled_by_one_number() -> None:
     x = 3 + 2 * points(100, 1, 8, 8)
-    net = Standardized.of(ScoreMLP((1, 8, 8)).double(), x)
-    assert net.scale.shape == ()
-    assert abs(float(net.standardize(x).square().mean()) - 1) < 1e-10
+    net = InCoordinates(ScoreMLP((1, 8, 8)).double(), Affine.whitening(x))
+    assert net.coordinates.root.shape == ()
+    assert abs(float(net.coordinates.inverse(x).square().mean()) - 1) < 1e-10
     assert net(x).shape == x.shape
 
 
 def test_samples_without_width_are_refused() -> None:
     line = points(100, 1).repeat(1, 2)
     with pytest.raises(ValueError, match="vary in every direction"):
-        Standardized.of(ScoreMLP(2), line)
-    with pytest.raises(ValueError, match="a number or a"):
-        Standardized(ScoreMLP(2), torch.zeros(2), torch.ones(2))
+        Affine.whitening(line)
+    with pytest.raises(ValueError, match="a number, a diagonal"):
+        Affine(torch.zeros(2), torch.ones(2, 3))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_samples_without_width_are_refused() -> None:
 )
 def test_a_network_is_rebuilt_from_its_description(inside: Any) -> None:
     x = points(50, *inside.event).float()
-    net = Standardized.of(inside, x)
+    net = InCoordinates(inside, Affine.whitening(x))
     again = build(describe(net))
     again.load_state_dict(net.state_dict())
     level = [0.3] if isinstance(inside, NoiseConditionalMLP) else []
@@ -136,7 +137,7 @@ def test_bad_sizes_are_refused(make: Any) -> None:
     with pytest.raises(ValueError, match="of at least 1"):
         make()
     with pytest.raises(ValueError, match="finite and above 0"):
-        AtLevel(ScoreMLP(2), 0.0)
+        AtNoiseLevel(ScoreMLP(2), 0.0)
 
 
 @pytest.mark.parametrize("level", [(), (0.3,)])
@@ -148,7 +149,7 @@ def test_a_heavy_tailed_score_is_that_of_the_transformed_law(level: tuple[float,
             return -z / (1 + sum(s**2 for s in sigma))
 
     centre, width = torch.tensor([1.0, -2.0]).double(), torch.tensor([0.5, 3.0]).double()
-    net = HeavyTailed(Normal(), centre, width)
+    net = InCoordinates(Normal(), Compose(Sinh(centre, width), SquareRoot()))
 
     def log_density(x: Tensor) -> Tensor:
         u = (x - centre) / width
@@ -166,6 +167,6 @@ def test_a_heavy_tailed_score_falls_off_as_one_over_x() -> None:
         def forward(self, z: Tensor) -> Tensor:
             return -4.0 * z  # exp(-2 z^2), and z^2 is |v| nearly: a tail of |x|^-3, with terms in 1 / log |x|
 
-    net = HeavyTailed(Normal(), torch.zeros(1).double(), torch.ones(1).double())
+    net = InCoordinates(Normal(), Compose(Sinh(torch.zeros(1).double(), torch.ones(1).double()), SquareRoot()))
     x = torch.tensor([[1e100], [-1e140]], dtype=torch.float64)
     torch.testing.assert_close(x * net(x), torch.full((2, 1), -3.0).double(), atol=1e-2, rtol=0)

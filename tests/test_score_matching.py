@@ -28,9 +28,10 @@ from scoremh import (
     sample,
     targets,
 )
-from scoremh.networks import NoiseConditionalMLP, ScoreMLP, Standardized
+from scoremh.networks import InCoordinates, NoiseConditionalMLP, ScoreMLP
 from scoremh.score_matching import PRESETS, choose_level
 from scoremh.training import Loss, train
+from tests.cases import f64
 
 SHORT = Recipe(steps=60, check_every=30, batch=64)
 LOSSES: list[Loss] = [
@@ -382,8 +383,43 @@ def test_standardised_fits_do_not_depend_on_the_units() -> None:
     x = torch.randn(500, 2, generator=seeded(), dtype=torch.float64) ** 3
     a = fit_score(x, recipe=SHORT, generator=seeded(1))
     b = fit_score(1000 * x + 7, recipe=SHORT, generator=seeded(1))
-    assert isinstance(a.net, Standardized)
+    assert isinstance(a.net, InCoordinates)
     torch.testing.assert_close(a.score(x), 1000 * b.score(1000 * x + 7), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("heavy_tails", [False, True])
+@pytest.mark.parametrize("standardize", [False, True])
+def test_a_fit_has_its_score_in_the_coordinates_of_its_network(*, standardize: bool, heavy_tails: bool) -> None:
+    """There it is the network inside; its score in x is that one, pushed through the coordinates."""
+    x = torch.randn(200, 2, generator=seeded(), dtype=torch.float64) @ f64([2.0, 0.0], [1.0, 0.5]) + 3
+    options = {"standardize": standardize, "heavy_tails": heavy_tails, "recipe": SHORT, "generator": seeded(1)}
+    fit = fit_score(x, MultilevelDenoising(), **options)  # type: ignore[arg-type]
+    u = fit.coordinates.inverse(x)
+    torch.testing.assert_close(fit.coordinates(u), x)
+    inside, outside = fit.standard_at(0.3).score, fit.at(0.3).score
+    assert inside is not None
+    assert outside is not None
+    torch.testing.assert_close(outside(x), fit.coordinates.push_score(inside(u), u))
+    net = fit.net.net if isinstance(fit.net, InCoordinates) else fit.net
+    assert torch.equal(inside(u), net(u, 0.3))
+    assert isinstance(net, NoiseConditionalMLP)
+    if not (standardize or heavy_tails):
+        assert torch.equal(u, x)
+    if standardize:
+        torch.testing.assert_close(u.T.cov(correction=0), torch.eye(2).double(), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("heavy_tails", [False, True])
+@pytest.mark.parametrize("standardize", [False, True])
+def test_a_saved_fit_has_its_coordinates(tmp_path: Path, *, standardize: bool, heavy_tails: bool) -> None:
+    x = torch.randn(100, 2, generator=seeded())
+    fit = fit_score(x, standardize=standardize, heavy_tails=heavy_tails, recipe=SHORT, generator=seeded(1))
+    fit.save(tmp_path / "fit.safetensors")
+    again = ScoreFit.load(tmp_path / "fit.safetensors")
+    assert torch.equal(again.score(x), fit.score(x))
+    assert str(again.coordinates) == str(fit.coordinates)
+    assert torch.equal(again.coordinates.inverse(x), fit.coordinates.inverse(x))
+    assert again.noise_level == fit.noise_level
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from torch import Tensor
 from scoremh._shared import checks
 
 Values = Tensor | Sequence[Any] | float | int  # to a run-time checker an int is no float
-ROUNDING = 1e-3  # a sum of 1 or a symmetry may be off by this much: a weight of 1/3 written as 0.333
+ROUNDING = 1e-3  # a sum of 1 may be off by this much: a weight of 1/3 written as 0.333
 
 
 def shared_dtype(*values: Values | None) -> Tensor:
@@ -41,19 +41,6 @@ def matrices(value: Values | None, location: Tensor, name: str) -> Tensor:
     value = torch.eye(d) if value is None else value
     shared = torch.as_tensor(value).ndim == 2
     return parameter(value, location, name, *([] if shared else batch), d, d).expand(*batch, d, d)
-
-
-def factorise(matrix: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return L with L L' = matrix, W = L^-1 and log det W, all found in float64."""
-    exact = matrix.to("cpu", torch.float64)
-    factor, failed = torch.linalg.cholesky_ex(exact)
-    asymmetry, size = float((exact - exact.mT).abs().max()), float(exact.abs().max())
-    if failed.any() or asymmetry > ROUNDING * size:
-        got = f"asymmetry {asymmetry:.3g} and least eigenvalue {float(torch.linalg.eigvalsh(exact).min()):.3g}"
-        fix = "Average it with its transpose, remove redundant coordinates, or add a small multiple of the identity."
-        raise ValueError(checks.message(f"{name} to be symmetric and positive definite", got, fix))
-    log_det = -factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return factor.to(matrix), torch.linalg.inv(factor).to(matrix), log_det.to(matrix)
 
 
 def written(*shape: int | str) -> str:

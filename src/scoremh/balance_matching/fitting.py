@@ -12,7 +12,8 @@ from scoremh._shared import checks, rng
 from scoremh._shared.transition import with_score
 from scoremh.balance_matching.loss import BalanceMatching
 from scoremh.balance_matching.trial import try_network, try_out
-from scoremh.networks import AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP, StandardInputs
+from scoremh.coordinates import Affine, Coordinates
+from scoremh.networks import AcceptanceMLP, Antisymmetric, Form, Free, InputsInCoordinates, Potential, PotentialMLP
 from scoremh.networks.pairs import MadeFor
 from scoremh.training import Fit, Recipe, load_fit, save_fit, train
 from scoremh.types import Proposal, Target, TargetLike
@@ -132,7 +133,7 @@ class _Bound:
     matching: BalanceMatching
     target: Target
     proposal: Proposal
-    root: Tensor | None
+    coordinates: Coordinates | None
     problem: str  # numbers of the proposal, the score and the support: a checkpoint belongs to one problem
 
     def __repr__(self) -> str:
@@ -141,7 +142,7 @@ class _Bound:
     def terms(
         self, net: nn.Module, x: Tensor, *, progress: float, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
-        options = {"root": self.root, "progress": progress, "generator": generator}
+        options = {"coordinates": self.coordinates, "progress": progress, "generator": generator}
         return self.matching.terms(net, self.target, self.proposal, x, **options)  # type: ignore[arg-type]
 
     def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
@@ -231,7 +232,8 @@ def fit_acceptance(
             net = pair_network(form, event, hidden=128, blocks=2, generator=generator)
     net.to(samples)
     try_out(known, proposal, samples[:TRIED], differentiate=form != "potential")
-    inputs = StandardInputs.of(net, samples) if standardize else net
+    standard = Affine.whitening(samples) if standardize else None
+    inputs = net if standard is None else InputsInCoordinates(net, standard)
     made_for = MadeFor.of(known, proposal, samples)
     whole = FORMS[form](inputs, None if form == "potential" else made_for)
     try_network(whole, samples[:100])
@@ -239,7 +241,7 @@ def fit_acceptance(
         matching,
         known,
         proposal,
-        inputs.root if isinstance(inputs, StandardInputs) else None,
+        standard,
         f"with {_rounded(made_for.probe)}, {_rounded(known.score(samples[:4]))} and {_reach(known, samples)}",
     )
     recipe = RECIPE if recipe is None else recipe

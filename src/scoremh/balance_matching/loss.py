@@ -11,6 +11,7 @@ from torch.nn.functional import logsigmoid, smooth_l1_loss
 
 from scoremh._shared import checks, detailed_balance
 from scoremh._shared.algebra import per_chain
+from scoremh.coordinates import Coordinates
 from scoremh.networks import Potential
 from scoremh.types import Point, Proposal, Target
 
@@ -111,7 +112,7 @@ class BalanceMatching:
         proposal: Proposal,
         current: Point,
         proposed: Tensor,
-        root: Tensor | None = None,
+        coordinates: Coordinates | None = None,
         progress: float = 1.0,
     ) -> dict[str, Float[Tensor, ""]]:
         """Return the terms of the loss, as `terms` does, over pairs that were drawn; `current` are leaves."""
@@ -130,8 +131,9 @@ class BalanceMatching:
                 wanted = detailed_balance.wanted_gradient(proposal, current, there)
         if inside is not None:  # what the proposal says of such a pair may not be a number
             wanted = torch.where(inside[:, None], wanted, given.detach())
-        if root is not None:
-            given, wanted = (_in_coordinates(side, root) for side in (given, wanted))
+        if coordinates is not None:
+            u = coordinates.inverse(torch.cat([current.x, there.x]).detach())
+            given, wanted = (_pulled(side, coordinates, u) for side in (given, wanted))
         clipped = torch.zeros_like(forth)
         if self.clip is not None:
             factors = [(self.clip / side.detach().norm(dim=1)).clamp(max=1) for side in (given, wanted)]
@@ -164,7 +166,7 @@ class BalanceMatching:
         proposal: Proposal,
         x: Float[Tensor, "sample *event"],
         *,
-        root: Tensor | None = None,
+        coordinates: Coordinates | None = None,
         progress: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> dict[str, Float[Tensor, ""]]:
@@ -176,8 +178,7 @@ class BalanceMatching:
             target: Its score is what is matched.
             proposal: q, whose `log_prob` is differentiated.
             x: Samples.
-            root: L, where gradients are compared in the coordinates u of x = L u + m: a number or a matrix over the
-                flattened event. Those of x itself if None.
+            coordinates: Coordinates in which gradients are compared; those of x itself if None.
             progress: Share of the training that is done, for alpha and scale.
             generator: Source of randomness.
 
@@ -189,7 +190,7 @@ class BalanceMatching:
         half = len(x) // 2
         halves = (x[:half], x[half : 2 * half]) if half and (self.all_pairs or isinstance(net, Potential)) else (x,)
         current, proposed = self.draw(target, proposal, *halves, progress=progress, generator=generator)
-        return self.between(net, target, proposal, current, proposed, root, progress)
+        return self.between(net, target, proposal, current, proposed, coordinates, progress)
 
 
 def _another(x: Float[Tensor, "sample *event"]) -> Float[Tensor, "sample *event"]:
@@ -199,12 +200,12 @@ def _another(x: Float[Tensor, "sample *event"]) -> Float[Tensor, "sample *event"
     return torch.where(per_chain((x == first).flatten(1).all(1), x), farthest, first)
 
 
-def _in_coordinates(gradient: Float[Tensor, "pair both"], root: Tensor) -> Float[Tensor, "pair both"]:
-    """Return the gradient with respect to u, from that with respect to x = L u + m, of both points: L^T times it."""
-    if root.ndim == 0:
-        return gradient * root
-    both: Tensor = gradient.unflatten(1, (2, -1)) @ root
-    return both.flatten(1)
+def _pulled(
+    gradient: Float[Tensor, "pair both"], coordinates: Coordinates, u: Float[Tensor, "two_pairs *event"]
+) -> Float[Tensor, "pair both"]:
+    """Return the gradient with respect to u, from that with respect to x, of both points of every pair."""
+    at_points = torch.cat(gradient.chunk(2, 1)).reshape(u.shape)
+    return torch.cat(coordinates.pull_gradient(at_points, u).flatten(1).chunk(2), 1)
 
 
 def _learned(net: nn.Module, current: Point, proposed: Point, *, learning: bool) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from scoremh._shared import checks, detailed_balance, rng
 from scoremh._shared.algebra import gauss_legendre, inner, line, per_chain, rows_finite, weighted_sum, whole_way
-from scoremh.networks import Form, Free, Potential, StandardInputs
+from scoremh.networks import Form, Free, InputsInCoordinates, Potential
 from scoremh.types import Point, Proposal, Target
 
 # Two rules each: their difference says how far to trust the finer one.
@@ -46,7 +46,7 @@ def try_out(target: Target, proposal: Proposal, x: Tensor, *, differentiate: boo
 def try_network(net: Form, x: Tensor) -> None:
     """Refuse a network that does not answer with a number per pair, or per point."""
     points, called = ((x,), "net(x)") if isinstance(net, Potential) else ((x.roll(1, 0), x), "net(proposed, current)")
-    _require_own_gradient(type(net.net.net if isinstance(net.net, StandardInputs) else net.net))
+    _require_own_gradient(type(net.net.net if isinstance(net.net, InputsInCoordinates) else net.net))
     try:
         with rng.layers(0):  # of dropout
             answer = net(*points)

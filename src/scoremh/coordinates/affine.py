@@ -106,7 +106,7 @@ class Affine(Coordinates):
                 got = "samples whose covariance is not positive definite"
                 fix = "Remove constant or duplicated coordinates, or add a little noise to the samples."
                 raise ValueError(checks.message("samples that vary in every direction", got, fix))
-        return cls(mean.to(samples.dtype), root.to(samples.dtype))
+        return cls(mean, root).to(samples.dtype)  # after the root is inverted
 
     def forward(self, u: Points) -> Points:
         """Return m + L u."""

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh.balance_matching import RECIPE, AcceptanceFit, FormName, fit_acceptance
+from scoremh.coordinates import MAX_WHITENED_SIZE
 from scoremh.estimator import files
 from scoremh.estimator.diagnosis import Diagnosis, diagnose
 from scoremh.estimator.folder import Folder
 from scoremh.estimator.sampler import AcceptanceName, ProposalName, Sampler
-from scoremh.networks.wrappers import WHITENED
 from scoremh.sampling.chains import Chains
 from scoremh.score_matching import LEAST, MultilevelDenoising, ScoreFit, fit_score, implicit_losses
 from scoremh.training import Recipe
@@ -335,7 +335,7 @@ def _wide(rows: NDArray[Any]) -> bool:
 
 def _dependent(x: Tensor) -> bool:
     """Say whether rows lie in a plane, where a law has no density and no score."""
-    if x.shape[1] > WHITENED:  # images: scaled by one number, and their dark corners are given some width
+    if x.shape[1] > MAX_WHITENED_SIZE:  # images: scaled by one number, and their dark corners are given some width
         return False
     correlation = torch.corrcoef(x.double().mT).reshape(x.shape[1], x.shape[1])
     return bool(torch.linalg.eigvalsh(correlation.nan_to_num())[0] < FLAT)

@@ -16,8 +16,8 @@ from scoremh import annealing
 from scoremh._shared import rng
 from scoremh.acceptance import Always, Learned, LineIntegral
 from scoremh.balance_matching import AcceptanceFit
+from scoremh.coordinates import Affine
 from scoremh.kernel import metropolis_hastings
-from scoremh.networks import Standardized
 from scoremh.proposals import MALA, PCN, RandomWalk
 from scoremh.sampling import sample
 from scoremh.sampling.chains import Chains
@@ -59,9 +59,9 @@ class Sampler:
         return self.score.at(self.noise)
 
     @property
-    def _standard(self) -> Standardized:
-        assert isinstance(self.score.net, Standardized)
-        return self.score.net
+    def _standard(self) -> Affine:
+        assert isinstance(self.score.coordinates, Affine)
+        return self.score.coordinates
 
     @property
     def _covariance(self) -> Tensor:
@@ -117,8 +117,7 @@ class Sampler:
 
     def _spread(self, z: Tensor) -> Tensor:
         """Give standard normal numbers the covariance of the rows."""
-        root = self._standard.root
-        return z * root if root.ndim == 0 else z @ root.mT
+        return self._standard.color(z)
 
     def annealed(
         self, n: int, steps: int, *, generator: torch.Generator, progress: bool, store: Path | None = None

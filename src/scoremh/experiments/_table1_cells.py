@@ -99,7 +99,7 @@ def _cell(task: Task, config: Config, out: Path, known: Mapping[str, Any]) -> di
         case "score":
             return rows_of.fitted(problem)
         case "steps" if rest[0] == "low":
-            level = problem.score.level
+            level = problem.score.noise_level
             assert level is not None
             return rows_of.tuned(problem, "mala", level)
         case "steps":

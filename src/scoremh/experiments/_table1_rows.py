@@ -173,7 +173,7 @@ def fitted(problem: Problem) -> dict[str, Any]:
         net = NoiseConditionalMLP(tuple(x.shape[1:]), residual=True)
     fit = fit_score(x, net=net, generator=generator)
     fit.save(problem.path("score"))
-    return {"seconds": fit.seconds, "level": fit.level}
+    return {"seconds": fit.seconds, "level": fit.noise_level}
 
 
 def tuned(problem: Problem, kind: str, level: float = LEVEL) -> dict[str, Any]:
@@ -312,8 +312,8 @@ def chained(
         low: Run at the fit's own level, in its box, in place of `LEVEL`.
     """
     fit = problem.score
-    assert fit.level is not None
-    level, target = (fit.level, fit) if low else (LEVEL, fit.at(LEVEL))
+    assert fit.noise_level is not None
+    level, target = (fit.noise_level, fit) if low else (LEVEL, fit.at(LEVEL))
     start = problem.start(n, level, begin)
     if low:
         start = start.clamp(fit.support.low, fit.support.high)

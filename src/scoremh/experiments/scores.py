@@ -28,7 +28,7 @@ from scoremh import (
 )
 from scoremh.experiments._cells import Task, compute, fill_in, markdown
 from scoremh.experiments._cells import known as saved
-from scoremh.networks import AtLevel
+from scoremh.networks import AtNoiseLevel
 from scoremh.training import Loss
 
 SAMPLES, FRESH, GOAL = 10_000, 50_000, 0.02
@@ -97,7 +97,7 @@ def known(key: str, seed: int) -> dict[str, Any]:
         "all": shares[0],
         "inside": shares[1],
         "outside": int((~inside).sum()),
-        "level": fit.level,
+        "level": fit.noise_level,
         "asymmetry": tilt,
         "seconds": fit.seconds,
         "steps": fit.history["step"][-1],
@@ -120,7 +120,7 @@ def unknown(dataset: str, loss: str, folder: Path) -> dict[str, Any]:
         return {"diverged": stopped.step, "history": stopped.history}
     fit.save(folder / f"{dataset} {loss}.safetensors")
     x = DATASETS[dataset](JUDGED, generator=seeded(2))
-    net = fit.net if fit.level is None else AtLevel(fit.net, fit.level)
+    net = fit.net if fit.noise_level is None else AtNoiseLevel(fit.net, fit.noise_level)
     each = torch.cat([ImplicitScoreMatching().each(net, part) for part in x.split(1000)]).double()
     error = float(each.std()) / math.sqrt(len(each))
     return {"loss": float(each.mean()), "error": error, "seconds": fit.seconds, "history": fit.history}

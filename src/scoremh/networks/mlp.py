@@ -118,3 +118,22 @@ class NoiseConditionalMLP(nn.Module):
         # (D - x) / sigma^2 without the cancellation of x against D
         score: Tensor = self.last(y) / (level * scale) - flat / scale.square()
         return score.reshape(x.shape)
+
+
+class AtNoiseLevel(nn.Module):
+    """A noise-conditional score read at one noise level: an ordinary score, for a `Target`.
+
+    Args:
+        net: Network called as `net(x, sigma)`.
+        noise_level: The sigma it is read at.
+    """
+
+    def __init__(self, net: nn.Module, noise_level: float) -> None:
+        super().__init__()
+        checks.positive(noise_level, "noise_level")
+        self.net, self.noise_level = net, noise_level
+
+    def forward(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
+        """Return the score of x at the noise level."""
+        score: Tensor = self.net(x, self.noise_level)
+        return score

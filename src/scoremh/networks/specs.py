@@ -6,40 +6,38 @@ import torch
 from torch import nn
 
 from scoremh._shared import checks
+from scoremh.coordinates import Affine, Compose, Coordinates, Sinh, SquareRoot
+from scoremh.networks.in_coordinates import InCoordinates, InputsInCoordinates
 from scoremh.networks.mlp import NoiseConditionalMLP, ScoreMLP
 from scoremh.networks.pairs import AcceptanceMLP, Antisymmetric, Form, Free, MadeFor, Potential, PotentialMLP
-from scoremh.networks.wrappers import HeavyTailed, StandardInputs, Standardized
 
 PLAIN: dict[str, Any] = {cls.__name__: cls for cls in (AcceptanceMLP, NoiseConditionalMLP, PotentialMLP, ScoreMLP)}
-COORDINATES: dict[str, type[Standardized]] = {cls.__name__: cls for cls in (Standardized, StandardInputs)}
+WITH_COORDINATES: dict[str, type[InCoordinates | InputsInCoordinates]] = {
+    cls.__name__: cls for cls in (InCoordinates, InputsInCoordinates)
+}
 FORMS: dict[str, type[Form]] = {cls.__name__: cls for cls in (Antisymmetric, Free, Potential)}
 
 
 def describe(net: nn.Module) -> dict[str, Any]:
     """Return the kind of a network and the arguments that make one like it, without its weights."""
     kind = type(net).__name__
-    if isinstance(net, Standardized):
-        shapes = {"event": list(net.mean.shape), "scale": list(net.scale.shape)}
-        return {"kind": kind, "inside": describe(net.net), **shapes}
-    if isinstance(net, HeavyTailed):
-        return {"kind": kind, "inside": describe(net.net), "event": list(net.centre.shape)}
+    if isinstance(net, InCoordinates | InputsInCoordinates):
+        return {"kind": kind, "inside": describe(net.net), "coordinates": describe_coordinates(net.coordinates)}
     if isinstance(net, Form):
         return {"kind": kind, "inside": describe(net.net), "made_for": net.made_for and net.made_for._asdict()}
     return {"kind": kind, "config": net.config if kind in PLAIN else None}
 
 
 def build(spec: dict[str, Any], inside: nn.Module | None = None) -> nn.Module:
-    """Make a network of this description, its weights to be loaded.
+    """Return a network of this description, its weights to be loaded.
 
     Args:
         spec: What `describe` returned.
         inside: Stands for a network that is not one of `scoremh.networks`.
     """
-    if spec["kind"] in COORDINATES:
-        mean, scale = torch.zeros(spec["event"]), torch.zeros(spec["scale"])
-        return COORDINATES[spec["kind"]](build(spec["inside"], inside), mean, scale)
-    if spec["kind"] == HeavyTailed.__name__:
-        return HeavyTailed(build(spec["inside"], inside), torch.zeros(spec["event"]), torch.ones(spec["event"]))
+    if spec["kind"] in WITH_COORDINATES:
+        coordinates = build_coordinates(spec["coordinates"])
+        return WITH_COORDINATES[spec["kind"]](build(spec["inside"], inside), coordinates)
     if spec["kind"] in FORMS:
         made_for = spec["made_for"] and MadeFor(**spec["made_for"])
         return FORMS[spec["kind"]](build(spec["inside"], inside), made_for)
@@ -50,3 +48,28 @@ def build(spec: dict[str, Any], inside: nn.Module | None = None) -> nn.Module:
         raise ValueError(checks.message("a network of scoremh.networks", f"one of class {spec['kind']}", fix))
     network: nn.Module = PLAIN[spec["kind"]](**spec["config"] | {"event": tuple(spec["config"]["event"])})
     return network
+
+
+def describe_coordinates(coordinates: Coordinates) -> dict[str, Any]:
+    """Return the kind of coordinates and the shapes of their numbers; their parts, where they are composed."""
+    kind = type(coordinates).__name__
+    if isinstance(coordinates, Compose):
+        parts = {"outer": coordinates.outer, "inner": coordinates.inner}
+        return {"kind": kind} | {name: describe_coordinates(part) for name, part in parts.items()}
+    return {"kind": kind, "shapes": {name: list(buffer.shape) for name, buffer in coordinates.named_buffers()}}
+
+
+def build_coordinates(spec: dict[str, Any]) -> Coordinates:
+    """Return coordinates of this description, their numbers to be loaded."""
+    if spec["kind"] == "Compose":
+        return Compose(build_coordinates(spec["outer"]), build_coordinates(spec["inner"]))
+    shapes = spec["shapes"]
+    if spec["kind"] == "Affine":
+        root = torch.eye(*shapes["root"]) if len(shapes["root"]) == 2 else torch.ones(shapes["root"])
+        return Affine(torch.zeros(shapes["mean"]), root)
+    if spec["kind"] == "Sinh":
+        return Sinh(torch.zeros(shapes["mean"]), torch.ones(shapes["scale"]))
+    if spec["kind"] == "SquareRoot":
+        return SquareRoot()
+    fix = "Load it with the version of scoremh that saved it."
+    raise ValueError(checks.message("coordinates of scoremh.coordinates", f"one of class {spec['kind']}", fix))

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from scoremh._shared import checks
 from scoremh._shared.support import Box
-from scoremh.networks import AtLevel, HeavyTailed, Standardized
+from scoremh.coordinates import Affine, Compose, Coordinates, Sinh
+from scoremh.networks import AtNoiseLevel, InCoordinates
 from scoremh.score_matching.losses import implicit
 from scoremh.training import Fit, load_fit, save_fit
 from scoremh.types import Middle, Target
@@ -19,40 +20,65 @@ class ScoreFit(Fit):
     """A learned score. It is a target: `metropolis_hastings(fit, MALA(0.1), LineIntegral())`.
 
     Args:
-        net: The network, in the coordinates of the samples: `net(x)`, or `net(x, level)` for a noise-conditional one.
+        net: The network, called with samples: `net(x)`, or `net(x, sigma)` for a noise-conditional one.
         history: From "step", "loss", "held_out" and "rate" to a number per look.
         recipe: How it was trained.
-        seed: Of the training's own generator.
+        seed: Random seed of the training; the same seed gives the same weights.
         seconds: Time it took.
         best: Step whose weights these are.
-        support: The box of the samples, a tenth of their range wider on either side; in the coordinates of
-            `HeavyTailed` where the score was learned in those.
-        level: The noise level at which a noise-conditional network is read, in its own coordinates; None for others.
+        support: The box of the samples, a tenth of their range wider on either side; in coordinates of heavy tails
+            where the score was learned in those.
+        noise_level: The noise level at which a noise-conditional network is read, in its coordinates; None for others.
         loss: What was minimised, as text.
     """
 
     support: Box
-    level: float | None
+    noise_level: float | None
     loss: str
 
     log_density = None
 
     def score(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
         """Return the score at x."""
-        score: Tensor = self.net(x) if self.level is None else self.net(x, self.level)
+        score: Tensor = self.net(x) if self.noise_level is None else self.net(x, self.noise_level)
         return score
 
-    def at(self, level: float) -> Target:
+    def at(self, noise_level: float) -> Target:
         """Return the score of the samples blurred by noise of this level, as a target; for `anneal`.
 
         Args:
-            level: In the coordinates of the network: in units of the samples' spread where it is standardised.
+            noise_level: Noise level in the coordinates of the network: in units of the samples' spread where it is
+                standardised.
         """
-        if self.level is None:
-            got = f"one by {type(self._inside()).__name__}"
+        return Target(self._read(self.net, noise_level))
+
+    def standard_at(self, noise_level: float) -> Target:
+        """Return the same score in the coordinates u of the network: what is inside, with nothing around it.
+
+        Args:
+            noise_level: Noise level in the coordinates of the network.
+        """
+        return Target(self._read(self._inside, noise_level))
+
+    def _read(self, net: nn.Module, noise_level: float) -> AtNoiseLevel:
+        """Return a network read at a noise level, where it takes one."""
+        if self.noise_level is None:
+            got = f"one by {type(self._inside).__name__}"
             fix = "Fit it with MultilevelDenoising(), the default but for heavy tails."
             raise ValueError(checks.message("a score that takes a noise level", got, fix))
-        return Target(AtLevel(self.net, level))
+        return AtNoiseLevel(net, noise_level)
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """The map x = f(u) from the coordinates u of the network; the identity where nothing is standardised."""
+        if isinstance(self.net, InCoordinates):
+            return self.net.coordinates
+        return Affine(self.support.low.new_zeros(()), self.support.low.new_ones(()))
+
+    @property
+    def _inside(self) -> nn.Module:
+        """The network in its coordinates."""
+        return self.net.net if isinstance(self.net, InCoordinates) else self.net
 
     @property
     def covariance(self) -> Tensor | None:
@@ -60,40 +86,42 @@ class ScoreFit(Fit):
 
         For `annealing.flow`, and for proposals that are to fit the samples. None stands for the identity.
         """
-        if isinstance(self.net, HeavyTailed):
+        if not isinstance(self.net, InCoordinates):
+            return None
+        if not isinstance(self.coordinates, Affine):
             fix = "Fit it without heavy_tails."
             raise ValueError(checks.message("noise with a covariance", "noise in coordinates of heavy tails", fix))
-        if not isinstance(self.net, Standardized):
-            return None
-        root = self.net.root
-        return root @ root.mT if root.ndim == 2 else root.square().expand(self.net.mean.numel())
+        covariance = self.coordinates.covariance
+        return covariance if covariance.ndim else covariance.expand(self.support.low.numel())
 
-    def __repr__(self) -> str:
-        """Say what was learned, how long it took, and how well it went."""
-        heavy = ", in coordinates of heavy tails" if isinstance(self.net, HeavyTailed) else ""
-        read = "" if self.level is None else f", read at noise level {self.level:.3g} of the samples' spread"
-        return f"score by {type(self._inside()).__name__} and {self.loss}{heavy}{read}\n{super().__repr__()}"
-
-    def _inside(self) -> nn.Module:
-        """Return the network within its coordinates."""
-        inside = self.net
-        while isinstance(inside, Standardized | HeavyTailed):
-            inside = inside.net
-        return inside
+    @property
+    def _sinh(self) -> Sinh | None:
+        """The outermost coordinates, where they are those of heavy tails."""
+        outermost = self.coordinates
+        while isinstance(outermost, Compose):
+            outermost = outermost.outer
+        return outermost if isinstance(outermost, Sinh) else None
 
     @property
     def middle(self) -> Middle:
         """Where the samples of a score with heavy tails lie and how wide they are, for `LineIntegral(bend=...)`."""
-        if not isinstance(self.net, HeavyTailed):
+        if (sinh := self._sinh) is None:
             fix = "Fit it with heavy_tails=True, or write LineIntegral() without a bend."
             raise ValueError(checks.message("a score with heavy tails", "one without", fix))
-        centre, width = (tuple(part.flatten().tolist()) for part in (self.net.centre, self.net.width))
-        return centre, width
+        mean, scale = (tuple(part.flatten().tolist()) for part in (sinh.mean, sinh.scale))
+        return mean, scale
+
+    def __repr__(self) -> str:
+        """Show what was learned, how long it took, and how well it went."""
+        heavy = "" if self._sinh is None else ", in coordinates of heavy tails"
+        level = self.noise_level
+        read = "" if level is None else f", read at noise level {level:.3g} of the samples' spread"
+        return f"score by {type(self._inside).__name__} and {self.loss}{heavy}{read}\n{super().__repr__()}"
 
     def save(self, path: str | Path) -> None:
         """Write a safetensors file, whose header says in JSON what was fitted and how."""
         box = {"support.low": self.support.low, "support.high": self.support.high}
-        save_fit(self, path, {"level": self.level, "loss": self.loss}, box)
+        save_fit(self, path, {"noise_level": self.noise_level, "loss": self.loss}, box)
 
     @classmethod
     def load(cls, path: str | Path, net: nn.Module | None = None) -> "ScoreFit":
@@ -114,4 +142,4 @@ def implicit_losses(fit: ScoreFit, x: Float[Tensor, "sample *event"]) -> Float[T
         fit: The score.
         x: Samples that it was not learned from.
     """
-    return implicit(fit.net if fit.level is None else AtLevel(fit.net, fit.level), x)
+    return implicit(fit.net if fit.noise_level is None else AtNoiseLevel(fit.net, fit.noise_level), x)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from scoremh._shared import checks, rng
 from scoremh._shared.support import Box
-from scoremh.networks import HeavyTailed, NoiseConditionalMLP, ScoreMLP, Standardized
-from scoremh.networks.wrappers import WHITENED
+from scoremh.coordinates import MAX_WHITENED_SIZE, Affine, Compose, Coordinates, Sinh, SquareRoot
+from scoremh.networks import InCoordinates, NoiseConditionalMLP, ScoreMLP
 from scoremh.score_matching.fits import ScoreFit
 from scoremh.score_matching.losses import (
     DenoisingScoreMatching,
@@ -77,10 +77,10 @@ def fit_score(
         preset: A row of the paper's Table 2 by name, instead of loss, net, standardize and recipe.
         standardize: Learn in coordinates where the samples have mean 0 and unit covariance (unit variance on average,
             beyond 32 coordinates). Noise levels are in these.
-        heavy_tails: Learn in coordinates in which tails like powers of x are like those of a normal law
-            (`networks.HeavyTailed`): in x the score then falls off as 1 / |x|. The loss is `ImplicitScoreMatching` if
-            None, since noise that suits the middle blurs such a tail; the support is wider than the samples by a tenth
-            of their range in these coordinates. Long steps want `LineIntegral("adaptive", bend=fit.middle)`.
+        heavy_tails: Learn in coordinates in which tails like powers of x are like those of a normal distribution
+            (`Sinh`, then `SquareRoot`): in x the score then falls off as 1 / |x|. The loss is `ImplicitScoreMatching`
+            if None, since noise that suits the middle blurs such a tail; the support is wider than the samples by a
+            tenth of their range in these coordinates. Long steps want `LineIntegral("adaptive", bend=fit.middle)`.
         recipe: How to train.
         generator: Source of randomness; also of the first weights of a network made here.
         progress: Show a progress bar.
@@ -123,14 +123,14 @@ def fit_score(
         fix = "Leave loss or net out, and the other is chosen to fit."
         raise TypeError(checks.message("MultilevelDenoising for networks that take a level, and no others", got, fix))
     size = samples[0].numel()
-    flat_is_fine = isinstance(loss, DenoisingScoreMatching | MultilevelDenoising) and size > WHITENED
+    flat_is_fine = isinstance(loss, DenoisingScoreMatching | MultilevelDenoising) and size > MAX_WHITENED_SIZE
     _enough(samples, flat_is_fine=flat_is_fine)
-    light = HeavyTailed.of(net, samples) if heavy_tails else None
-    inside = samples if light is None else light.lighten(samples)
-    whole: nn.Module = Standardized.of(net, inside) if standardize else net
-    data = whole.standardize(inside) if isinstance(whole, Standardized) else inside
+    heavy = Compose(Sinh.of(samples), SquareRoot()) if heavy_tails else None
+    light = samples if heavy is None else heavy.inverse(samples)
+    coordinates = _coordinates(heavy, light, standardize=standardize)
+    data = samples if coordinates is None else coordinates.inverse(samples)
     _answers(net, data[:2], *([1.0] if levelled else []))
-    spread = 1.0 if standardize else float(inside.flatten(1).std(0).mean())
+    spread = 1.0 if standardize else float(light.flatten(1).std(0).mean())
     fit = train(
         net,
         loss,
@@ -144,13 +144,20 @@ def fit_score(
     level = None
     if isinstance(loss, MultilevelDenoising):
         level = choose_level(net, loss.levels(), split(data, fit.recipe, fit.seed)[1])
-    if light is not None:
-        light.net, whole = whole, light
+    whole = net if coordinates is None else InCoordinates(net, coordinates)
     fields = vars(fit) | {"net": whole.requires_grad_(False).eval()}
-    box = _box_of(inside)
-    if light is not None:
-        box = Box(*(light.weigh_down(end[None])[0] for end in (box.low, box.high)))
-    return ScoreFit(**fields, support=box, level=level, loss=checks.named(loss))
+    box = _box_of(light)
+    if heavy is not None:
+        box = Box(*(heavy(end[None])[0] for end in (box.low, box.high)))
+    return ScoreFit(**fields, support=box, noise_level=level, loss=checks.named(loss))
+
+
+def _coordinates(heavy: Coordinates | None, light: Tensor, *, standardize: bool) -> Coordinates | None:
+    """Return the coordinates to learn in: those of heavy tails, standardised where asked for."""
+    if not standardize:
+        return heavy
+    standard = Affine.whitening(light)
+    return standard if heavy is None else Compose(heavy, standard)
 
 
 def _enough(samples: Tensor, *, flat_is_fine: bool) -> None:
@@ -203,5 +210,5 @@ def _takes_level(net: nn.Module) -> bool:
 def _box_of(samples: Tensor) -> Box:
     low, high = samples.amin(0), samples.amax(0)
     # Images are scaled by one number, and so is their margin: pixels that are always dark get some as well.
-    width = high - low if samples[0].numel() <= WHITENED else (high - low).amax()
+    width = high - low if samples[0].numel() <= MAX_WHITENED_SIZE else (high - low).amax()
     return Box(low - MARGIN * width, high + MARGIN * width)

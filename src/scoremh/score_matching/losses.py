@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import inner, per_chain
-from scoremh.networks import AtLevel
+from scoremh.networks import AtNoiseLevel
 
 EXACT_TRACE = 32  # coordinates up to which a held-out trace is summed exactly; beyond, it is estimated
 
@@ -154,7 +154,7 @@ def choose_level(net: nn.Module, levels: Sequence[float], x: Float[Tensor, "samp
     A low level is near the score of the samples themselves but hard to learn, a high one is blurred. From the middle
     level on, the next one is taken as long as it is better by more than a standard error.
     """
-    each = [implicit(AtLevel(net, level), x) for level in levels]
+    each = [implicit(AtNoiseLevel(net, level), x) for level in levels]
 
     def better(there: int) -> bool:
         gain = each[here] - each[there]

@@ -4,9 +4,17 @@ import torch
 from torch import Generator, Tensor
 
 from scoremh._shared import checks, rng
-from scoremh._shared.parameters import ROUNDING, Values, factorise, matrices, parameter, shared_dtype
+from scoremh._shared.parameters import ROUNDING, Values, matrices, parameter, shared_dtype
 from scoremh._shared.support import Box as Box
+from scoremh.coordinates import cholesky
 from scoremh.targets.distribution import LOG_2PI, Distribution
+
+
+def factors(matrix: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Return L with L L^T = matrix, W = L^-1 and log |det W|, computed in float64."""
+    root = cholesky(matrix.double(), name)
+    log_det = -root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return root.to(matrix), torch.linalg.inv(root).to(matrix), log_det.to(matrix)
 
 
 class Gaussian(Distribution):
@@ -15,7 +23,7 @@ class Gaussian(Distribution):
     def __init__(self, mean: Values, covariance: Values | None = None) -> None:
         self.mean = parameter(mean, shared_dtype(mean, covariance), "mean", "d")
         self.covariance = matrices(covariance, self.mean, "covariance")
-        self._factor, self._whitening, self._log_det = factorise(self.covariance, "covariance")
+        self._factor, self._whitening, self._log_det = factors(self.covariance, "covariance")
         self._event = self.mean.shape
 
     def _score(self, x: Tensor) -> Tensor:
@@ -47,7 +55,7 @@ class GaussianMixture(Distribution):
             raise ValueError(checks.message("weights that sum to 1", weights.tolist(), "Divide them by their sum."))
         self.weights = weights / weights.sum()
         self.covariances = matrices(covariances, self.means, "covariances")
-        self._factors, self._whitenings, self._log_dets = factorise(self.covariances, "covariances")
+        self._factors, self._whitenings, self._log_dets = factors(self.covariances, "covariances")
         self._event = self.means.shape[1:]
 
     def _components(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,10 +7,11 @@ from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
 from scoremh._shared import checks, rng
-from scoremh._shared.parameters import Values, factorise, matrices, parameter, shared_dtype
+from scoremh._shared.parameters import Values, matrices, parameter, shared_dtype
 from scoremh._shared.support import Box as Box
 from scoremh._shared.support import require_event
 from scoremh.targets.distribution import Distribution
+from scoremh.targets.gaussians import factors
 
 
 class StudentT(Distribution):
@@ -27,7 +28,7 @@ class StudentT(Distribution):
         self.df = parameter(df, like, "df", positive=True)
         self.location = parameter(location, like, "location", "d")
         self.shape_matrix = matrices(shape_matrix, self.location, "shape_matrix")
-        self._factor, self._whitening, log_det = factorise(self.shape_matrix, "shape_matrix")
+        self._factor, self._whitening, log_det = factors(self.shape_matrix, "shape_matrix")
         v, d = float(self.df), len(self.location)
         self._log_peak = math.lgamma((v + d) / 2) - math.lgamma(v / 2) - d / 2 * math.log(v * math.pi) + float(log_det)
         self._event = self.location.shape
