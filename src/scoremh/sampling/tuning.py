@@ -84,8 +84,7 @@ def tune(
     centre, error, average = log_step, 0.0, log_step
     with progress_bar(steps, "tuning", unit="steps", show=progress) as tick:
         for k in range(1, steps + 1):
-            point, move = make_kernel(math.exp(log_step)).step(point, generator=generator)
-            accept = _rate(move.log_accept)
+            point, accept = _step(make_kernel(math.exp(log_step)), point, generator)
             error += (rate - accept - error) / (k + OFFSET)
             log_step = min(centre - error * math.sqrt(k) / GAMMA, log_upper)
             average += (log_step - average) * k**-DECAY
@@ -93,7 +92,16 @@ def tune(
     return math.exp(average)
 
 
-def _rate(log_accept: Tensor) -> float:
+def _step(kernel: Kernel, point: Point, generator: torch.Generator) -> tuple[Point, float]:
+    """Return where the chains are after one transition, and the mean acceptance probability."""
+    if kernel.run is None:
+        point, move = kernel.step(point, generator=generator)
+        return point, _mean_acceptance(move.log_accept)
+    point, trace = kernel.run(point, 1, generator=generator)
+    return point, _mean_acceptance(trace.log_accept)
+
+
+def _mean_acceptance(log_accept: Tensor) -> float:
     return float(log_accept.exp().nan_to_num(0).mean())
 
 
@@ -108,8 +116,7 @@ def _bracket(
     """Double or halve the step until the acceptance rate crosses the one wanted."""
     grow = None
     for _ in range(60):  # a factor of 2^60 either way
-        _, move = make_kernel(math.exp(log_step)).step(point, generator=generator)
-        accept = _rate(move.log_accept)
+        _, accept = _step(make_kernel(math.exp(log_step)), point, generator)
         if grow is None:
             grow = accept > rate
         if (accept > rate) != grow or (grow and log_step >= log_upper):

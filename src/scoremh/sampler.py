@@ -1,0 +1,298 @@
+"""From noise to draws: a score, a noise level, a proposal, a rule and a step.
+
+A noise-conditional score knows the data blurred by every noise level sigma. All of a walk happens in the coordinates u
+of the score, in which the data have unit covariance and the noise is sigma z:
+
+1. `start`: broad noise, u ~ N(0, 1 + sigma^2) at the highest level.
+2. `anneal`: MALA at falling levels leads every chain down to `noise_level`, where modes are still connected.
+3. `tune`: the step size at which the proposal is accepted at its most efficient rate there.
+4. `run`: steps of the kernel on the data blurred by `noise_level`, and
+5. `carry_down`: its draws along the probability flow to the data themselves, in the coordinates x of the data.
+
+`sample` is all of them but the tuning. A learned score is wrong between modes, and what lies between decides the weight
+of each; noise connects them, and the flow removes it again.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scoremh import annealing
+from scoremh._shared import checks, rng
+from scoremh.acceptance import Always, Learned, LineIntegral
+from scoremh.balance_matching import AcceptanceFit, FormName, fit_acceptance
+from scoremh.kernel import metropolis_hastings
+from scoremh.networks import Free
+from scoremh.proposals import MALA, PCN, RandomWalk
+from scoremh.sampling import Chains, sample, tune
+from scoremh.score_matching import MultilevelDenoising, ScoreFit
+from scoremh.types import Acceptance, Kernel, Proposal, Target
+
+ProposalName = Literal["mala", "rw", "pcn"]
+HIGHEST_NOISE, LOWEST_NOISE = MultilevelDenoising().high, MultilevelDenoising().low
+ANNEALING_LEVELS = 15
+ANNEALING_STEP_SIZE = 0.5  # of MALA, over the squared noise level
+FLOW_LEVELS = 8  # from the kernel's noise level to the lowest, whose noise is removed in one stroke
+FLOW_CHUNK_ROWS = 10_000
+FIRST_STEP_SIZE = 0.05  # that tuning tries
+
+
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """A noise-conditional score with a proposal, a rule and a step.
+
+    Args:
+        score: Learned score, such as `fit_score` returns.
+        noise_level: Noise level at which the kernel runs, in units of the data's spread.
+        proposal: "mala" (Langevin), "rw" (random walk) or "pcn" (preconditioned Crank-Nicolson).
+        acceptance: Acceptance rule, or a learned acceptance: a free form decides as it was trained, others by their
+            ratio under Metropolis's balance.
+        step_size: Step size h of MALA, standard deviation of the walk in units of the blurred data's, or beta of pCN;
+            None where it is still to be tuned.
+        bounded: Whether chains stay inside the box of the data.
+
+    Example:
+        >>> import torch
+        >>> from scoremh import Recipe, Sampler, datasets, fit_score
+        >>> g = torch.Generator().manual_seed(0)
+        >>> score = fit_score(datasets.moons(500, generator=g), recipe=Recipe(steps=20), generator=g)
+        >>> sampler = Sampler(score, noise_level=0.3).tune(100, steps=20, generator=g)
+        >>> sampler.sample(50, annealing_steps=1, chain_steps=10, generator=g).last.shape
+        torch.Size([50, 2])
+    """
+
+    score: ScoreFit
+    noise_level: float = 0.3
+    proposal: ProposalName = "mala"
+    acceptance: Acceptance | AcceptanceFit = LineIntegral()  # noqa: RUF009  # frozen
+    step_size: float | None = None
+    bounded: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        checks.one_of(self.proposal, get_args(ProposalName), "proposal")
+        if not LOWEST_NOISE <= self.noise_level <= HIGHEST_NOISE:
+            fix = "0.3 is good where modes are some spreads apart."
+            expected = f"noise_level between {LOWEST_NOISE} and {HIGHEST_NOISE}"
+            raise ValueError(checks.message(expected, self.noise_level, fix))
+        if self.step_size is not None:
+            checks.positive(self.step_size, "step_size", ", or leave it out and call tune()")
+
+    @property
+    def target(self) -> Target:
+        """The data blurred by the noise level."""
+        target = self.score.standard_at(self.noise_level)
+        if not self.bounded:
+            return target
+        to_data, box = self.score.coordinates, self.score.support
+        return target._replace(support=lambda u: box(to_data(u)))
+
+    def proposal_at(self, step_size: float) -> Proposal:
+        """Return the proposal with a step size, in the shape of the blurred data."""
+        spread = math.sqrt(1 + self.noise_level**2)
+        if self.proposal == "mala":
+            return MALA(step_size)
+        return RandomWalk(step_size * spread) if self.proposal == "rw" else PCN(step_size, scale=spread)
+
+    @property
+    def rule(self) -> Acceptance:
+        """The acceptance rule."""
+        if isinstance(self.acceptance, AcceptanceFit):
+            return Learned(self.acceptance, "direct" if isinstance(self.acceptance.net, Free) else "metropolis")
+        return self.acceptance
+
+    @property
+    def tuned_proposal(self) -> Proposal:
+        """The proposal with the step size of the sampler."""
+        if self.step_size is None:
+            raise ValueError(checks.message("a step size", "none", "Call tune() first, or pass step_size=..."))
+        return self.proposal_at(self.step_size)
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel that `run` makes steps of."""
+        return metropolis_hastings(self.target, self.tuned_proposal, self.rule)
+
+    def start(
+        self, n: int, *, noise_level: float = HIGHEST_NOISE, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "chain *event"]:
+        """Draw n points u of a normal distribution with the covariance of the data blurred by a noise level.
+
+        Args:
+            n: Number of points.
+            noise_level: Noise level; the highest by default.
+            generator: Random number generator; the same seed gives the same points.
+        """
+        checks.count(n, "n")
+        like = self.score.support.low
+        return math.sqrt(1 + noise_level**2) * rng.normal((n, *like.shape), like, generator)
+
+    def anneal(
+        self,
+        n: int,
+        steps_per_level: int,
+        *,
+        levels: Sequence[float] | None = None,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        store: str | Path | None = None,
+    ) -> annealing.Annealed:
+        """Lead n chains from the highest noise down to that of the kernel, in the coordinates u.
+
+        Args:
+            n: Number of chains.
+            steps_per_level: Transitions at each level.
+            levels: Noise levels from high to low; 15 down to that of the kernel by default.
+            generator: Random number generator; the same seed gives the same chains.
+            progress: Show a progress bar.
+            store: Folder from which an interrupted call resumes.
+        """
+        levels = annealing.karras(HIGHEST_NOISE, self.noise_level, ANNEALING_LEVELS) if levels is None else levels
+        rule = self.acceptance if isinstance(self.acceptance, Always) else LineIntegral()
+
+        def kernel_at(level: float) -> Kernel:
+            return metropolis_hastings(self.score.standard_at(level), MALA(ANNEALING_STEP_SIZE * level**2), rule)
+
+        start = self.start(n, noise_level=levels[0], generator=generator)
+        options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store}
+        return annealing.anneal(kernel_at, levels, start, steps_per_level=steps_per_level, **options)
+
+    def tune(
+        self,
+        start: int | Tensor,
+        *,
+        steps: int = 300,
+        annealing_steps: int = 20,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+    ) -> "Sampler":
+        """Return the sampler with the step size at which its proposal is accepted at the most efficient rate.
+
+        The rate is that of the integrated score: an acceptance is learned for a step that is known, and `Always` has
+        no rate.
+
+        Args:
+            start: Number of chains to anneal for it, or points u where chains have come down to.
+            steps: Transitions to tune on.
+            annealing_steps: Transitions at every level, where chains are annealed for it.
+            generator: Random number generator; the same seed gives the same step size.
+            progress: Show a progress bar.
+        """
+        if not isinstance(start, Tensor):
+            start = self.anneal(start, annealing_steps, generator=generator, progress=progress).draws
+        rule = LineIntegral("simpson" if self.proposal == "mala" else "adaptive")
+        step_size = tune(
+            lambda step_size: metropolis_hastings(self.target, self.proposal_at(step_size), rule),
+            start,
+            start=FIRST_STEP_SIZE,
+            upper=1.0 if self.proposal == "pcn" else math.inf,
+            steps=steps,
+            generator=generator,
+            progress=progress,
+        )
+        return replace(self, step_size=step_size)
+
+    def run(
+        self,
+        start: Float[Tensor, "chain *event"],
+        steps: int,
+        *,
+        draws: int = 1,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        store: str | Path | None = None,
+    ) -> Chains:
+        """Make steps of the kernel from points u, and carry its draws down to rows x of the data.
+
+        Args:
+            start: Points u, one per chain.
+            steps: Transitions of every chain.
+            draws: Number of draws to keep of every chain, the last among them.
+            generator: Random number generator; the same seed gives the same draws.
+            progress: Show a progress bar.
+            store: Folder from which an interrupted call resumes.
+        """
+        thin = steps // draws
+        options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store}
+        chains = sample(self.kernel, start, draws=draws, warmup=steps - thin * draws, thin=thin, **options)
+        levels = annealing.geometric(self.noise_level, LOWEST_NOISE, FLOW_LEVELS)
+        rows = self.carry_down(chains.draws.flatten(0, 1), levels)
+        calls = chains.score_calls + (2 * len(levels) - 1) * len(rows)  # two a level, one for the last
+        return replace(chains, draws=rows.reshape(chains.draws.shape), score_calls=calls)
+
+    def carry_down(self, u: Float[Tensor, "chain *event"], levels: Sequence[float]) -> Float[Tensor, "chain *event"]:
+        """Return draws u of the first of these noise levels as rows x of the data, along the probability flow.
+
+        Args:
+            u: Draws of the data blurred by the first level.
+            levels: Noise levels from high to low; what the last leaves is removed in one stroke.
+        """
+        down = [*levels, 0.0]
+        rows = [annealing.flow(self.score.standard_at, down, part) for part in u.split(FLOW_CHUNK_ROWS)]
+        return self.score.coordinates(torch.cat(rows))  # type: ignore[no-any-return]
+
+    def sample(
+        self,
+        n: int,
+        *,
+        annealing_steps: int = 20,
+        chain_steps: int = 300,
+        draws: int = 1,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        store: str | Path | None = None,
+    ) -> Chains:
+        """Run n chains from noise to the data: start, anneal, run, carry down.
+
+        Args:
+            n: Number of chains.
+            annealing_steps: Transitions at every level on the way down.
+            chain_steps: Transitions of the kernel after that.
+            draws: Number of draws to keep of every chain, the last among them.
+            generator: Random number generator; the same seed gives the same draws.
+            progress: Show a progress bar.
+            store: Folder from which an interrupted call resumes.
+        """
+        stores = [None if store is None else Path(store) / name for name in ("annealing", "chains")]
+        options: dict[str, Any] = {"generator": generator, "progress": progress}
+        annealed = self.anneal(n, annealing_steps, store=stores[0], **options)
+        chains = self.run(annealed.draws, chain_steps, draws=draws, store=stores[1], **options)
+        return replace(chains, score_calls=chains.score_calls + annealed.score_calls)
+
+    def blur(
+        self, rows: Float[Tensor, "row *event"], *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "row *event"]:
+        """Return rows x of the data in the coordinates u, with noise of the kernel's level added.
+
+        Args:
+            rows: Rows of the data.
+            generator: Random number generator; the same seed gives the same noise.
+        """
+        return self.score.coordinates.inverse(rows) + self.noise_level * rng.normal(tuple(rows.shape), rows, generator)
+
+    def learn_acceptance(
+        self,
+        rows: Float[Tensor, "row *event"],
+        form: FormName,
+        *,
+        generator: torch.Generator | None = None,
+        **options: Any,
+    ) -> "Sampler":
+        """Return the sampler with an acceptance learned for its proposal and step.
+
+        Args:
+            rows: Rows of the data to learn from.
+            form: "free" (the paper's), "antisymmetric" or "potential".
+            generator: Random number generator; the same seed gives the same acceptance.
+            options: More arguments of `fit_acceptance`.
+        """
+        blurred = self.blur(rows, generator=generator)
+        options = {"form": form, "generator": generator, **options}
+        learned = fit_acceptance(self.target, self.tuned_proposal, blurred, **options)
+        return replace(self, acceptance=learned)
