@@ -15,7 +15,7 @@ import torch
 import xarray
 
 from scoremh import MALA, Always, Chains, Exact, LineIntegral, RandomWalk, Target, metropolis_hastings, sample
-from scoremh.sampling import loop
+from scoremh.sampling import block, loop
 from scoremh.types import Kernel
 from tests.cases import TARGETS
 
@@ -41,7 +41,7 @@ def seeded(seed: int = 1) -> torch.Generator:
 def test_thinning_and_warmup_select_from_the_same_chain(
     kernel: str, segment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "SEGMENT_FLOATS", segment)
+    monkeypatch.setattr(block, "SEGMENT_FLOATS", segment)
     steps = 3 + 4 * 5
     whole = sample(KERNELS[kernel], start(), draws=steps, generator=seeded())
     some = sample(KERNELS[kernel], start(), draws=5, warmup=3, thin=4, generator=seeded())
@@ -77,7 +77,7 @@ def test_memory_is_what_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
         return inner_run(point, steps, generator=generator)
 
     chains = sample(kernel._replace(run=run), start(), draws=2, warmup=9000, thin=1000, generator=seeded())
-    assert longest <= loop.SEGMENT_FLOATS
+    assert longest <= block.SEGMENT_FLOATS
     assert chains.draws.untyped_storage().nbytes() == 12 * 2 * 2 * 8
 
 
@@ -85,9 +85,9 @@ def test_memory_is_what_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stored_run_that_stopped_ends_with_the_same_bits(
     kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "SEGMENT_FLOATS", 100)
-    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(loop, "BLOCK_CHAINS", 5)
+    monkeypatch.setattr(block, "SEGMENT_FLOATS", 100)
+    monkeypatch.setattr(block, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "MAX_BLOCK_CHAINS", 5)
     whole = sample(KERNELS[kernel], start(), draws=40, warmup=7, thin=3, generator=seeded())
     steps = 0
 
@@ -124,8 +124,8 @@ def test_a_stored_run_that_stopped_ends_with_the_same_bits(
 SCRIPT = """
 import sys, torch
 from scoremh import LineIntegral, MALA, Target, metropolis_hastings, sample
-from scoremh.sampling import loop
-loop.SAVE_SECONDS = 0.05
+from scoremh.sampling import block, loop
+block.SAVE_SECONDS = 0.05
 kernel = metropolis_hastings(Target(score=lambda x: -x - 0.1 * x ** 3), MALA(0.3), LineIntegral())
 g = torch.Generator().manual_seed(3)
 store = sys.argv[1] or None

@@ -1,33 +1,32 @@
 """The loop: many chains, many transitions.
 
 Chains run in blocks, each with a generator of its own, so that the draws depend neither on how many threads share the
-blocks nor on when a run was interrupted. A block runs in segments of steps whose noise is drawn at once.
+blocks nor on when a run was interrupted.
 """
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.files import fingerprint
+from scoremh._shared.probe import Probe
 from scoremh._shared.progress import Tick, progress_bar
+from scoremh.sampling.block import Plan, run_block
 from scoremh.sampling.chains import Chains
+from scoremh.sampling.records import Records, empty_records
 from scoremh.sampling.store import State, Store
-from scoremh.types import Kernel, Point, Trace
+from scoremh.types import Kernel
 
-UNDIVIDED = 1000  # chains up to which there is one block; beyond, there are two at least, for two threads to share
-BLOCK_CHAINS = 2500  # at most: of more chains, the activations of a small network fall out of the cache
-SEGMENT_FLOATS = 131_072  # noise drawn at once, per block
-SAVE_SECONDS = 5.0  # between two parts of a stored run
+MAX_UNDIVIDED_CHAINS = 1000  # up to which there is one block; beyond, there are at least two, for two threads to share
+MAX_BLOCK_CHAINS = 2500  # of more chains, the activations of a small network fall out of the cache
+PROBE_CHAINS = 8
 
 
 def sample(
@@ -46,15 +45,15 @@ def sample(
 
     Args:
         kernel: What `metropolis_hastings` returned, or any `Kernel`.
-        initial: Where the chains start, `(chain, *event)`.
-        draws: How many draws to keep of every chain.
-        warmup: Transitions to make before the first kept one. Nothing adapts meanwhile: tune before sampling.
+        initial: Initial points, one per chain, `(chain, *event)`.
+        draws: Number of draws to keep of every chain.
+        warmup: Transitions before the first kept one. Nothing adapts meanwhile: tune before sampling.
         thin: Transitions per kept draw.
-        generator: Source of randomness; the same seed gives the same bits.
+        generator: Random number generator; the same seed gives the same draws.
         progress: Show a progress bar.
-        store: A folder to write to as the run goes on. The same call with the same folder goes on from what is there,
-            and ends with the same bits as a run that was never interrupted.
-        threads: Run blocks of chains on this many threads, torch's own threads off meanwhile; up to 1,000 chains are
+        store: Folder to write to during the run. The same call with the same folder resumes from what is there, and
+            ends with the same bits as a run that was never interrupted.
+        threads: Number of threads that run blocks of chains, torch's own threads off meanwhile; up to 1,000 chains are
             one block. The score must be safe to call from several threads. None leaves torch's threads alone and runs
             one block after another.
 
@@ -70,42 +69,22 @@ def sample(
         torch.Size([8, 100, 2])
     """
     checks.events(initial, "initial")
-    checks.count(draws, "draws")
-    checks.count(warmup, "warmup", at_least=0)
-    checks.count(thin, "thin")
-    if threads is not None:
-        checks.count(threads, "threads")
+    for name, value, least in (("draws", draws, 1), ("warmup", warmup, 0), ("thin", thin, 1), ("threads", threads, 1)):
+        if value is not None:
+            checks.count(value, name, at_least=least)
     starts = initial.detach().tensor_split(blocks(len(initial)))
     seeds, folder = rng.seeds(len(starts), generator), None
     if store is not None:
-        header = {
-            "kernel": kernel.description,
-            "draws": draws,
-            "warmup": warmup,
-            "thin": thin,
-            "initial": fingerprint(initial),
-            "seeds": seeds,
-        }
-        folder = Store(store, header, _probe(kernel, initial.detach()[:8]), any_seeds=generator is None)
+        header = {"kernel": kernel.description, "draws": draws, "warmup": warmup, "thin": thin}
+        header |= {"initial": fingerprint(initial), "seeds": seeds}
+        probe = _first_step(kernel, initial.detach()[:PROBE_CHAINS])
+        folder = Store(store, header, probe, any_seeds=generator is None)
         seeds = folder.seeds
-    plan = _Plan(kernel, draws, warmup, thin, folder)
-    records = _records(initial, draws)
-    stop = threading.Event()
-    with (
-        progress_bar(plan.total * len(initial), "sampling", unit="steps", show=progress) as tick,
-        _mapping(threads) as each,
-    ):
-        report = _Report(tick) if progress else _silent
-
-        def run(block: int) -> State:
-            mine = {name: record.tensor_split(len(starts))[block] for name, record in records.items()}
-            return _run_block(plan, block, starts[block], seeds[block], mine, report, stop)
-
-        try:
-            ends = list(each(run, range(len(starts))))
-        except BaseException:
-            stop.set()  # the other threads end after their segment
-            raise
+    records = empty_records(initial, draws)
+    total = (warmup + draws * thin) * len(initial)
+    with progress_bar(total, "sampling", unit="steps", show=progress) as tick, _block_map(threads) as each:
+        plan = Plan(kernel, draws, warmup, thin, folder, _Report(tick) if progress else _no_report, threading.Event())
+        ends = _run_blocks(plan, starts, seeds, records, each)
     records["acceptance_prob"] /= thin
     score_calls, moves = sum(end.score_calls for end in ends), sum(end.moves for end in ends)
     return Chains(**records, thin=thin, score_calls=score_calls, moves=moves, description=kernel.description)
@@ -113,105 +92,29 @@ def sample(
 
 def blocks(chains: int) -> int:
     """Return into how many blocks of nearly equal size `sample` divides its chains."""
-    return max(math.ceil(chains / BLOCK_CHAINS), min(2, math.ceil(chains / UNDIVIDED)))
+    return max(math.ceil(chains / MAX_BLOCK_CHAINS), min(2, math.ceil(chains / MAX_UNDIVIDED_CHAINS)))
 
 
-def _probe(kernel: Kernel, initial: Tensor) -> list[float]:
+def _first_step(kernel: Kernel, initial: Tensor) -> Probe:
     """Return what one step makes of a few chains: it tells kernels apart whose descriptions are the same."""
     _, move = kernel.step(kernel.init(initial), generator=rng.seeded(0, initial.device))
-    return torch.cat([move.proposed.flatten(), move.log_accept]).double().tolist()
+    return Probe.of(move.proposed, move.log_accept)
 
 
-class _Plan(NamedTuple):
-    """What every block has to do."""
+def _run_blocks(
+    plan: Plan, starts: tuple[Tensor, ...], seeds: list[int], records: Records, each: Callable[..., Iterator[State]]
+) -> list[State]:
+    """Run all blocks and return their last states; where one fails, the others end after their segment."""
 
-    kernel: Kernel
-    draws: int
-    warmup: int
-    thin: int
-    folder: Store | None
+    def run(block: int) -> State:
+        own = {name: record.tensor_split(len(starts))[block] for name, record in records.items()}
+        return run_block(plan, block, starts[block], seeds[block], own)
 
-    @property
-    def total(self) -> int:
-        return self.warmup + self.draws * self.thin
-
-
-def _records(initial: Tensor, draws: int) -> dict[str, Tensor]:
-    """Return zeros for all that `Chains` holds, for blocks to write into."""
-    shape = (len(initial), draws)
-    counts = {name: initial.new_zeros(shape, dtype=torch.int32) for name in ("accepted", "nonfinite", "outside")}
-    moving = {"draws": initial.new_zeros(*shape, *initial.shape[1:]), "acceptance_prob": initial.new_zeros(shape)}
-    return moving | counts
-
-
-@torch.inference_mode()
-def _run_block(
-    plan: _Plan,
-    block: int,
-    initial: Tensor,
-    seed: int,
-    records: dict[str, Tensor],
-    report: Callable[[int, int | None], None],
-    stop: threading.Event,
-) -> State:
-    """Run one block of chains to the end and return where it is then."""
-    generator = rng.seeded(seed, initial.device)
-    state = None if plan.folder is None else plan.folder.load(block, generator, records)
-    if state is None:
-        point = plan.kernel.init(initial)
-        state = State(point, 0, 0 if point.score is None else len(initial), 0)
-    report(state.done * len(initial), None)
-    segment, saved, written = max(1, SEGMENT_FLOATS // initial.numel()), state.done, time.monotonic()
-    run = plan.kernel.run or partial(_step_by_step, plan.kernel)
-    while state.done < plan.total and not stop.is_set():
-        steps = min(segment, plan.total - state.done)
-        point, trace = run(state.point, steps, generator=generator)
-        _record(records, trace, state.done - plan.warmup, plan.thin)
-        moves = int(trace.accepted.sum())
-        state = State(point, state.done + steps, state.score_calls + trace.score_calls, state.moves + moves)
-        report(trace.accepted.numel(), moves)
-        if plan.folder is not None and (state.done == plan.total or time.monotonic() - written > SAVE_SECONDS):
-            first, last = (max(0, done - plan.warmup) // plan.thin for done in (saved, state.done + plan.thin - 1))
-            plan.folder.save(
-                block, state, generator, first, {name: rows[:, first:last] for name, rows in records.items()}
-            )
-            saved, written = state.done, time.monotonic()
-    return state
-
-
-def _step_by_step(kernel: Kernel, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
-    """Run a kernel that has no faster way."""
-    xs, moves = [], []
-    for _ in range(steps):
-        point, move = kernel.step(point, generator=generator)
-        xs.append(point.x)
-        moves.append(move)
-    log_accept, accepted = torch.stack([m.log_accept for m in moves]), torch.stack([m.accepted for m in moves])
-    return point, Trace(torch.stack(xs), log_accept, accepted, sum(m.score_calls for m in moves))
-
-
-def _record(records: dict[str, Tensor], trace: Trace, first: int, thin: int) -> None:
-    """Add a trace whose first step is number `first` after warm-up."""
-    skipped = max(0, -first)
-    if skipped >= len(trace.accepted):
-        return
-    x, log_accept, accepted = (part[skipped:] for part in trace[:3])
-    values = {"acceptance_prob": log_accept.exp(), "accepted": accepted}
-    if not log_accept.isfinite().all():
-        outside = log_accept == -math.inf
-        values["acceptance_prob"].nan_to_num_(0)
-        values |= {"outside": outside, "nonfinite": ~(outside | log_accept.isfinite())}
-    first += skipped
-    if thin == 1:
-        for name, value in values.items():
-            records[name][:, first : first + len(x)] = value.T
-        records["draws"][:, first : first + len(x)] = x.transpose(0, 1)
-        return
-    step = torch.arange(first, first + len(x), device=x.device)
-    for name, value in values.items():
-        records[name].index_add_(1, step // thin, value.T.to(records[name].dtype))
-    complete = (step + 1) % thin == 0
-    records["draws"][:, (step // thin)[complete]] = x[complete].transpose(0, 1)
+    try:
+        return list(each(run, range(len(starts))))
+    except BaseException:
+        plan.stop.set()
+        raise
 
 
 class _Report:
@@ -227,12 +130,12 @@ class _Report:
             self.tick(advance, f"acceptance {self.accepted / self.judged:.3f}" if self.judged else "")
 
 
-def _silent(advance: int, accepted: int | None) -> None:
+def _no_report(advance: int, accepted: int | None) -> None:
     pass
 
 
 @contextmanager
-def _mapping(threads: int | None) -> Iterator[Callable[..., Iterator[State]]]:
+def _block_map(threads: int | None) -> Iterator[Callable[..., Iterator[State]]]:
     """Yield a `map` over blocks: the plain one, or one on threads with torch's own threads off."""
     if threads is None:
         yield map

@@ -9,12 +9,11 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from scoremh._shared import checks
 from scoremh._shared.files import reading, replacing, require_same, save_tensors
+from scoremh._shared.probe import Probe
 from scoremh.types import Point
 
 
@@ -30,28 +29,30 @@ class State(NamedTuple):
 class Store:
     """A folder that holds one run."""
 
-    def __init__(self, folder: str | Path, header: dict[str, object], probe: list[float], *, any_seeds: bool) -> None:
-        """Begin a run in the folder, or find the same run there.
+    def __init__(self, folder: str | Path, header: dict[str, object], probe: Probe, *, any_seeds: bool) -> None:
+        """Create a run in the folder, or open the same run there.
 
         Args:
-            folder: Made if it is not there.
+            folder: Folder of the run; it is created where it does not exist.
             header: What the run is; another one in the folder is refused.
-            probe: Numbers that the run's kernel gives, compared up to rounding.
-            any_seeds: Take the seeds of the run that is there, whatever they are.
+            probe: What the kernel makes of a few chains.
+            any_seeds: Whether to take the random seeds of the run that is there.
         """
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "run.json"
         if not path.exists():
             with replacing(path) as partial:
-                partial.write_text(json.dumps(header | {"probe": probe}, indent=2))
+                partial.write_text(json.dumps(header | {"probe": probe.to_json()}, indent=2))
         found = json.loads(path.read_text())
         same = {key: value for key, value in header.items() if key != "seeds" or not any_seeds}
         require_same(same, found, path, "run", "folder")
-        if not np.allclose(found["probe"], probe, rtol=1e-3, atol=1e-6, equal_nan=True):
-            fix = "Use another folder, or delete this one to begin again."
-            expected = f"{path} to hold a run of this target and these parameters"
-            raise ValueError(checks.message(expected, "one whose first step differs", fix))
+        probe.require_same(
+            Probe.from_json(found["probe"]),
+            f"{path} to hold a run of this target and these parameters",
+            "one whose first step differs",
+            "Use another folder, or delete this one to begin again.",
+        )
         self.seeds: list[int] = found["seeds"]
 
     def _parts(self, block: int) -> list[Path]:
