@@ -4,7 +4,7 @@ With `v = x' - x`, every rule but `Always` estimates
 
     log r(x', x) = D + log q(x | x') - log q(x' | x),    D = log p(x') - log p(x) = int_0^1 s(x + t v) . v dt
 
-and accepts with `min(1, r)` (Metropolis) or `r / (1 + r)` (Barker). Metropolis accepts more at the same law (Peskun).
+and accepts with `min(1, r)` (Metropolis) or `r / (1 + r)` (Barker). Metropolis accepts more of the same moves (Peskun).
 
 | rule | D | score calls beside s(x), s(x') | error in the step eps |
 |---|---|---|---|

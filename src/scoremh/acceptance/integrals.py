@@ -21,6 +21,7 @@ from scoremh._shared.algebra import (
 )
 from scoremh._shared.detailed_balance import log_q_ratio
 from scoremh.acceptance.ratio import RatioRule
+from scoremh.coordinates import Sinh
 from scoremh.types import Balance, Middle, Need, Point, Proposal, Target
 
 Rule = Literal["trapezoid", "simpson", "gauss", "adaptive"]
@@ -36,6 +37,14 @@ def _end_score(point: Point) -> Tensor:
 def _finite(change: Tensor) -> Tensor:
     """Say NaN for an infinite integral: only a density, never a score, can tell that p(x') is 0."""
     return change.masked_fill(change.isinf(), math.nan)
+
+
+def _check_bend(bend: Middle) -> None:
+    """Refuse a bend that is not a pair of numbers or tuples, or that has no width."""
+    if not isinstance(bend, tuple) or len(bend) != 2:
+        raise ValueError(checks.message("bend to be a pair (m, w)", repr(bend), BEND))
+    for width in bend[1] if isinstance(bend[1], tuple) else (bend[1],):
+        checks.positive(width, "w of bend")
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,10 +125,7 @@ class LineIntegral(RatioRule):
                 checks.message("nodes of 2^k - 1 for adaptive", self.nodes, "Use 1, 3, 7, 15, 31, 63, ...")
             )
         if self.bend is not None:
-            if not isinstance(self.bend, tuple) or len(self.bend) != 2:
-                raise ValueError(checks.message("bend to be a pair (m, w)", repr(self.bend), BEND))
-            for width in self.bend[1] if isinstance(self.bend[1], tuple) else (self.bend[1],):
-                checks.positive(width, "w of bend")
+            _check_bend(self.bend)
 
     @property
     def inner_nodes(self) -> int:
@@ -177,28 +183,30 @@ class LineIntegral(RatioRule):
         return self.log_balanced(self._romberg(*ends, undecided) + log_q)
 
     def _bent(self, current: Point, proposed: Point, target: Target) -> tuple[Point, Point, Target]:
-        """Return both points and the score in coordinates v, x = m + w sinh(v), where there is a bend."""
+        """Return both points and the score in coordinates u, x = m + w sinh(u), where there is a bend."""
         if self.bend is None:
             return current, proposed, target
-        event, known = current.x.shape[1:], target.score
-        assert known is not None
+        score, sinh = target.score, self._sinh(current.x)
+        assert score is not None
+
+        def bent(point: Point) -> Point:
+            u = sinh.inverse(point.x)
+            return Point(u, None if point.score is None else sinh.pull_gradient(point.score, u))
+
+        def bent_score(u: Tensor) -> Tensor:
+            return sinh.pull_gradient(score(sinh(u)), u)
+
+        return bent(current), bent(proposed), target._replace(score=bent_score)
+
+    def _sinh(self, x: Tensor) -> Sinh:
+        """Return the coordinates of the bend for events of this shape."""
+        assert self.bend is not None
+        event = x.shape[1:]
         for part in self.bend:
             if isinstance(part, tuple) and len(part) != event.numel():
                 got = f"{len(part)} for events of shape {tuple(event)}"
                 raise ValueError(checks.message(f"{event.numel()} numbers in m and in w of bend", got, BEND))
-        m, w = (
-            torch.tensor(part, dtype=current.x.dtype, device=current.x.device).expand(event.numel()).reshape(event)
-            for part in self.bend
-        )
-
-        def score(v: Tensor) -> Tensor:
-            return known(m + w * v.sinh()) * w * v.cosh()
-
-        def bent(point: Point) -> Point:
-            u = (point.x - m) / w
-            return Point(u.asinh(), None if point.score is None else point.score * w * (1 + u.square()).sqrt())
-
-        return bent(current), bent(proposed), target._replace(score=score)
+        return Sinh(*(x.new_tensor(part).expand(event.numel()).reshape(event) for part in self.bend))
 
     def _romberg(
         self,

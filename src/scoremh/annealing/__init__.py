@@ -1,5 +1,7 @@
-"""Noise levels, from high to low: chains annealed over them, and draws carried between them."""
+"""Noise levels, from high to low: schedules, chains annealed over them, and draws carried between them."""
 
-from scoremh.annealing.annealed import Annealed, anneal, flow, geometric, karras
+from scoremh.annealing.annealed import Annealed, anneal
+from scoremh.annealing.probability_flow import flow
+from scoremh.annealing.schedules import geometric, karras
 
 __all__ = ["Annealed", "anneal", "flow", "geometric", "karras"]

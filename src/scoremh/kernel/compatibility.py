@@ -9,7 +9,7 @@ from scoremh.acceptance import LineIntegral, Taylor
 from scoremh.proposals import MALA, StudentWalk
 from scoremh.types import Acceptance, Point, Proposal, Target
 
-LONG = 4  # degrees of freedom up to which steps are now and then very long
+MAX_LONG_FREEDOM = 4  # degrees of freedom up to which steps are now and then very long
 
 
 class DegenerateRuleWarning(UserWarning):
@@ -18,22 +18,29 @@ class DegenerateRuleWarning(UserWarning):
 
 def warn_if_degenerate(proposal: Proposal, acceptance: Acceptance) -> None:
     """Warn where the trapezoid meets MALA, whose q ratio holds the same terms, and a straight line very long steps."""
-    trapezoid = isinstance(acceptance, LineIntegral) and acceptance.rule == "trapezoid" and acceptance.inner_nodes == 0
-    averaged = isinstance(acceptance, Taylor) and acceptance.order == 1 and acceptance.average
-    if isinstance(proposal, MALA) and (trapezoid or averaged):
+    if isinstance(proposal, MALA) and _is_trapezoid(acceptance):
         text = (
             f"{acceptance} with MALA is degenerate: log r = (h / 4) (|s(x)|^2 - |s(x')|^2) exactly, so the density "
             'cancels and the rule only prefers small scores. Use LineIntegral("simpson"), one score call more.'
         )
         warnings.warn(text, DegenerateRuleWarning, stacklevel=3)
-    straight = isinstance(acceptance, Taylor) or (isinstance(acceptance, LineIntegral) and acceptance.bend is None)
-    if isinstance(proposal, StudentWalk) and proposal.freedom <= LONG and straight:
+    if isinstance(proposal, StudentWalk) and proposal.freedom <= MAX_LONG_FREEDOM and _is_straight(acceptance):
         text = (
             f"{acceptance} with StudentWalk is wrong where tails are heavy: on a straight line, its nodes miss the "
-            'middle of the law that a long step crosses. Use LineIntegral("adaptive", bend=fit.middle), or bend=(m, w) '
-            "with a middle and a width of your own; or RandomWalk where tails are light."
+            'middle of the distribution that a long step crosses. Use LineIntegral("adaptive", bend=fit.middle), or '
+            "bend=(m, w) with a middle and a width of your own; or RandomWalk where tails are light."
         )
         warnings.warn(text, DegenerateRuleWarning, stacklevel=3)
+
+
+def _is_trapezoid(acceptance: Acceptance) -> bool:
+    if isinstance(acceptance, Taylor):
+        return acceptance.order == 1 and acceptance.average
+    return isinstance(acceptance, LineIntegral) and acceptance.rule == "trapezoid" and acceptance.inner_nodes == 0
+
+
+def _is_straight(acceptance: Acceptance) -> bool:
+    return isinstance(acceptance, Taylor) or (isinstance(acceptance, LineIntegral) and acceptance.bend is None)
 
 
 def check_start(target: Target, x: Tensor) -> None:

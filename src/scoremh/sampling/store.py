@@ -1,4 +1,4 @@
-"""A run on disk, so that a killed one goes on where it was.
+"""A run on disk, from which a killed one resumes.
 
 A folder holds `run.json`, which says what the run is, and for every block of chains numbered parts: the draws made
 since the part before, and all that the next step needs (positions, scores, the generator's state). A part is written
@@ -73,7 +73,7 @@ class Store:
         """Fill in the records and the generator from all parts of a block, and return the state after the last."""
         state = None
         for path in self._parts(block):
-            fix = "Delete this part and the later ones of its block: the run goes on from the part before."
+            fix = "Delete this part and the later ones of its block: the run resumes from the part before."
             with reading(path, "a part of a run", fix) as part:
                 metadata, names = part.metadata(), set(part.keys())
                 first = int(metadata["first"])
