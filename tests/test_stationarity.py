@@ -1,14 +1,16 @@
 """Stationarity of every proposal x rule x target from exact draws; the power of that test, and its calibration.
 
-The false-alarm rate of the whole module is declared: under right kernels, all verdicts together fail with probability
-at most FALSE_ALARM, because each p-value is compared with FALSE_ALARM / number of tests. Seeds come from the test's
-own name.
+A kernel that has a `run` is judged twice: by the loop that `sample` runs, and by its steps. The false-alarm rate of the
+whole module is declared: under right kernels, all verdicts together fail with probability at most FALSE_ALARM, because
+each p-value is compared with FALSE_ALARM / number of tests. Seeds come from the test's own name.
 """
 
 import dataclasses
 import math
+import sys
 import warnings
 import zlib
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -32,7 +34,7 @@ from scoremh import (
     targets,
 )
 from scoremh.diagnostics import stationarity
-from scoremh.types import Acceptance, Kernel, Move, Point, Proposal
+from scoremh.types import Acceptance, Kernel, Move, Point, Proposal, Run, Step, Trace
 from tests.cases import EXACT_ON_GAUSSIAN, ONE_DIMENSION, PROPOSALS, TARGETS, f64
 
 FALSE_ALARM = 1e-3
@@ -45,10 +47,24 @@ def seeded(*name: object) -> torch.Generator:
 
 def build(target: Any, proposal: Proposal, rule: Acceptance) -> Kernel:
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DegenerateRuleWarning
-        )  # right on a Gaussian, and tested for what it is elsewhere
+        # right on a Gaussian, and tested for what it is elsewhere
+        warnings.simplefilter("ignore", DegenerateRuleWarning)
         return metropolis_hastings(target, proposal, rule)
+
+
+def ways(kernel: Kernel) -> list[str]:
+    """Return the ways in which a kernel makes its steps."""
+    return ["step"] if kernel.run is None else ["step", "run"]
+
+
+def by(way: str, kernel: Kernel) -> Kernel:
+    """Return a kernel that makes its steps in one way only."""
+    assert way in ways(kernel)
+    return kernel._replace(run=None) if way == "step" else kernel
+
+
+def seeds_of(way: str, *name: object) -> torch.Generator:
+    return seeded(*name) if way == "step" else seeded(*name, way)
 
 
 def fitting(target: str) -> dict[str, Proposal]:
@@ -76,21 +92,10 @@ CASES = [
 LEARNED = list(
     product(["mixture", "banana"], ["rw", "mala-full", "pcn"], ["free", "scaled", "antisymmetric", "potential"])
 )
-LEVEL = FALSE_ALARM / (len(CASES) + len(LEARNED))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("target", "proposal", "rule"), CASES, ids=["-".join(case) for case in CASES])
-def test_stationary(target: str, proposal: str, rule: str) -> None:
-    law = TARGETS[target]
-    kernel = build(law, fitting(target)[proposal], (EXACT_ON_GAUSSIAN | INTEGRATED)[rule])
-    verdict = stationarity(kernel, law, chains=CHAINS, steps=STEPS, generator=seeded(target, proposal, rule))
-    assert verdict.p_value > LEVEL, verdict
-    assert verdict.acceptance_rate > 0.05  # a kernel that never moves would pass anything
 
 
 class Ratio(nn.Module):
-    """The exact log ratio of a law and a proposal, or a share of it; as a log acceptance, Barker's divided by M."""
+    """The exact log ratio of a target and a proposal, or a share of it; as a log acceptance, Barker's divided by M."""
 
     def __init__(self, law: Any, proposal: Proposal, share: float = 1.0, m: float = 1.0) -> None:
         super().__init__()
@@ -125,16 +130,31 @@ def learned(form: str, law: Any, proposal: Proposal) -> Learned:
     return Learned(networks.Free(Ratio(law, proposal, m=1.0 if form == "free" else 2.0)))
 
 
+def kernel_of(target: str, proposal: str, rule: str) -> Kernel:
+    """Return the kernel of a case; a learned rule knows all there is, and its target has a score and no density."""
+    law, part = TARGETS[target], fitting(target)[proposal]
+    if (target, proposal, rule) in LEARNED:
+        return build(Target(law.score), part, learned(rule, law, part))
+    return build(law, part, (EXACT_ON_GAUSSIAN | INTEGRATED)[rule])
+
+
+RIGHT = [(*case, way) for case in CASES + LEARNED for way in ways(kernel_of(*case))]
+OTHERS = 10  # right kernels that later tests compare with LEVEL
+LEVEL = FALSE_ALARM / (len(RIGHT) + OTHERS)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "proposal", "form"), LEARNED, ids=["-".join(case) for case in LEARNED])
-def test_a_balanced_network_is_stationary(target: str, proposal: str, form: str) -> None:
-    """By the network alone: the target has a score and no density."""
-    law = TARGETS[target]
-    rule = learned(form, law, PROPOSALS[proposal])
-    kernel = build(Target(law.score), PROPOSALS[proposal], rule)
-    verdict = stationarity(kernel, law, chains=CHAINS, steps=STEPS, generator=seeded(target, proposal, form))
+@pytest.mark.parametrize(("target", "proposal", "rule", "way"), RIGHT, ids=["-".join(case) for case in RIGHT])
+def test_stationary(target: str, proposal: str, rule: str, way: str) -> None:
+    kernel, generator = by(way, kernel_of(target, proposal, rule)), seeds_of(way, target, proposal, rule)
+    verdict = stationarity(kernel, TARGETS[target], chains=CHAINS, steps=STEPS, generator=generator)
     assert verdict.p_value > LEVEL, verdict
-    assert verdict.acceptance_rate > 0.05
+    assert verdict.acceptance_rate > 0.05  # a kernel that never moves would pass anything
+
+
+def test_kernels_are_judged_by_their_steps_and_by_their_runs() -> None:
+    judged = {way for *_, way in RIGHT}
+    assert judged == {"step", "run"}
 
 
 @pytest.mark.parametrize("proposal", ["rw", "pcn"])  # MALA's ratio at this step is near 1, and half of it is too
@@ -182,7 +202,22 @@ def batch_wide(kernel: Kernel, *, shared_uniform: bool) -> Kernel:
         x = torch.where(accepted[:, None], move.proposed, point.x)
         return kernel.init(x), move._replace(accepted=accepted)
 
-    return kernel._replace(step=step)
+    return kernel._replace(step=step, run=run_of(step))
+
+
+def run_of(step: Step, draws: Callable[[Point, Move], Tensor] = lambda point, move: point.x) -> Run:
+    """Return a run made of steps; `draws` says what it keeps of each."""
+
+    def run(point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
+        kept, moves = [], []
+        for _ in range(steps):
+            point, move = step(point, generator=generator)
+            kept.append(draws(point, move))
+            moves.append(move)
+        log_accept, accepted = torch.stack([m.log_accept for m in moves]), torch.stack([m.accepted for m in moves])
+        return point, Trace(torch.stack(kept), log_accept, accepted)
+
+    return run
 
 
 NORMAL = targets.Gaussian(f64(0.0, 0.0))
@@ -200,11 +235,63 @@ WRONG: dict[str, tuple[Any, Kernel]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_kernels_are_rejected(name: str) -> None:
+WRONG_WAYS = [(name, way) for name, (_, kernel) in WRONG.items() for way in ways(kernel)]
+
+
+@pytest.mark.parametrize(("name", "way"), WRONG_WAYS)
+def test_wrong_kernels_are_rejected(name: str, way: str) -> None:
     law, kernel = WRONG[name]
-    verdict = stationarity(kernel, law, chains=CHAINS, steps=STEPS, generator=seeded(name))
+    verdict = stationarity(by(way, kernel), law, chains=CHAINS, steps=STEPS, generator=seeds_of(way, name))
     assert verdict.p_value < LEVEL, verdict
+
+
+# Right by its steps; below it gets runs that are wrong.
+RIGHT_STEP = metropolis_hastings(NORMAL, MALA(0.5), Exact())
+
+
+def same_noise(point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
+    """Draw the noise of the first step once more at every other."""
+    seed = int(torch.randint(2**31, (), generator=generator))
+    again = run_of(lambda point, generator=None: RIGHT_STEP.step(point, generator=torch.Generator().manual_seed(seed)))
+    return again(point, steps, generator=generator)
+
+
+def stale_score(point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
+    """Return a point that has the score of where the run began."""
+    end, trace = run_of(RIGHT_STEP.step)(point, steps, generator=generator)
+    return end._replace(score=point.score), trace
+
+
+WRONG_RUNS: dict[str, Run] = {
+    "never-rejects": run_of(metropolis_hastings(NORMAL, MALA(0.5), Always()).step),
+    "swapped-ratio": run_of(metropolis_hastings(NORMAL, MALA(0.2), Swapped()).step),
+    "keeps-candidates": run_of(RIGHT_STEP.step, draws=lambda point, move: move.proposed),
+    "same-noise": same_noise,
+    "stale-score": stale_score,
+}
+
+
+@pytest.mark.parametrize("name", WRONG_RUNS)
+def test_a_wrong_run_beside_right_steps_is_rejected(name: str) -> None:
+    kernel, generator = RIGHT_STEP._replace(run=WRONG_RUNS[name]), seeded("wrong run", name)
+    verdict = stationarity(kernel, NORMAL, chains=CHAINS, steps=STEPS, generator=generator)
+    assert verdict.p_value < LEVEL, verdict
+
+
+def test_the_same_kernel_is_right_by_its_steps_and_by_a_run_of_them() -> None:
+    for run in (None, run_of(RIGHT_STEP.step)):
+        kernel = RIGHT_STEP._replace(run=run)
+        verdict = stationarity(kernel, NORMAL, chains=CHAINS, steps=STEPS, generator=seeded("right run"))
+        assert verdict.p_value > LEVEL, verdict
+
+
+def test_a_run_is_judged_in_segments_that_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of one step, or of all that fit, are the same chains where a run is a loop over steps."""
+    kernel = RIGHT_STEP._replace(run=run_of(RIGHT_STEP.step))
+    whole = stationarity(kernel, NORMAL, chains=CHAINS, steps=7, generator=seeded("segments"))
+    monkeypatch.setattr(sys.modules["scoremh.diagnostics.stationarity"], "MAX_TRACE_NUMBERS", 1)
+    assert stationarity(kernel, NORMAL, chains=CHAINS, steps=7, generator=seeded("segments")) == whole
+    assert stationarity(by("step", kernel), NORMAL, chains=CHAINS, steps=7, generator=seeded("segments")) == whole
 
 
 SUBTLE: dict[str, tuple[Any, Kernel]] = {
@@ -217,17 +304,22 @@ SUBTLE: dict[str, tuple[Any, Kernel]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SUBTLE)
-def test_many_chains_and_steps_show_small_biases(name: str) -> None:
+@pytest.mark.parametrize(("name", "way"), [(name, way) for name in SUBTLE for way in ways(SUBTLE[name][1])])
+def test_many_chains_and_steps_show_small_biases(name: str, way: str) -> None:
     law, kernel = SUBTLE[name]
-    assert stationarity(kernel, law, chains=100_000, steps=30, generator=seeded(name)).p_value < LEVEL
+    generator = seeds_of(way, name)
+    assert stationarity(by(way, kernel), law, chains=100_000, steps=30, generator=generator).p_value < LEVEL
 
 
 # One decision for the whole batch moves all chains or none in one step: it needs several.
-@pytest.mark.parametrize("name", ["ula-large-step", "wrong-variance", "swapped-ratio", "shared-uniform"])
-def test_one_step_shows_gross_errors(name: str) -> None:
+GROSS = "ula-large-step", "wrong-variance", "swapped-ratio", "shared-uniform"
+
+
+@pytest.mark.parametrize(("name", "way"), [case for case in WRONG_WAYS if case[0] in GROSS])
+def test_one_step_shows_gross_errors(name: str, way: str) -> None:
     law, kernel = WRONG[name]
-    assert stationarity(kernel, law, chains=CHAINS, steps=1, generator=seeded(name)).p_value < LEVEL
+    generator = seeds_of(way, name)
+    assert stationarity(by(way, kernel), law, chains=CHAINS, steps=1, generator=generator).p_value < LEVEL
 
 
 def test_a_kernel_that_never_moves_is_seen_in_its_rate() -> None:
@@ -238,26 +330,28 @@ def test_a_kernel_that_never_moves_is_seen_in_its_rate() -> None:
     assert verdict.acceptance_rate < 0.01
 
 
+CALIBRATED: dict[str, Kernel] = {
+    "mixture": metropolis_hastings(MIXTURE, MALA(0.3), LineIntegral("gauss")),
+    "student": metropolis_hastings(TARGETS["student"], RandomWalk(2.0), Exact()),
+    "gev-frechet": metropolis_hastings(TARGETS["gev-frechet"], MALA(0.1), Exact()),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("target", "proposal", "rule"),
-    [
-        ("mixture", MALA(0.3), LineIntegral("gauss")),
-        ("student", RandomWalk(2.0), Exact()),
-        ("gev-frechet", MALA(0.1), Exact()),
-    ],
-    ids=str,
-)
-def test_p_values_are_uniform_under_a_right_kernel(target: str, proposal: Proposal, rule: Acceptance) -> None:
-    law, g = TARGETS[target], seeded("calibration", target)
-    kernel = metropolis_hastings(law, proposal, rule)
+@pytest.mark.parametrize(("target", "way"), [(name, way) for name in CALIBRATED for way in ways(CALIBRATED[name])])
+def test_p_values_are_uniform_under_a_right_kernel(target: str, way: str) -> None:
+    law, g, kernel = TARGETS[target], seeds_of(way, "calibration", target), by(way, CALIBRATED[target])
     p_values = [stationarity(kernel, law, chains=2000, steps=3, generator=g).p_value for _ in range(300)]
     assert stats.kstest(p_values, "uniform").pvalue > FALSE_ALARM
     assert sum(p < 0.05 for p in p_values) == pytest.approx(15, abs=4 * math.sqrt(300 * 0.05 * 0.95))
 
 
+SIMPSON = metropolis_hastings(MIXTURE, MALA(0.2), LineIntegral())
+
+
 @pytest.mark.slow
-def test_simpson_is_right_where_its_steps_are_short() -> None:
+@pytest.mark.parametrize("way", ways(SIMPSON))
+def test_simpson_is_right_where_its_steps_are_short(way: str) -> None:
     """Simpson has a bias of order eps^4; at a usual step 100,000 chains do not see it on a smooth target."""
-    kernel = metropolis_hastings(MIXTURE, MALA(0.2), LineIntegral())
-    assert stationarity(kernel, MIXTURE, chains=100_000, steps=30, generator=seeded("simpson")).p_value > LEVEL
+    generator = seeds_of(way, "simpson")
+    assert stationarity(by(way, SIMPSON), MIXTURE, chains=100_000, steps=30, generator=generator).p_value > LEVEL

@@ -17,7 +17,7 @@ from scoremh.types import ScoreFn
 
 
 def kernel_stein_discrepancy(x: Tensor, score: ScoreFn, *, bandwidth: float | None = None, chunk: int = 1024) -> float:
-    """Return the kernel Stein discrepancy (a distance, not squared) between samples and the law with this score.
+    """Return the kernel Stein discrepancy between samples and the distribution with this score, not squared.
 
     It sees what the score sees: not the relative weight of modes far from each other.
 
@@ -25,7 +25,7 @@ def kernel_stein_discrepancy(x: Tensor, score: ScoreFn, *, bandwidth: float | No
         x: Samples, `(sample, *event)`.
         score: x -> grad log p(x).
         bandwidth: c in the kernel; by default the median distance between the first 1,000 samples.
-        chunk: Rows of the matrix of pairs that are held at once.
+        chunk: Number of rows of the matrix of pairs held in memory at once.
     """
     checks.events(x)
     with torch.no_grad():

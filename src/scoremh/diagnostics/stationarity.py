@@ -1,9 +1,11 @@
-r"""Does a kernel leave its target invariant? Start from exact draws, and see whether any mean has moved.
+r"""Does a kernel leave its target invariant? Start from exact draws, and test whether any mean has moved.
 
 Many independent chains start at `x_0 ~ p` and make a few steps. If p is stationary, `E[f(x_k) - f(x_0)] = 0` for every
 f. The test takes bounded f (sines and cosines of projections, a function of the radius), so that no tail is too heavy
 for it, and Hotelling's statistic over all of them at once: one p-value, uniform under a right kernel. Pairing x_k with
 its own x_0 makes it powerful: a chain that hardly moved adds hardly any noise.
+
+The steps are made as `sample` makes them: by `kernel.run` where the kernel has one, by `kernel.step` where it has none.
 """
 
 import math
@@ -12,16 +14,17 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-from scipy import stats
 from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh.types import Kernel
 
+MAX_TRACE_NUMBERS = 2**24  # numbers of the positions that one call of `kernel.run` returns: 128 MB in float64
+
 
 @runtime_checkable
-class Sampler(Protocol):
-    """A law that can be drawn from exactly, such as those of `scoremh.targets`."""
+class ExactSampler(Protocol):
+    """A distribution that can be sampled exactly, such as those of `scoremh.targets`."""
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw n independent events."""
@@ -33,12 +36,12 @@ class Stationarity:
     """The verdict on a kernel.
 
     Args:
-        p_value: Chance of a statistic this large if the target is stationary.
-        worst: The function whose mean moved most clearly.
-        z: By how many standard errors it moved.
-        acceptance_rate: Share of candidates taken; a kernel that never moves is stationary for anything.
-        chains: Independent chains.
-        steps: Transitions made by each.
+        p_value: Probability of a statistic at least this large if the target is stationary.
+        worst: Name of the function whose mean moved by the most standard errors.
+        z: Number of standard errors by which that mean moved.
+        acceptance_rate: Share of candidates accepted; a kernel that never moves leaves any distribution invariant.
+        chains: Number of independent chains.
+        steps: Number of transitions of each chain.
     """
 
     p_value: float
@@ -49,7 +52,7 @@ class Stationarity:
     steps: int
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Return the p-value and the function that moved most in a sentence."""
         return (
             f"p-value {self.p_value:.3g} under stationarity ({self.chains} chains, exact start, {self.steps} steps, "
             f"acceptance {self.acceptance_rate:.3f}); most moved is the mean of {self.worst}, "
@@ -60,7 +63,7 @@ class Stationarity:
 @torch.inference_mode()
 def stationarity(
     kernel: Kernel,
-    target: Sampler,
+    target: ExactSampler,
     *,
     chains: int = 20_000,
     steps: int = 10,
@@ -69,11 +72,11 @@ def stationarity(
     """Test whether a kernel leaves a target invariant.
 
     Args:
-        kernel: The kernel to judge.
-        target: A law with an exact sampler.
-        chains: Independent chains; small biases need 100,000.
-        steps: Transitions of each chain: one shows gross errors, 10 to 50 let small biases add up.
-        generator: Source of randomness.
+        kernel: Kernel to judge, by its `run` where it has one; `kernel._replace(run=None)` judges its `step`.
+        target: Distribution with an exact sampler.
+        chains: Number of independent chains; small biases need 100,000.
+        steps: Number of transitions of each chain: one shows gross errors, 10 to 50 let small biases add up.
+        generator: Random number generator; the same seed gives the same draws.
 
     Returns:
         A p-value, and the function whose mean moved most.
@@ -94,18 +97,32 @@ def stationarity(
     scale_from = target.sample(2000, generator=generator)  # apart from the chains, so that scaling cannot bias the test
     generator = rng.resolve(generator, start.device)
     directions = _directions(scale_from, generator)
-    point, accepted = kernel.init(start), 0.0
-    for _ in range(steps):
-        point, move = kernel.step(point, generator=generator)
-        accepted += float(move.accepted.double().mean()) / steps
+    end, acceptance_rate = _positions_after(kernel, start, steps, generator)
     names, columns = [], []
-    for name, before, after in _functions(start, point.x, scale_from, directions):
+    for name, before, after in _functions(start, end, scale_from, directions):
         names.append(name)
         columns.append(after - before)
     moved = torch.stack(columns, 1)
     p_value, z = _hotelling(moved)
     worst = int(z.abs().argmax())
-    return Stationarity(p_value, names[worst], float(z[worst]), accepted, chains, steps)
+    return Stationarity(p_value, names[worst], float(z[worst]), acceptance_rate, chains, steps)
+
+
+def _positions_after(kernel: Kernel, start: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, float]:
+    """Return where the chains are after these steps, by the loop that `sample` runs, and their acceptance rate."""
+    point, x, accepted, done = kernel.init(start), start, 0, 0
+    # As many calls of `run` as steps in each: errors within a run show, and in the point from which the next starts.
+    segment = max(1, min(math.ceil(math.sqrt(steps)), MAX_TRACE_NUMBERS // start.numel()))
+    while done < steps:
+        if kernel.run is None:
+            point, move = kernel.step(point, generator=generator)
+            x, taken, done = point.x, move.accepted, done + 1
+        else:
+            length = min(segment, steps - done)
+            point, trace = kernel.run(point, length, generator=generator)
+            x, taken, done = trace.x[-1], trace.accepted, done + length
+        accepted += int(taken.sum())
+    return x, accepted / (steps * len(start))
 
 
 def _directions(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -139,6 +156,8 @@ def _functions(
 
 def _hotelling(moved: Tensor) -> tuple[float, Tensor]:
     """Return the p-value of a zero mean, and each column's mean in standard errors."""
+    from scipy import stats  # here, so that `import scoremh` stays light
+
     chains = len(moved)
     mean, errors = moved.mean(0), moved.std(0) / math.sqrt(chains)
     z = torch.where(errors > 0, mean / errors, 0.0)

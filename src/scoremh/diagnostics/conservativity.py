@@ -1,6 +1,8 @@
-"""Is a score the gradient of anything? A learned one is so only nearly.
+"""Is a score the gradient of a log density? A learned one is so only nearly.
 
-A gradient has a symmetric Jacobian J, and its integral around every closed path is 0.
+A gradient has a symmetric Jacobian J, and its integral around every closed path is 0:
+
+    asymmetry = |J w - J^T w| / |J w|,    circulation = int s . dx around a triangle
 """
 
 import math
@@ -20,9 +22,9 @@ class Conservativity:
 
     Args:
         asymmetry: |J w - J^T w| / |J w| for random w, root mean squares over the points.
-        circulation: Root mean square, in nats, of the integral around a triangle at each point: what log p fails to
-            come back by.
-        side: The same of the integral along one side, to compare the circulation with.
+        circulation: Root mean square, in nats, of the integral around a triangle at each point: by how much log p fails
+            to return to its value.
+        side: Root mean square, in nats, of the integral along one side, to compare the circulation with.
     """
 
     asymmetry: float
@@ -30,7 +32,7 @@ class Conservativity:
     side: float
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Return asymmetry and circulation in a sentence."""
         return (
             f"Jacobian asymmetry {self.asymmetry:.3g}; around a triangle log p fails to return by "
             f"{self.circulation:.3g} nats, where one side changes it by {self.side:.3g}"
@@ -44,11 +46,11 @@ def conservativity(
 
     Args:
         score: x -> grad log p(x).
-        x: Where to look, `(chain, *event)`, at least two points; data or draws are a good choice.
+        x: Points to measure at, `(chain, *event)`, at least two; data or draws are a good choice.
         size: Length of a triangle's sides from its corner x, in units of the points' root mean square distance from
             their mean.
-        nodes: Gauss-Legendre nodes on each side.
-        generator: Source of randomness.
+        nodes: Number of Gauss-Legendre nodes on each side.
+        generator: Random number generator; the same seed gives the same draws.
 
     Returns:
         The asymmetry of the Jacobian and the circulation.

@@ -5,8 +5,6 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from scoremh._shared import checks
@@ -69,7 +67,10 @@ class Summary:
     warnings: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """Draw the table, the coordinates with the fewest effective draws first where there are many."""
+        """Return the table, the coordinates with the fewest effective draws first where there are many."""
+        from rich.console import Console  # here, so that `import scoremh` stays light
+        from rich.table import Table
+
         names = list(self.table)
         columns = np.stack([self.table[name].ravel() for name in names], 1)
         order = np.arange(len(columns))

@@ -1,4 +1,8 @@
-"""Do two acceptance rules decide alike? Both judge the same candidates against the same uniforms."""
+"""Do two acceptance rules take the same decisions? Both judge the same candidates against the same uniforms.
+
+For candidates x' ~ q(. | x) and one u ~ U(0, 1] each, rule i accepts where log u < log a_i(x', x). The expected
+share of decisions that differ is E|a_1 - a_2|.
+"""
 
 from dataclasses import dataclass
 
@@ -18,7 +22,7 @@ class Disagreement:
         rate: Share of moves on which one rule accepts and the other does not.
         mean_difference: Mean of |a_1 - a_2|, the two acceptance probabilities; the expected rate.
         acceptance_rates: Share of moves that each rule accepts.
-        moves: How many were judged.
+        moves: Number of moves judged.
     """
 
     rate: float
@@ -27,7 +31,7 @@ class Disagreement:
     moves: int
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Return both rates and their difference in a sentence."""
         first, second = self.acceptance_rates
         return (
             f"{self.rate:.2%} of {self.moves} decisions differ (acceptance {first:.3f} and {second:.3f}, "
@@ -45,18 +49,18 @@ def disagreement(
     x: Tensor,
     generator: torch.Generator | None = None,
 ) -> Disagreement:
-    """Compare two rules on one candidate per row of x, and one uniform each.
+    """Compare the decisions of two rules on one candidate and one uniform per row of x.
 
     Args:
-        rule_a: The one.
-        rule_b: The other.
+        rule_a: First acceptance rule.
+        rule_b: Second acceptance rule, compared with the first.
         target: What is known of p; it must have what both rules need.
-        proposal: Draws the candidates.
-        x: Where the chains are, `(chain, *event)`; draws of the target are a good choice.
-        generator: Source of randomness.
+        proposal: Proposal that draws the candidates.
+        x: Current positions, `(chain, *event)`; draws of the target are a good choice.
+        generator: Random number generator; the same seed gives the same draws.
 
     Returns:
-        The share of decisions that differ, and what lies behind it. Both decide as in a kernel.
+        The share of decisions that differ, and both acceptance rates. Both rules decide as in a kernel.
     """
     checks.events(x)
     knowns = [what_is_known(target, proposal, rule) for rule in (rule_a, rule_b)]
