@@ -1,40 +1,24 @@
-"""Generators against their geometry, images against their bytes, files against everything that can be wrong in one."""
+"""Generators against their geometry."""
 
 import functools
-import gzip
-import hashlib
-import http.server
-import io
 import math
 import pickle
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from scipy import stats
 from torch import Tensor
 
 from scoremh import datasets
-from scoremh.datasets import images
 from scoremh.datasets.generators import Variant
 
 FALSE_ALARM = 1e-4 / 12  # of each p-value: there are 12 in this file
-SHARED = Path(__file__).parents[2] / "shared" / "data" / "mnist"
-EMBEDDED = Path(datasets.__file__).parents[1] / "data"
-IMAGES, LABELS = "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
 
 Draw = Callable[..., Tensor]
 GENERATORS: dict[str, tuple[Draw, int]] = {
@@ -187,16 +171,6 @@ BAD_ARGUMENTS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     ),
     "no arms": (lambda: datasets.pinwheel(3, classes=0), ValueError, "classes of at least 1, got 0"),
     "a rate of NaN": (lambda: datasets.pinwheel(3, rate=math.nan), ValueError, "rate to be finite, got nan"),
-    "the embedded train split": (
-        lambda: datasets.mnist("train", subset="embedded"),
-        ValueError,
-        "the embedded subset to be the test split, with no root, got split='train' and root=None",
-    ),
-    "the embedded split in a folder": (
-        lambda: datasets.mnist(root="data", subset="embedded"),
-        ValueError,
-        "with no root, got split=None and root='data'",
-    ),
 }
 
 
@@ -210,7 +184,7 @@ def test_bad_arguments_are_refused(case: str) -> None:
 def test_wrong_types_and_words_are_refused_without_run_time_checks() -> None:
     script = """
 from scoremh import datasets
-calls = ("moons(1.5)", "moons(3, noise='0.1')", "pinwheel(3, variant='right')", "mnist('valid')", "mnist(subset='a')")
+calls = ("moons(1.5)", "moons(3, noise='0.1')", "pinwheel(3, variant='right')", "mnist('valid')")
 for call in calls:
     try:
         eval("datasets." + call)
@@ -222,321 +196,5 @@ for call in calls:
         "expected n to be an int, got float 1.5",
         "expected noise to be a number, got str '0.1'",
         "expected variant to be one of 'paper', 'correct', got 'right'",
-        "expected split to be one of None, 'train', 'test', got 'valid'",
-        "expected subset to be one of None, 'embedded', got 'a'",
+        "expected split to be one of 'train', 'test', got 'valid'",
     ]
-
-
-def test_digits_are_those_of_scikit_learn_in_17_levels() -> None:
-    x = datasets.digits()
-    assert (x.shape, x.dtype) == ((1797, 1, 8, 8), torch.float32)
-    assert torch.equal(x.unique(), torch.linspace(-1, 1, 17))
-
-
-def test_the_embedded_subset_is_the_test_split() -> None:
-    x, y = datasets.mnist(subset="embedded", labels=True)
-    assert (x.shape, x.dtype, y.shape, y.dtype) == ((10_000, 1, 28, 28), torch.float32, (10_000,), torch.int64)
-    assert torch.equal(x.unique(), torch.arange(256) / 127.5 - 1)
-    assert y[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
-    # An image and its label belong together: nearest class means recognise about 4 of 5.
-    means = torch.stack([x[y == k].mean(0) for k in range(10)])
-    assert (torch.cdist(x.flatten(1), means.flatten(1)).argmin(1) == y).float().mean() > 0.75
-    assert torch.equal(x, datasets.mnist("test", subset="embedded"))
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason=f"the four files are not in {SHARED}")
-@pytest.mark.parametrize(("split", "n"), [("train", 60_000), ("test", 10_000)])
-def test_mnist_from_the_shared_folder(split: images.Split, n: int) -> None:
-    x, y = datasets.mnist(split, root=SHARED, labels=True)
-    assert (x.shape, y.shape) == ((n, 1, 28, 28), (n,))
-    assert set(y.tolist()) == set(range(10))
-    if split == "test":
-        assert torch.equal(x, datasets.mnist(subset="embedded"))
-    for path in SHARED.iterdir():
-        assert hashlib.sha256(path.read_bytes()).hexdigest() == images._SHA256[path.name]
-
-
-def idx(*shape: int, magic: bytes | None = None) -> bytes:
-    """Return an IDX file whose values count from 0."""
-    head = bytes([0, 0, 8, len(shape)]) if magic is None else magic
-    sizes = b"".join(size.to_bytes(4, "big") for size in shape)
-    return head + sizes + bytes(i % 251 for i in range(math.prod(shape)))
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty place for the user's cache, on a machine without SCOREMH_DATA and without a mirror."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("SCOREMH_DATA", raising=False)
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(images, "MIRROR", "http://127.0.0.1:9/")  # nobody listens there
-    return tmp_path / "cache" / "scoremh" / "mnist"
-
-
-@pytest.mark.parametrize("raw", [True, False], ids=["raw", "gz"])
-@pytest.mark.parametrize("where", ["root", "root of mnist", "SCOREMH_DATA", "cache"])
-def test_where_mnist_is_found(
-    raw: bool, where: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = {"root": tmp_path / "a", "root of mnist": tmp_path / "a" / "mnist", "cache": cache}.get(where, tmp_path)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, data in {IMAGES: idx(3, 28, 28), LABELS: idx(3)}.items():
-        (folder / (name.removesuffix(".gz") if raw else name)).write_bytes(data if raw else gzip.compress(data))
-    if where == "SCOREMH_DATA":
-        monkeypatch.setenv("SCOREMH_DATA", str(tmp_path))
-    x, y = datasets.mnist("test", root=tmp_path / "a" if "root" in where else None, labels=True)
-    assert y.tolist() == [0, 1, 2]
-    assert x[0, 0, 0, :3].tolist() == pytest.approx([-1, 1 / 127.5 - 1, 2 / 127.5 - 1])
-
-
-BAD_IDX: dict[str, tuple[bytes, str]] = {
-    "another magic number": (idx(3, 28, 28, magic=b"\0\0\x0d\3"), "the IDX magic number 00000803, got 00000d03"),
-    "labels for images": (idx(3), "the IDX magic number 00000803, got 00000801"),
-    "an empty file": (b"", "the IDX magic number 00000803, got no bytes"),
-    "truncated values": (idx(3, 28, 28)[:-1], "as its header says, 2368 bytes, got 2367 bytes"),
-    "a truncated header": (idx(3, 28, 28)[:9], "at least one image and, as its header says, 16 bytes, got 9 bytes"),
-    "no images": (idx(0, 28, 28), "to hold at least one image"),
-    "images of another size": (idx(3, 8, 8), "to hold values of shape (image, 28, 28), got (3, 8, 8)"),
-    "truncated gzip": (gzip.compress(idx(3, 28, 28))[:-20], "to be a whole gzip file, got Compressed file ended"),
-    "damaged gzip": (gzip.compress(idx(3, 28, 28))[:-8] + 8 * b"?", "to be a whole gzip file, got CRC check failed"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_IDX)
-def test_bad_idx_files_are_refused_by_name(case: str, tmp_path: Path) -> None:
-    data, text = BAD_IDX[case]
-    (tmp_path / IMAGES).write_bytes(data)
-    with pytest.raises(ValueError, match=re.escape(text)) as caught:
-        datasets.mnist("test", root=tmp_path)
-    assert str(tmp_path / IMAGES) in str(caught.value)
-    assert "Replace it by a whole copy of MNIST's file." in str(caught.value)
-
-
-def test_labels_for_other_images_are_refused(tmp_path: Path) -> None:
-    (tmp_path / IMAGES).write_bytes(idx(3, 28, 28))
-    (tmp_path / LABELS).write_bytes(idx(2))
-    with pytest.raises(ValueError, match="to hold 3 labels, one per image, got 2"):
-        datasets.mnist("test", root=tmp_path, labels=True)
-
-
-def test_a_root_without_the_files_says_which_to_put_there(tmp_path: Path) -> None:
-    with pytest.raises(
-        FileNotFoundError, match=f"expected {IMAGES} in {tmp_path} or its folder mnist, got no such file"
-    ):
-        datasets.mnist("test", root=tmp_path)
-
-
-def test_offline_it_says_exactly_what_to_put_where(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCOREMH_DATA", "/nowhere")
-    with pytest.raises(OSError, match="Connection refused") as caught:
-        datasets.mnist()
-    reason, train = caught.value.__cause__, "train-images-idx3-ubyte.gz"
-    four = f"{train}, train-labels-idx1-ubyte.gz, {IMAGES} and {LABELS}"
-    assert str(caught.value) == (
-        f"expected {train} in /nowhere or {cache.parent}, or from http://127.0.0.1:9/, "
-        f"got {reason}. Put {four} into {cache}; or set SCOREMH_DATA to a folder that "
-        'holds them; or use mnist(subset="embedded"), the test split that comes with scoremh.'
-    )
-
-
-def test_a_silent_mirror_is_given_up(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setattr(images, "MIRROR", f"http://127.0.0.1:{silent.getsockname()[1]}/")
-        monkeypatch.setattr(images, "_TIMEOUT", 0.05)
-        with pytest.raises(OSError, match=r"got timed out\. Put train-images"):
-            datasets.mnist()
-
-
-@pytest.fixture
-def mirror(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Serve a folder on this machine as the mirror."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    folder = tmp_path / "mirror"
-    folder.mkdir()
-    handler = functools.partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        monkeypatch.setattr(images, "MIRROR", f"http://127.0.0.1:{server.server_port}/")
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield folder
-        server.shutdown()
-
-
-def test_a_download_is_kept(mirror: Path, cache: Path) -> None:
-    for name in (IMAGES, LABELS):
-        shutil.copy(EMBEDDED / name, mirror)
-    x, y = datasets.mnist("test", labels=True)
-    assert torch.equal(x, datasets.mnist(subset="embedded"))
-    assert {path.name for path in cache.iterdir()} == {IMAGES, LABELS}
-    for name in (IMAGES, LABELS):
-        (mirror / name).unlink()
-    assert torch.equal(datasets.mnist("test", labels=True)[1], y)
-
-
-def test_a_download_with_another_checksum_is_not_kept(mirror: Path, cache: Path) -> None:
-    (mirror / IMAGES).write_bytes(gzip.compress(idx(3, 28, 28)))
-    with pytest.raises(OSError, match=r"got a file with SHA-256 \w{64} instead of 8d422c7b.*Put train-images"):
-        datasets.mnist("test")
-    assert not cache.exists()
-
-
-def test_a_file_that_is_not_on_the_mirror(mirror: Path, cache: Path) -> None:
-    with pytest.raises(OSError, match=r"got HTTP Error 404: File not found. Put train-images"):
-        datasets.mnist("test")
-    assert not cache.exists()
-
-
-def npy(array: Any) -> bytes:
-    np.save(out := io.BytesIO(), array)
-    return out.getvalue()
-
-
-def npz(**named: Any) -> bytes:
-    np.savez(out := io.BytesIO(), **named)
-    return out.getvalue()
-
-
-def parquet(**columns: Any) -> bytes:
-    return bytes(pd.DataFrame(columns).to_parquet())
-
-
-X = np.array([[1.0, -2.5], [0.1, 1e-30], [3.0, 4.0]])
-OBJECTS = np.array([{}, 1], dtype=object)
-
-READ: dict[str, tuple[bytes, Any]] = {
-    "plain.csv": (b"1,-2.5\n0.1,1e-30\n3,4\n", X),
-    "header.csv": (b"x, y\n1,-2.5\n0.1,1e-30\n3,4", X),
-    "bom.csv": (b"\xef\xbb\xbf1,-2.5\r\n\r\n.1,1E-30\r\n 3 ,+4\r\n", X),
-    "quoted.csv": (b'"x","the ""y"""\n"1",-2.5\n0.1,1e-30\n3,4\n', X),
-    "numbers.CSV": (b"count\n1\n2\n", [[1], [2]]),
-    "array.npy": (npy(X), X),
-    "vector.npy": (npy(X[:, 0]), X[:, :1]),
-    "big endian.npy": (npy(X.astype(">f8")), X),
-    "half.npy": (npy(X.astype(np.float16)), X.astype(np.float16)),
-    "bools.npy": (npy(X > 1), X > 1),
-    "images.npy": (npy(np.full((2, 1, 3, 4), 7, dtype=np.uint8)), np.full((2, 1, 3, 4), 7)),
-    "fortran.npy": (npy(np.asfortranarray(X)), X),
-    "one.npz": (npz(samples=X), X),
-    "table.parquet": (parquet(x=X[:, 0], y=X[:, 1]), X),
-    "kinds.parquet": (parquet(x=[1, 2], y=[True, False], z=pd.array([3, 4], dtype="Int8")), [[1, 1, 3], [2, 0, 4]]),
-    "index.parquet": (pd.DataFrame(X, columns=["x", "y"], index=[7, 3, 5]).to_parquet(), X),
-}
-
-
-@pytest.mark.parametrize("name", READ)
-@pytest.mark.parametrize("dtype", [None, torch.float64])
-def test_load(name: str, dtype: torch.dtype | None, tmp_path: Path) -> None:
-    data, expected = READ[name]
-    (tmp_path / name).write_bytes(data)
-    x = datasets.load(tmp_path / name, dtype=dtype)
-    assert torch.equal(x, torch.tensor(expected, dtype=dtype or torch.get_default_dtype()))
-
-
-def test_load_takes_the_array_that_key_names(tmp_path: Path) -> None:
-    (tmp_path / "a.npz").write_bytes(npz(x=X, y=X[:, 0], objects=OBJECTS))
-    assert torch.equal(datasets.load(str(tmp_path / "a.npz"), key="y"), torch.tensor(X[:, :1], dtype=torch.float32))
-
-
-REFUSED: dict[str, tuple[bytes, str]] = {
-    "semicolons.csv": (b"1;2\n3;4\n", "to separate values by commas, got '1;2' in its first line"),
-    "named.csv": (b"x;y\n3;4\n", "to separate values by commas, got 'x;y' in its first line"),
-    "tabs.csv": (b"1\t2\n3\t4\n", "to separate values by commas"),
-    "text.csv": (b"x,kind\n\n1,2\n3,cat\n", "to hold real numbers only, got 'cat' in line 4, column 'kind'"),
-    "text without header.csv": (b"1,2\n3,cat\n", "got 'cat' in line 2, column 1. Remove such columns, or encode them"),
-    "half a header.csv": (b"x,1\n1,2\n3,4\n", "got 'x' in line 1, column 0"),
-    "dates.csv": (b"t\n2024_01\n2024_02\n", "got '2024_01' in line 2, column 't'"),
-    "missing.csv": (b"x,y\n1,2\n3,\n,4\n", "got 2 that are not, the first nan in line 3, column 'y'"),
-    "inf.csv": (
-        b"1,2\n3,-inf\n",
-        "finite float32 numbers, got 1 that are not, the first -inf in line 2, column 1",
-    ),
-    "short.csv": (b"x,y\n1,2\n3\n", "to have 2 values in every row, got 1 in line 3"),
-    "long.csv": (b"1,2\n\n3,4,5\n", "to have 2 values in every row, got 3 in line 3"),
-    "empty.csv": (b"", "to hold samples, got an empty file"),
-    "empty.parquet": (b"", "to hold samples, got an empty file"),
-    "blank.csv": (b"\n\n", "to hold samples, got blank lines only"),
-    "header alone.csv": (b"x,y\n", "at least 2 rows of numbers, got shape (0, 2)"),
-    "one row.csv": (b"x,y\n1,2\n", "at least 2 rows of numbers, got shape (1, 2)"),
-    "constant.csv": (b"x,y,z\n1,2,3\n2,2,3\n", "got 2 that never change: 'y', 'z'. Remove them"),
-    "column numbers.csv": (b"0,1\n0.5,2\n0.1,3\n", "got column numbers: 0,1. Name the columns"),
-    "index.csv": (b",x\n0,0.5\n1,0.1\n", "to name every column, got no name for column 0. Name it; if it is an index"),
-    "binary.csv": (b"\xff\xfe\x00", "to be csv text in UTF-8, got 'utf-8' codec can't decode"),
-    "text.npy": (npy(np.array(["a", "b"])), "real numbers only, got values of type <U1"),
-    "complex.npy": (npy(1j * X), "real numbers only, got values of type complex128"),
-    "records.npy": (npy(np.zeros(3, dtype=[("x", float)])), "got values of type [('x', '<f8')]"),
-    "objects.npy": (npy(OBJECTS), "got pickled objects, or a file of another kind. Pickles are refused"),
-    "pickle.npy": (pickle.dumps([1, 2]), "got pickled objects, or a file of another kind. Pickles are refused"),
-    "truncated.npy": (npy(X)[:-8], "in numpy's format, got Failed to read all data"),
-    "one number.npy": (npy(np.float64(3)), "at least 2 rows of numbers, got shape ()"),
-    "no columns.npy": (npy(np.empty((3, 0))), "at least 2 rows of numbers, got shape (3, 0)"),
-    "nan.npy": (npy(np.array([1.0, np.nan])), "the first nan in row 1, column 0. Remove or fill in those rows"),
-    "nan image.npy": (
-        npy(np.full((2, 1, 2, 2), np.inf)),
-        "got 8 that are not, the first inf in row 0, column 0, 0, 0",
-    ),
-    "large.npy": (npy(np.array([1.0, 1e300])), "the first 1e+300 in row 1, column 0. Pass dtype=torch.float64"),
-    "close.npy": (npy(np.array([1.0, 1 + 1e-12])), "got 1 that never change: 0. Remove them"),
-    "flat images.npy": (npy(np.zeros((2, 64))), "got 64 that never change: 0, 1, 2, 3, 4, .... Remove them"),
-    "pickle.npz": (npz(x=OBJECTS), "got pickled objects, or a file of another kind. Pickles are refused"),
-    "two.npz": (
-        npz(x=X, y=X),
-        "to hold one array, or key= to name one of them, got key=None and the arrays ['x', 'y']",
-    ),
-    "none.npz": (npz(), "got key=None and the arrays []"),
-    "truncated.npz": (npz(x=X)[:-30], "in numpy's format, got File is not a zip file"),
-    "text.parquet": (parquet(x=[1.0, 2.0], kind=["cat", "dog"]), "got 'cat' of type "),
-    "dates.parquet": (parquet(t=pd.to_datetime(["2024-01-01", "2024-01-02"])), "in row 0, column 't'"),
-    "lists.parquet": (parquet(x=[[1, 2], [3, 4]]), "of type object in row 0, column 'x'"),
-    "missing.parquet": (parquet(x=[1, 2], y=pd.array([3, None], dtype="Int64")), "the first nan in row 1, column 'y'"),
-    "constant.parquet": (parquet(x=[1.0, 2.0], y=[3, 3]), "got 1 that never change: 'y'"),
-    "other.parquet": (b"PAR0 and more bytes", "to be a parquet file, got "),
-    "table.xlsx": (b"PK", "to end in one of .csv, .npy, .npz, .parquet, got '.xlsx'. Convert it"),
-    "noname": (b"1,2", "to end in one of .csv, .npy, .npz, .parquet, got ''"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_load_refuses(name: str, tmp_path: Path) -> None:
-    data, text = REFUSED[name]
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(ValueError, match=re.escape(text)) as caught:
-        datasets.load(tmp_path / name)
-    assert str(caught.value).startswith(f"expected {tmp_path / name} to ")
-
-
-def test_load_refuses_a_wrong_key(tmp_path: Path) -> None:
-    (tmp_path / "a.npz").write_bytes(npz(x=X))
-    with pytest.raises(ValueError, match=re.escape("got key='y' and the arrays ['x']. Pass one of those names as key")):
-        datasets.load(tmp_path / "a.npz", key="y")
-    (tmp_path / "a.npy").write_bytes(npy(X))
-    with pytest.raises(ValueError, match="to be an npz file, since key is given, got key='x'"):
-        datasets.load(tmp_path / "a.npy", key="x")
-
-
-def test_load_refuses_a_missing_file_and_an_integer_dtype(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"expected .*a.csv to be a file, got none there. Check the path"):
-        datasets.load(tmp_path / "a.csv")
-    with pytest.raises(TypeError, match=r"dtype to be a floating torch.dtype, got torch.int64"):
-        datasets.load(tmp_path / "a.csv", dtype=torch.int64)
-
-
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ImportError, match=r"expected pyarrow, got .*Run: pip install 'scoremh\[parquet\]'"):
-        datasets.load(tmp_path / "a.parquet")
-
-
-finite = st.floats(allow_nan=False, allow_infinity=False)
-
-
-@given(arrays(np.float64, st.tuples(st.integers(2, 5), st.integers(1, 3)), elements=finite))
-def test_what_is_saved_is_loaded_to_the_last_bit(tmp_path_factory: pytest.TempPathFactory, x: Any) -> None:
-    x[0], x[1] = -1.0, 1.0  # no column is constant
-    folder = tmp_path_factory.mktemp("round")
-    np.save(folder / "x.npy", x)
-    pd.DataFrame(x).add_prefix("x").to_csv(folder / "x.csv", index=False)
-    for name in ("x.npy", "x.csv"):
-        assert torch.equal(datasets.load(folder / name, dtype=torch.float64), torch.from_numpy(x))

@@ -1,4 +1,4 @@
-"""One format for every error: what was expected, what came, what to do."""
+"""One format for every error: what was expected, what was passed, what to do."""
 
 import math
 import re
@@ -13,12 +13,12 @@ from torch import Tensor
 
 
 def message(expected: str, got: object, fix: str) -> str:
-    """Return the text of an error."""
+    """Return the text of an error: what was expected, what was passed, what to do."""
     return f"expected {expected}, got {got}. {fix}"
 
 
 def describe(x: object) -> str:
-    """Say what a value is in few words: shape and dtype of a tensor, the type of anything else."""
+    """Describe a value: shape and dtype of a tensor, the type of anything else."""
     if isinstance(x, Tensor):
         return f"a {str(x.dtype).removeprefix('torch.')} tensor of shape {tuple(x.shape)}"
     if isinstance(x, type):
@@ -29,23 +29,23 @@ def describe(x: object) -> str:
 
 
 def short(x: object) -> str:
-    """Return a value as text, on one line and cut where it is long."""
+    """Return a value as text on one line, cut at 100 characters."""
     text = " ".join(repr(x).split())
     return text if len(text) <= 100 else f"{text[:96]} ..."
 
 
 def named(part: object) -> str:
-    """Return a part as text: its own, or its class where it has none."""
+    """Return the repr of a part, or the name of its class where it defines none."""
     return type(part).__name__ if type(part).__repr__ is object.__repr__ else repr(part)
 
 
 def steady(part: object) -> str:
-    """Return a part as text that is the same in the next process, without addresses: not all there is to know of it."""
+    """Return the repr of a part without memory addresses, so that it is the same in the next process."""
     return re.sub(" at 0x[0-9A-Fa-f]+", "", named(part))
 
 
 def brief(part: Any) -> str:
-    """Return a dataclass as one would type it: only the fields that differ from their defaults."""
+    """Return the repr of a dataclass with only the fields that differ from their defaults."""
     shown = []
     for field in fields(part):
         value = getattr(part, field.name)
@@ -57,7 +57,7 @@ def brief(part: Any) -> str:
 
 
 def positive(value: float, name: str, hint: str = "", *, zero: bool = False) -> None:
-    """Refuse a number that is not finite and above 0, or 0 where told; a hint says what else one could do."""
+    """Refuse a number that is not finite and above 0, or at least 0 if `zero`; `hint` ends the advice."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         fix = f"Pass {name} as a Python number, for example {name}=0.1."
         raise TypeError(message(f"{name} to be a number", describe(value), fix))
@@ -67,7 +67,7 @@ def positive(value: float, name: str, hint: str = "", *, zero: bool = False) -> 
 
 
 def count(value: int | Integral, name: str, *, at_least: int = 1) -> None:
-    """Refuse anything but a whole number of at least `at_least`."""
+    """Refuse a value that is not a whole number of at least `at_least`."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(message(f"{name} to be an int", describe(value), f"Pass a whole number as {name}."))
     if int(value) < at_least:
@@ -75,7 +75,7 @@ def count(value: int | Integral, name: str, *, at_least: int = 1) -> None:
 
 
 def kind(part: object, wanted: type, expected: str, fix: str) -> None:
-    """Refuse what is not an instance; a class is none, though it has the methods a protocol asks for."""
+    """Refuse a value that is not an instance of a class or protocol; a class itself is not one."""
     if isinstance(part, type) or not isinstance(part, wanted):
         members = dir(wanted) if getattr(wanted, "_is_protocol", False) else []
         missing = [name for name in members if not name.startswith("_") and not hasattr(part, name)]
@@ -91,7 +91,7 @@ def one_of(value: object, options: tuple[object, ...], name: str) -> None:
 
 
 def events(x: Tensor, name: str = "x", *, finite: bool = True) -> None:
-    """Refuse anything but a floating tensor `(chain, *event)` of one chain or more, finite unless told."""
+    """Refuse a value that is not a floating tensor `(n, *event)` with n of at least 1, and finite if `finite`."""
     if not isinstance(x, Tensor):
         plain = f"{name}.to_numpy()" if hasattr(x, "to_numpy") else name
         fix = f"Convert it with torch.as_tensor({plain}, dtype=torch.get_default_dtype())."
@@ -108,7 +108,7 @@ def events(x: Tensor, name: str = "x", *, finite: bool = True) -> None:
 
 
 def answer(value: object, like: Tensor, shape: torch.Size, name: str) -> None:
-    """Refuse a user's answer unless it is a tensor of this shape, and of the dtype and device of `like`."""
+    """Refuse the value of a user's function unless it has this shape, and the dtype and device of `like`."""
     expected = (
         f"{name}(x) to be a {str(like.dtype).removeprefix('torch.')} tensor of shape {tuple(shape)} on {like.device}"
     )
@@ -122,20 +122,20 @@ def answer(value: object, like: Tensor, shape: torch.Size, name: str) -> None:
             fix += " Drop the last axis with squeeze(-1)."
         raise ValueError(message(expected, describe(value), fix))
     if value.dtype != like.dtype or value.device != like.device:
-        fix = f"Answer as x is, for example with {name}(x).to(x); a network is converted by net.to(x.dtype)."
+        fix = f"Return the dtype and device of x, for example {name}(x).to(x); net.to(x.dtype) converts a network."
         raise TypeError(message(expected, f"{describe(value)} on {value.device}", fix))
 
 
 def inside(value: object, x: Tensor) -> Tensor:
-    """Return a support's answer, refused unless it is a bool for every chain."""
+    """Return the value of a support; refuse one that is not a bool for every chain."""
     if not isinstance(value, Tensor) or value.dtype != torch.bool or value.shape != x.shape[:1]:
         expected = f"support(x) to be a bool tensor of shape ({len(x)},)"
-        raise ValueError(message(expected, describe(value), "Answer once for every chain."))
+        raise ValueError(message(expected, describe(value), "Return one bool per chain."))
     return value
 
 
 def to_learn_from(samples: Tensor) -> Tensor:
-    """Return samples that autograd can work with; refuse to train where it records nothing."""
+    """Return samples that autograd can differentiate through; refuse to train in inference mode."""
     if torch.is_inference_mode_enabled():
         fix = "Train outside of torch.inference_mode; sampling opens it by itself."
         raise RuntimeError(message("a training that autograd can record", "torch.inference_mode", fix))
@@ -144,7 +144,7 @@ def to_learn_from(samples: Tensor) -> Tensor:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Say what to do where a network has another dtype, or a score needs autograd, which rests in inference mode."""
+    """Explain errors of a user's network or score: another dtype, or autograd in inference mode."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, read without running code, and told apart from those of another run."""
+"""Files: atomic writes, safetensors without pickled code, and checks that a file belongs to the run that resumes it."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from scoremh._shared import checks
 
-SHOWN = 120  # characters of what differs
+MAX_SHOWN_CHARACTERS = 120  # of two values that differ
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a place to write to, which becomes the file when all went well: a killed write leaves the old one."""
+    """Yield a temporary path that replaces the file after a complete write; a killed write leaves the old file."""
     if not path.parent.is_dir():
         got, fix = f"{path.parent}, which does not exist", f"Create {path.parent} first."
         raise FileNotFoundError(checks.message("a folder to write to", got, fix))
@@ -51,7 +51,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
 
 @contextmanager
 def reading(path: str | Path, expected: str, fix: str) -> Iterator[Any]:
-    """Open a safetensors file; what is missing in it, or broken, is an error that names the file."""
+    """Open a safetensors file; an error in it, or of what is read from it, names the file."""
     require_file(Path(path))
     if not Path(path).exists():
         raise FileNotFoundError(checks.message(expected, f"{path}, which does not exist", fix))
@@ -64,25 +64,27 @@ def reading(path: str | Path, expected: str, fix: str) -> Iterator[Any]:
 
 
 def require_same(header: Mapping[str, object], found: Mapping[str, object], path: Path, what: str, place: str) -> None:
-    """Refuse a file or folder, called `place`, that holds another run or training, called `what`, than the header's."""
+    """Refuse a file or folder (`place`) that holds another run or training (`what`) than the header describes."""
     for key, value in header.items():
         if found.get(key) != value:
             wanted, got = _where_they_differ(repr(value), repr(found.get(key)))
-            fix = f"Use another {place}, or delete this one to begin again."
+            fix = f"Use another {place}, or delete this one to start over."
             expected = f"{path} to hold this {what}, with {key} = {wanted}"
             raise ValueError(checks.message(expected, f"{key} = {got}", fix))
 
 
 def _where_they_differ(a: str, b: str) -> tuple[str, str]:
-    """Return two texts, cut to where they begin to differ if they are long."""
+    """Return two texts, cut to the part where they begin to differ if they are long."""
     shared = zip(a, b, strict=False)
     apart = next((place for place, (one, other) in enumerate(shared) if one != other), min(len(a), len(b)))
-    start = max(0, apart - SHOWN // 2) if max(len(a), len(b)) > SHOWN else 0
+    start = max(0, apart - MAX_SHOWN_CHARACTERS // 2) if max(len(a), len(b)) > MAX_SHOWN_CHARACTERS else 0
     return _cut(a, start), _cut(b, start)
 
 
 def _cut(text: str, start: int) -> str:
-    return f"{'...' * (start > 0)}{text[start : start + SHOWN]}{'...' * (len(text) > start + SHOWN)}"
+    """Return the part of a text from a place on, with dots where something is left out."""
+    end = start + MAX_SHOWN_CHARACTERS
+    return f"{'...' * (start > 0)}{text[start:end]}{'...' * (len(text) > end)}"
 
 
 def fingerprint(x: Tensor) -> str:

@@ -1,24 +1,28 @@
-"""One progress bar for everything long."""
+"""One progress bar for every long computation."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
 
 @runtime_checkable
 class Tick(Protocol):
-    def __call__(self, advance: int, note: str = "") -> None: ...
+    """Advance a progress bar."""
+
+    def __call__(self, advance: int, note: str = "") -> None:
+        """Advance by so many units, and show a note beside the bar."""
+        ...
 
 
 @contextmanager
 def progress_bar(total: int, label: str, *, unit: str, show: bool) -> Iterator[Tick]:
-    """Yield a function to call as work gets done; it draws on standard error, or nothing unless `show`."""
+    """Yield a function that advances a progress bar on standard error; it does nothing unless `show`."""
     if not show:
         yield lambda advance, note="": None
         return
+    from rich.console import Console  # here, so that `import scoremh` stays light
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""Where a density is positive: the paper's truncated p* (section 3.3)."""
+"""Supports, outside of which a density is 0: the paper's truncated p* (section 3.3)."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class Box:
 
 
 def box(low: Values, high: Values) -> Box:
-    """Make the support of all x between two bounds, each a number (for every coordinate) or event-shaped.
+    """Return the support of all x between two bounds, each a number (for every coordinate) or event-shaped.
 
     >>> box(0.0, [1.0, 2.0])(torch.tensor([[0.5, 1.5], [1.5, 0.5]]))
     tensor([ True, False])
@@ -39,7 +39,7 @@ def box(low: Values, high: Values) -> Box:
 
 
 def require_event(x: Tensor, event: tuple[int, ...]) -> None:
-    """Refuse an x that would broadcast, silently, into another problem."""
+    """Refuse an x whose events have another shape: it would broadcast silently."""
     if x.shape[1:] != event:
         fix = "The first axis is the chain; the rest is one event."
         raise ValueError(checks.message(f"x of shape {written('chain', *event)}", checks.describe(x), fix))

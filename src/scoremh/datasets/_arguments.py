@@ -8,7 +8,7 @@ from scoremh._shared import checks
 
 
 def floating(dtype: torch.dtype | None) -> torch.dtype:
-    """Return the dtype, torch's default where there is none; refuse anything but a floating one."""
+    """Return the dtype, torch's default where it is None; refuse one that is not floating."""
     if dtype is None:
         return torch.get_default_dtype()
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):

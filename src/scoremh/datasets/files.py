@@ -1,4 +1,4 @@
-"""Samples from a user's own file: a checked tensor `(n, *event)`, or an error that says where the file is wrong."""
+"""Samples from a file: a checked tensor `(n, *event)`, or an error that says where the file is wrong."""
 
 import csv
 import math
@@ -15,13 +15,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scoremh._shared import checks
+from scoremh._shared.extras import extra
 from scoremh.datasets import _arguments
 
 _SUFFIXES = (".csv", ".npy", ".npz", ".parquet")
 
 
 class _Contents(NamedTuple):
-    """What a file holds, and how it calls its rows and columns; an array has no names for them."""
+    """What a file holds, with the names of its columns and the lines of its rows; an array has neither."""
 
     values: Any
     columns: Sequence[str] = ()
@@ -42,9 +43,9 @@ def load(path: str | Path, *, key: str | None = None, dtype: torch.dtype | None 
     pickles, fewer than two rows, and columns of a table that never change.
 
     Args:
-        path: the file; its suffix says what it is. Parquet needs `pip install scoremh[parquet]`.
-        key: the name of the array, where an npz file holds several.
-        dtype: of the answer, by default torch's default.
+        path: File to read; its suffix is its format. Parquet needs `pip install 'scoremh[parquet]'`.
+        key: Name of the array, where an npz file holds several.
+        dtype: Floating dtype of the samples; torch's default where None.
     """
     return read(path, key=key, dtype=dtype)[0]
 
@@ -52,12 +53,12 @@ def load(path: str | Path, *, key: str | None = None, dtype: torch.dtype | None 
 def read(
     path: str | Path, *, key: str | None = None, dtype: torch.dtype | None = None
 ) -> tuple[Float[Tensor, "draw *event"], list[str]]:
-    """Read samples as `load` does, and the names of their columns, where the file has some.
+    """Read samples as `load` does; return them and the names of their columns, where the file has some.
 
     Args:
-        path: As for `load`.
-        key: As for `load`.
-        dtype: As for `load`.
+        path: File to read; its suffix is its format.
+        key: Name of the array, where an npz file holds several.
+        dtype: Floating dtype of the samples; torch's default where None.
     """
     path, dtype = Path(path).expanduser(), _arguments.floating(dtype)
     suffix = path.suffix.lower()
@@ -91,14 +92,7 @@ def _number(cell: str) -> float | None:
 
 
 def _read_csv(path: Path) -> _Contents:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise _refuse(path, "to be csv text in UTF-8", error, "Save it as csv again.") from error
-    if not rows:
-        raise _refuse(path, "to hold samples", "blank lines only", "Write it again.")
+    rows = _csv_rows(path)
     width, columns = len(rows[0][1]), _header(path, rows[0][1])
     rows = rows[1:] if columns else rows
     values = np.empty((len(rows), width))
@@ -114,15 +108,25 @@ def _read_csv(path: Path) -> _Contents:
     return _Contents(values, columns, [line for line, _ in rows])
 
 
+def _csv_rows(path: Path) -> list[tuple[int, list[str]]]:
+    """Return the cells of every row that is not blank, with the number of its line."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _refuse(path, "to be csv text in UTF-8", error, "Save it as csv again.") from error
+    if not rows:
+        raise _refuse(path, "to hold samples", "blank lines only", "Write it again.")
+    return rows
+
+
 def _header(path: Path, first: list[str]) -> list[str]:
     """Return the names of the columns; none, if the first line is a sample."""
     if first == list(map(str, range(len(first)))):  # pandas writes this above columns without names
         fix = "Name the columns in a first line, as in x,y."
         raise _refuse(path, "to begin with a header or a sample", f"column numbers: {','.join(first)}", fix)
-    parts = first[0].replace(";", " ").split() if len(first) == 1 else []
-    if len(parts) > 1 and (";" in first[0] or all(_number(part) is not None for part in parts)):
-        fix = "Save it with commas, sep=',' in pandas."
-        raise _refuse(path, "to separate values by commas", f"{first[0]!r} in its first line", fix)
+    _require_commas(path, first)
     if any(_number(cell) is not None for cell in first):
         return []
     if "" in first:  # pandas writes this above its index, which is no coordinate
@@ -133,13 +137,21 @@ def _header(path: Path, first: list[str]) -> list[str]:
     return first
 
 
+def _require_commas(path: Path, first: list[str]) -> None:
+    """Refuse a first line whose values are separated by semicolons or blanks."""
+    parts = first[0].replace(";", " ").split() if len(first) == 1 else []
+    if len(parts) > 1 and (";" in first[0] or all(_number(part) is not None for part in parts)):
+        fix = "Save it with commas, sep=',' in pandas."
+        raise _refuse(path, "to separate values by commas", f"{first[0]!r} in its first line", fix)
+
+
 def _text(path: Path, got: str) -> ValueError:
     return _refuse(path, "to hold real numbers only", got, "Remove such columns, or encode them as numbers.")
 
 
 @contextmanager
 def _numpy_errors(path: Path) -> Iterator[None]:
-    """Say what is wrong in our words: numpy calls every file that it does not know a pickle, and offers to run it."""
+    """Raise our errors for numpy's: it calls every file that it does not know a pickle, and offers to run it."""
     try:
         yield
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
@@ -166,11 +178,9 @@ def _read_numpy(path: Path, key: str | None) -> _Contents:
 
 
 def _read_parquet(path: Path) -> _Contents:
-    try:
+    with extra("parquet"):
         import pandas as pd  # rather than pyarrow alone: it knows which columns are an index
         import pyarrow
-    except ImportError as error:
-        raise ImportError(checks.message("pyarrow", error, "Run: pip install 'scoremh[parquet]'")) from error
     try:
         frame = pd.read_parquet(path, engine="pyarrow")
     except (pyarrow.ArrowException, OSError) as error:

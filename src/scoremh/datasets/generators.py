@@ -1,4 +1,4 @@
-"""Draws from the paper's synthetic laws: independent ones, but for `moons`, which spreads its points evenly.
+"""Draws from the paper's synthetic distributions: independent, except for `moons`, which spreads its points evenly.
 
 - `moons`, `s_curve`, `swiss_roll`: scikit-learn's curves and surfaces, with isotropic Gaussian noise.
 - `pinwheel`: x = r (cos phi, sin phi) + delta u, where phi = 2 pi k / K + rate r on the arm k of K,
@@ -83,14 +83,14 @@ def pinwheel(
     "correct" has independent radial and tangential noise, hence width everywhere.
 
     Args:
-        n: how many points.
-        classes: K, the number of arms, all equally likely. The paper's text says six, its parameters five.
-        radial_std: standard deviation of the distance from the origin, whose mean is 1.
-        tangential_std: standard deviation of the noise across an arm.
-        rate: alpha, by how much an arm turns over a distance of 1.
+        n: Number of points.
+        classes: Number of arms K, all equally likely. The paper's text says six, its parameters five.
+        radial_std: Standard deviation of the distance from the origin, whose mean is 1.
+        tangential_std: Standard deviation of the noise across an arm.
+        rate: Angle alpha, in radians, by which an arm turns over a distance of 1.
         variant: "paper" or "correct".
-        generator: where all random numbers come from.
-        dtype: of the answer.
+        generator: Random number generator; the same seed gives the same draws.
+        dtype: Floating dtype of the points; torch's default where None.
     """
     like = _like(n, dtype, generator)
     checks.count(classes, "classes")
@@ -114,7 +114,7 @@ def gaussian(
     generator: Generator | None = None,
     dtype: torch.dtype | None = None,
 ) -> Float[Tensor, "draw 1"]:
-    """Draw n numbers from a normal law, by default the paper's N(3, 2), whose 2 is taken to be the variance."""
+    """Draw n numbers from a normal distribution, by default the paper's N(3, 2), with 2 taken as the variance."""
     like = _like(n, dtype, generator)
     _arguments.finite(mean, "mean")
     _arguments.spread(std, "std")

@@ -1,4 +1,4 @@
-"""Images as float32 tensors `(image, 1, row, column)` in [-1, 1], as the paper scales them.
+"""Images as float32 tensors `(image, 1, row, column)` in [-1, 1], scaled as in the paper.
 
 MNIST is four files in IDX format: the bytes 0, 0, 8 (for uint8) and the number of axes; the size of every axis as a
 big-endian 32-bit integer; the values. They are read gzipped or raw.
@@ -24,14 +24,13 @@ from scoremh._shared import checks
 Split = Literal["train", "test"]
 
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-_TIMEOUT = 10  # seconds without an answer, or without the next bytes of it
+TIMEOUT_SECONDS = 10  # without an answer, or without the next bytes of it
 _SHA256 = {  # of the files as first published on yann.lecun.com/exdb/mnist
     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
     "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
-_EMBEDDED = Path(__file__).parents[1] / "data"
 
 
 def digits() -> Float[Tensor, "1797 1 8 8"]:
@@ -43,46 +42,27 @@ def digits() -> Float[Tensor, "1797 1 8 8"]:
 
 @overload
 def mnist(
-    split: Split | None = None,
-    *,
-    root: str | Path | None = None,
-    subset: Literal["embedded"] | None = None,
-    labels: Literal[False] = False,
+    split: Split = "train", *, root: str | Path | None = None, labels: Literal[False] = False
 ) -> Float[Tensor, "image 1 28 28"]: ...
 @overload
 def mnist(
-    split: Split | None = None,
-    *,
-    root: str | Path | None = None,
-    subset: Literal["embedded"] | None = None,
-    labels: Literal[True],
+    split: Split = "train", *, root: str | Path | None = None, labels: Literal[True]
 ) -> tuple[Float[Tensor, "image 1 28 28"], Int[Tensor, " image"]]: ...
 def mnist(
-    split: Split | None = None,
-    *,
-    root: str | Path | None = None,
-    subset: Literal["embedded"] | None = None,
-    labels: bool = False,
+    split: Split = "train", *, root: str | Path | None = None, labels: bool = False
 ) -> Float[Tensor, "image 1 28 28"] | tuple[Float[Tensor, "image 1 28 28"], Int[Tensor, " image"]]:
-    """Return MNIST's images of 28 x 28 pixels: 60,000 to train, 10,000 to test.
+    """Return MNIST's images of 28 x 28 pixels: 60,000 for training, 10,000 for testing.
 
     A folder may hold the files themselves, or hold them in a folder `mnist`.
 
     Args:
-        split: "train" or "test"; by default "train", of the embedded subset "test".
-        root: the folder to read. By default that in the environment variable `SCOREMH_DATA`, else the user's cache
-            (`~/.cache/scoremh`), where files that are in neither are downloaded to.
-        subset: "embedded" for the test split that comes with this package and needs neither folder nor network.
-        labels: return a pair, of the images and of the digits they show.
+        split: "train" or "test".
+        root: Folder to read. By default that in the environment variable `SCOREMH_DATA`, else the user's cache
+            (`~/.cache/scoremh`); files that are in neither are downloaded into the cache.
+        labels: Whether to return the digits that the images show as well, as a pair (images, labels).
     """
-    checks.one_of(split, (None, *get_args(Split)), "split")
-    checks.one_of(subset, (None, "embedded"), "subset")
-    if subset and (split == "train" or root is not None):
-        got = f"split={split!r} and root={root!r}"
-        fix = 'Leave root out and use split="test", or leave subset out.'
-        raise ValueError(checks.message("the embedded subset to be the test split, with no root", got, fix))
-    prefix = "t10k" if subset or split == "test" else "train"
-    root = _EMBEDDED if subset else root
+    checks.one_of(split, get_args(Split), "split")
+    prefix = "t10k" if split == "test" else "train"
     images = _read_idx(_find(f"{prefix}-images-idx3-ubyte.gz", root), "image", 28, 28)
     x = images.float()[:, None].div_(127.5).sub_(1)
     if not labels:
@@ -119,8 +99,8 @@ def _unreadable(path: Path, expected: str, got: str) -> ValueError:
 
 
 def _find(name: str, root: str | Path | None) -> Path:
-    """Return where a file of MNIST is, gzipped or raw, after downloading it if there is no other way."""
-    places = _places(root)
+    """Return the path of a file of MNIST, gzipped or raw; download it where no folder has it."""
+    places = _folders(root)
     for place in places:
         for folder in (place, place / "mnist"):
             for path in (folder / name, folder / name.removesuffix(".gz")):
@@ -128,11 +108,11 @@ def _find(name: str, root: str | Path | None) -> Path:
                     return path
     if root is None:
         return _download(name, places)
-    fix = f"Put {_four()} there, gzipped or raw, or leave root out."
+    fix = f"Put {_file_names()} there, gzipped or raw, or leave root out."
     raise FileNotFoundError(checks.message(f"{name} in {root} or its folder mnist", "no such file", fix))
 
 
-def _places(root: str | Path | None) -> list[Path]:
+def _folders(root: str | Path | None) -> list[Path]:
     """Return the folders to look in; without a root, the last one is the user's cache."""
     if root is not None:
         return [Path(root).expanduser()]
@@ -142,10 +122,10 @@ def _places(root: str | Path | None) -> list[Path]:
 
 
 def _download(name: str, places: list[Path]) -> Path:
-    """Get a file that is in none of the places from the mirror into the last one: checked, and whole or not at all."""
+    """Download a file into the last of the folders, with its checksum verified: whole, or not at all."""
     folder = places[-1] / "mnist"
     try:
-        with urllib.request.urlopen(MIRROR + name, timeout=_TIMEOUT) as answer:
+        with urllib.request.urlopen(MIRROR + name, timeout=TIMEOUT_SECONDS) as answer:
             data: bytes = answer.read()
         found = hashlib.sha256(data).hexdigest()
         if found != _SHA256[name]:
@@ -157,12 +137,13 @@ def _download(name: str, places: list[Path]) -> Path:
     except (OSError, HTTPException) as error:
         expected = f"{name} in {' or '.join(map(str, places))}, or from {MIRROR}"
         fix = (
-            f"Put {_four()} into {folder}; or set SCOREMH_DATA to a folder that holds them; "
-            'or use mnist(subset="embedded"), the test split that comes with scoremh.'
+            f"Put {_file_names()} into {folder}; or pass their folder as root, or in SCOREMH_DATA. "
+            "A clone of scoremh has the test split in studies/data."
         )
         raise OSError(checks.message(expected, error, fix)) from error
 
 
-def _four() -> str:
+def _file_names() -> str:
+    """Return the names of the four files, as a list in a sentence."""
     *first, last = _SHA256
     return f"{', '.join(first)} and {last}"

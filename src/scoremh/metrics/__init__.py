@@ -1,8 +1,9 @@
-"""How far two samples are apart: true distances, the paper's three numbers, and tests. Usable on anyone's samples.
+"""Distances between two samples: true distances, the paper's three numbers, and tests. Usable on anyone's samples.
 
 Samples are `(point, *event)` tensors of any event shape and floating dtype; everything is computed in float64, in
-pieces that fit into memory. A name says its power: `w2` is a distance, `mmd_squared` is squared. A number means little
-without its `floor`, what it is between two fresh samples of the law itself.
+pieces that fit into memory. A name carries its power: `w2` is a distance, `mmd_squared` is squared. A number means
+little without its `floor`, its value between two fresh samples of the distribution itself. `w1` and `w2` need
+`pip install 'scoremh[metrics]'`.
 """
 
 from scoremh.metrics.kernels import energy_distance, mmd_squared

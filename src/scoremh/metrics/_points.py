@@ -9,7 +9,7 @@ from torch import Tensor
 from scoremh._shared import checks
 
 Points = Float[Tensor, "_ coordinate"]
-PIECE = 2**25  # distances at a time: 256 MB in float64
+MAX_DISTANCES = 2**25  # distances held at a time: 256 MB in float64
 
 
 def flattened(x: Tensor, name: str = "x") -> Points:
@@ -19,7 +19,7 @@ def flattened(x: Tensor, name: str = "x") -> Points:
 
 
 def both(x: Tensor, y: Tensor) -> tuple[Points, Points]:
-    """Return two samples as matrices, or refuse those of different events."""
+    """Return two samples as matrices; refuse samples whose events differ in shape."""
     first, second = flattened(x, "x"), flattened(y, "y")
     if x.shape[1:] != y.shape[1:]:
         got = f"{checks.describe(x)} and {checks.describe(y)}"
@@ -30,7 +30,7 @@ def both(x: Tensor, y: Tensor) -> tuple[Points, Points]:
 
 def pieces(x: Points, y: Points) -> Iterator[Float[Tensor, "_ _"]]:
     """Yield the Euclidean distances from the points of x to all of y, some rows at a time."""
-    for rows in x.split(max(1, PIECE // len(y))):
+    for rows in x.split(max(1, MAX_DISTANCES // len(y))):
         yield torch.cdist(rows, y, compute_mode="donot_use_mm_for_euclid_dist")
 
 

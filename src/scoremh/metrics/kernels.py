@@ -2,8 +2,8 @@ r"""Distances between samples that are means over pairs.
 
     energy = 2 E|X - Y| - E|X - X'| - E|Y - Y'|,    MMD^2 = E k(X, X') + E k(Y, Y') - 2 E k(X, Y)
 
-Both are squared distances between laws, 0 only where they agree. `unbiased` leaves the pairs of a point with itself out
-of the means: the expectation is then 0 for equal laws, and a value may be negative.
+Both are squared distances between distributions, 0 only where they agree. `unbiased` leaves the pairs of a point with
+itself out of the means: the expectation is then 0 for equal distributions, and a value may be negative.
 """
 
 import torch
@@ -12,16 +12,16 @@ from torch import Tensor
 from scoremh._shared import checks
 from scoremh.metrics._points import Points, both, total
 
-MEDIAN_OF = 1000  # points whose distances give a median
+MAX_MEDIAN_POINTS = 1000  # points whose distances give a median
 
 
 def energy_distance(x: Tensor, y: Tensor, *, unbiased: bool = False) -> float:
-    """Return 2 E|X - Y| - E|X - X'| - E|Y - Y'|, which is squared as a distance between laws.
+    """Return 2 E|X - Y| - E|X - X'| - E|Y - Y'|, a squared distance between distributions.
 
     Args:
-        x: `(point, *event)`.
-        y: Of the same events; as many points or not.
-        unbiased: Leave out the pairs of a point with itself.
+        x: First sample, `(point, *event)`.
+        y: Second sample, with events of the same shape; its number of points may differ.
+        unbiased: Whether to leave out the pairs of a point with itself.
     """
     first, second = both(x, y)
     within = [total(one, one) / _pairs(one, unbiased=unbiased) for one in (first, second)]
@@ -32,10 +32,10 @@ def mmd_squared(x: Tensor, y: Tensor, *, bandwidth: float | None = None, unbiase
     """Return the squared maximum mean discrepancy with the kernel exp(-|x - y|^2 / (2 bandwidth^2)).
 
     Args:
-        x: `(point, *event)`.
-        y: Of the same events; as many points or not.
-        bandwidth: Of the kernel; the median distance between points of y if None.
-        unbiased: Leave out the pairs of a point with itself.
+        x: First sample, `(point, *event)`.
+        y: Second sample, with events of the same shape; its number of points may differ.
+        bandwidth: Standard deviation of the Gaussian kernel; the median distance between points of y if None.
+        unbiased: Whether to leave out the pairs of a point with itself.
     """
     first, second = both(x, y)
     width = median_distance(second) if bandwidth is None else bandwidth
@@ -54,7 +54,7 @@ def mmd_squared(x: Tensor, y: Tensor, *, bandwidth: float | None = None, unbiase
 
 def median_distance(x: Points) -> float:
     """Return the median distance between two points, of the first thousand."""
-    few = x[:MEDIAN_OF]
+    few = x[:MAX_MEDIAN_POINTS]
     if len(few) < 2:
         raise ValueError(checks.message("at least two points for a median distance", len(few), "Pass a bandwidth."))
     median = float(torch.pdist(few).median())

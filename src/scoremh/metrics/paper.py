@@ -1,4 +1,4 @@
-"""The three numbers of the paper's Table 1, in the definitions that fit all of its cells, and what they are at best."""
+"""The three metrics of the paper's Table 1, in the definitions that fit all of its cells, and their best values."""
 
 import statistics
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class PaperMetrics(NamedTuple):
 
     Args:
         w1: The Sinkhorn divergence with cost |x - y| and a blur of 0.05.
-        w2: That with cost |x - y|^2 / 2, and no root: about half of W2 squared.
+        w2: The Sinkhorn divergence with cost |x - y|^2 / 2, and no root: about half of W2 squared.
         mmd: Half of the energy distance, E|X - Y| - E|X - X'| / 2 - E|Y - Y'| / 2.
     """
 
@@ -38,21 +38,21 @@ def paper_metrics(x: Tensor, y: Tensor) -> PaperMetrics:
     only these fit.
 
     Args:
-        x: `(point, *event)`.
-        y: Of the same events; as many points or not.
+        x: First sample, `(point, *event)`.
+        y: Second sample, with events of the same shape; its number of points may differ.
     """
     return PaperMetrics(sinkhorn_divergence(x, y, p=1), sinkhorn_divergence(x, y, p=2), energy_distance(x, y) / 2)
 
 
 @dataclass(frozen=True)
 class Floor:
-    """What a metric is between two fresh samples of one law: nothing better can be reached but by luck.
+    """The value of a metric between two fresh samples of one distribution: a smaller one is chance.
 
     Args:
-        mean: Over repetitions.
+        mean: Mean over repetitions.
         spread: Standard deviation over repetitions.
-        n: Points in each sample.
-        values: One per repetition.
+        n: Number of points in each sample.
+        values: Value of the metric in each repetition.
     """
 
     mean: float
@@ -61,41 +61,41 @@ class Floor:
     values: tuple[float, ...]
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Return mean and spread in a sentence."""
         return f"{self.mean:.4g} +- {self.spread:.2g} between two samples of {self.n}, {len(self.values)} times"
 
 
 def floor(
-    law: Sampler | Tensor,
+    distribution: Sampler | Tensor,
     metric: Metric,
     n: int,
     *,
     repeats: int = 10,
     generator: torch.Generator | None = None,
 ) -> Floor:
-    """Return the value of a metric between two fresh samples of n points, with its spread.
+    """Return the value of a metric between two fresh samples of n points, and its spread over repetitions.
 
     Args:
-        law: A sampler `law(n, generator=...)`, such as `datasets.moons`, or a tensor of at least 2 n points, from which
-            disjoint samples are drawn.
-        metric: `metric(x, y)`.
-        n: Points in each sample.
-        repeats: Pairs of samples.
-        generator: Source of randomness.
+        distribution: Function `distribution(n, generator=...)` that draws n points, such as `datasets.moons`, or a
+            tensor of at least 2 n points, from which disjoint samples are drawn.
+        metric: Function `metric(x, y)` of two samples.
+        n: Number of points in each sample.
+        repeats: Number of pairs of samples.
+        generator: Random number generator; the same seed gives the same draws.
     """
     checks.count(n, "n")
     checks.count(repeats, "repeats")
     values = []
     for seed in rng.seeds(repeats, generator):
         own = rng.seeded(seed, torch.device("cpu"))
-        if isinstance(law, Tensor):
-            flattened(law, "law")
-            if len(law) < 2 * n:
-                fix = "Bring more points, or take a smaller n."
-                raise ValueError(checks.message(f"at least {2 * n} points", f"{len(law)} points", fix))
-            x, y = law[torch.randperm(len(law), generator=own)[: 2 * n]].chunk(2)
+        if isinstance(distribution, Tensor):
+            flattened(distribution, "distribution")
+            if len(distribution) < 2 * n:
+                fix = "Pass more points, or a smaller n."
+                raise ValueError(checks.message(f"at least {2 * n} points", f"{len(distribution)} points", fix))
+            x, y = distribution[torch.randperm(len(distribution), generator=own)[: 2 * n]].chunk(2)
         else:
-            x, y = law(n, generator=own), law(n, generator=own)
+            x, y = distribution(n, generator=own), distribution(n, generator=own)
         values.append(float(metric(x, y)))
     spread = statistics.stdev(values) if repeats > 1 else 0.0
     return Floor(statistics.mean(values), spread, n, tuple(values))

@@ -1,4 +1,4 @@
-r"""Optimal transport between samples: what it costs to move the one onto the other.
+r"""Optimal transport between samples: the least cost of moving one onto the other.
 
     W_p = (min over couplings of E|X - Y|^p)^(1/p)
 
@@ -22,20 +22,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scoremh._shared import checks, rng
+from scoremh._shared.extras import extra
 from scoremh.metrics._points import Points, both, pieces
 
-ITERATIONS = 10_000_000  # with its default POT stops early at 10,000 points and only warns
-SMALL = -80.0  # exponents below are as good as this one; numbers that underflow take four times as long
-ROWS = 256  # of costs at a time: they stay in the cache
-KEPT = 2**26  # costs that are kept in memory: 512 MB, four times
+MAX_ITERATIONS = 10_000_000  # with its default POT stops early at 10,000 points and only warns
+MIN_EXPONENT = -80.0  # exponents below are as good as this one; numbers that underflow take four times as long
+CACHED_ROWS = 256  # rows of costs at a time: they stay in the cache
+MAX_KEPT_COSTS = 2**26  # costs kept in memory: 512 MB, four times
 
 
 def w1(x: Tensor, y: Tensor) -> float:
     """Return the exact 1-Wasserstein distance, with the Euclidean distance as cost.
 
     Args:
-        x: `(point, *event)`.
-        y: Of the same events; as many points or not.
+        x: First sample, `(point, *event)`.
+        y: Second sample, with events of the same shape; its number of points may differ.
     """
     return _exact(x, y, "euclidean")
 
@@ -44,31 +45,32 @@ def w2(x: Tensor, y: Tensor) -> float:
     """Return the exact 2-Wasserstein distance: the root of the least mean squared distance.
 
     Args:
-        x: `(point, *event)`.
-        y: Of the same events; as many points or not.
+        x: First sample, `(point, *event)`.
+        y: Second sample, with events of the same shape; its number of points may differ.
     """
     return math.sqrt(max(0.0, _exact(x, y, "sqeuclidean")))
 
 
 def _exact(x: Tensor, y: Tensor, metric: str) -> float:
-    import ot  # 3 s, and only where it is needed
+    with extra("metrics"):
+        import ot  # 3 s, and only where it is needed
 
     first, second = (points.cpu().numpy() for points in both(x, y))
     if first.shape[1] == 1:
         return float(ot.emd2_1d(first, second, metric=metric))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # not converged is not exact
-        return float(ot.lp.emd2_lazy(first, second, metric=metric, numItermax=ITERATIONS, return_matrix=False))
+        return float(ot.lp.emd2_lazy(first, second, metric=metric, numItermax=MAX_ITERATIONS, return_matrix=False))
 
 
 def sliced_w2(x: Tensor, y: Tensor, *, projections: int = 200, generator: torch.Generator | None = None) -> float:
     """Return the root mean square over random directions of W2 between the projections onto them.
 
     Args:
-        x: `(point, *event)`.
-        y: Of the same events; as many points or not.
-        projections: How many directions.
-        generator: Source of randomness.
+        x: First sample, `(point, *event)`.
+        y: Second sample, with events of the same shape; its number of points may differ.
+        projections: Number of random directions.
+        generator: Random number generator; the same seed gives the same draws.
     """
     checks.count(projections, "projections")
     first, second = both(x, y)
@@ -90,12 +92,12 @@ def sinkhorn_divergence(
     """Return the debiased Sinkhorn divergence with cost |x - y|^p / p; for p = 2 about W2^2 / 2.
 
     Args:
-        x: `(point, *event)`.
-        y: Of the same events; as many points or not.
+        x: First sample, `(point, *event)`.
+        y: Second sample, with events of the same shape; its number of points may differ.
         p: Power of the cost.
-        blur: Of the entropy, in the units of x: finer than this, the samples are not told apart.
-        cooling: What e^(1/p) is multiplied by per iteration. 0.5, the default of geomloss, is fast and stops before the
-            potentials have settled; 0.9 and more is nearer to the definition.
+        blur: Length scale of the entropic regularisation, in the units of x; finer differences are not resolved.
+        cooling: Factor by which e^(1/p) shrinks per iteration. 0.5, the default of geomloss, is fast and stops before
+            the potentials have converged; 0.9 and more is nearer to the definition.
     """
     checks.one_of(p, (1, 2), "p")
     checks.positive(blur, "blur")
@@ -120,6 +122,7 @@ def sinkhorn_divergence(
 
 
 def _cooling(diameter: float, blur: float, p: int, cooling: float) -> list[float]:
+    """Return the temperatures e from the diameter of the points to the blur."""
     steps = np.arange(p * math.log(diameter), p * math.log(blur), p * math.log(cooling))
     return [float(e) for e in np.exp(steps)] + [blur**p]
 
@@ -129,7 +132,7 @@ class _Costs:
 
     def __init__(self, x: Points, y: Points, p: int) -> None:
         self.x, self.y, self.p = x, y, p
-        self.kept = torch.cat(list(self._pieces(x, y))) if len(x) * len(y) <= KEPT else None
+        self.kept = torch.cat(list(self._pieces(x, y))) if len(x) * len(y) <= MAX_KEPT_COSTS else None
 
     def _pieces(self, x: Points, y: Points) -> Iterator[Tensor]:
         for distance in pieces(x, y):
@@ -138,11 +141,11 @@ class _Costs:
     def soften(self, potential: Float[Tensor, " other"], e: float) -> Float[Tensor, " point"]:
         """Return -e log mean_j exp((potential_j - c_ij) / e), j over y."""
         shift = potential / e - math.log(len(self.y))
-        costs = self._pieces(self.x, self.y) if self.kept is None else self.kept.split(ROWS)
+        costs = self._pieces(self.x, self.y) if self.kept is None else self.kept.split(CACHED_ROWS)
         return -e * torch.cat([_log_sum_exp(torch.add(shift, part, alpha=-1 / e)) for part in costs])
 
 
 def _log_sum_exp(z: Float[Tensor, "point other"]) -> Float[Tensor, " point"]:
     """Return log sum exp of rows; the exponentials, and nothing else, in float32: a third of the time, 1e-7 off."""
     top = z.amax(1, keepdim=True)
-    return top[:, 0] + z.sub_(top).float().clamp_(min=SMALL).exp_().sum(1, dtype=z.dtype).log()
+    return top[:, 0] + z.sub_(top).float().clamp_(min=MIN_EXPONENT).exp_().sum(1, dtype=z.dtype).log()

@@ -1,4 +1,4 @@
-"""Can two samples be told apart? By a permutation test of their energy distance, and by a classifier."""
+"""Are two samples from one distribution? A permutation test of their energy distance, and a classifier."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,13 @@ from scoremh.metrics._points import both, pieces
 
 @dataclass(frozen=True)
 class TwoSampleTest:
-    """A permutation test of "both samples are of one law".
+    """The result of a permutation test of the hypothesis that both samples are from one distribution.
 
     Args:
-        p_value: The share of permutations, this one among them, with at least this distance; uniform under one law.
-        energy_distance: Between the samples.
-        permutations: How many were drawn.
+        p_value: Share of permutations, the identity included, with at least this energy distance; uniform under the
+            hypothesis.
+        energy_distance: Energy distance between the samples.
+        permutations: Number of random permutations.
     """
 
     p_value: float
@@ -27,13 +28,13 @@ class TwoSampleTest:
 def two_sample_test(
     x: Tensor, y: Tensor, *, permutations: int = 999, generator: torch.Generator | None = None
 ) -> TwoSampleTest:
-    """Test whether two samples are of one law, by the energy distance and permutations of all points.
+    """Test whether two samples are from one distribution, by the energy distance and permutations of all points.
 
     Args:
-        x: `(point, *event)`.
-        y: Of the same events; as many points or not.
-        permutations: More of them give smaller p-values a chance.
-        generator: Source of randomness.
+        x: First sample, `(point, *event)`.
+        y: Second sample, with events of the same shape; its number of points may differ.
+        permutations: Number of random permutations; the smallest p-value is 1 / (permutations + 1).
+        generator: Random number generator; the same seed gives the same draws.
     """
     checks.count(permutations, "permutations")
     first, second = both(x, y)
@@ -54,16 +55,16 @@ def two_sample_test(
 
 
 def c2st(x: Tensor, y: Tensor, *, folds: int = 5, generator: torch.Generator | None = None) -> float:
-    """Return how often a classifier tells the samples apart on points it was not trained on: 0.5 is perfect, 1 is bad.
+    """Return the accuracy of a classifier that separates two samples, on held-out points: 0.5 is perfect, 1 is bad.
 
     A network of two hidden layers on standardised coordinates, cross-validated; the larger sample is cut to the size of
     the smaller, so that guessing gives 0.5.
 
     Args:
-        x: `(point, *event)`.
-        y: Of the same events; as many points or not.
-        folds: Of the cross-validation.
-        generator: Source of randomness.
+        x: First sample, `(point, *event)`.
+        y: Second sample, with events of the same shape; its number of points may differ.
+        folds: Number of folds of the cross-validation.
+        generator: Random number generator; the same seed gives the same draws.
     """
     from sklearn.model_selection import StratifiedKFold, cross_val_score
     from sklearn.neural_network import MLPClassifier
@@ -74,7 +75,7 @@ def c2st(x: Tensor, y: Tensor, *, folds: int = 5, generator: torch.Generator | N
     first, second = both(x, y)
     n = min(len(first), len(second))
     if n < folds:
-        raise ValueError(checks.message(f"at least {folds} points in each sample", n, "Bring more points."))
+        raise ValueError(checks.message(f"at least {folds} points in each sample", n, "Pass more points."))
     seed = rng.seeds(1, generator)[0] % 2**32
     chosen = [
         one[torch.randperm(len(one), generator=rng.seeded(seed, torch.device("cpu")))[:n]] for one in (first, second)

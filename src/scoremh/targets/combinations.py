@@ -1,21 +1,24 @@
-"""Targets made from what is at hand: a log density, or a target and a support."""
+"""Targets made from a log density, or from a target and a support.
+
+- `from_log_density`: score = grad log p, by automatic differentiation.
+- `truncate`: p*(x) proportional to p(x) on a support and 0 outside, the paper's truncated density (section 3.3).
+"""
 
 import torch
 from torch import Tensor
 
 from scoremh._shared import checks
-from scoremh._shared.support import Box as Box
 from scoremh.types import LogDensityFn, SupportFn, Target, TargetLike
 
 
 def from_log_density(log_density: LogDensityFn, support: SupportFn | None = None) -> Target:
-    """Make a target of a log density alone; the score is its gradient.
+    """Return the target of a log density alone; its score is the gradient.
 
     No graph is kept, whatever parameters `log_density` has, unless x itself requires a gradient.
 
     Args:
-        log_density: x of shape `(chain, *event)` to log p(x) + const of shape `(chain,)`, each chain on its own.
-        support: as in `Target`.
+        log_density: Function of x `(chain, *event)` that returns log p(x) + const, `(chain,)`, each chain on its own.
+        support: Function of x that returns where p is positive, `(chain,)`; None for everywhere.
     """
 
     def total(x: Tensor) -> Tensor:
@@ -32,6 +35,6 @@ def from_log_density(log_density: LogDensityFn, support: SupportFn | None = None
 
 
 def truncate(target: TargetLike, support: SupportFn) -> Target:
-    """Restrict a target to a support, beside the one it has; its score and log density stay as they are."""
+    """Return a target restricted to a support, beside the one it has; its score and log density stay as they are."""
     own = target.support
     return Target(target.score, target.log_density, support if own is None else lambda x: own(x) & support(x))

@@ -1,11 +1,15 @@
-"""Curved distributions, on which samplers are commonly tested."""
+"""Curved distributions, on which samplers are commonly tested.
+
+- `Banana`: x1 ~ N(0, width^2), x2 | x1 ~ N(curvature (x1^2 - width^2), 1);
+  score = (2 curvature x1 r - x1 / width^2, -r), where r = x2 - curvature (x1^2 - width^2).
+- `Funnel`: v = x[0] ~ N(0, width^2), x[i] | v ~ N(0, exp(v)).
+"""
 
 import torch
 from torch import Generator, Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.parameters import Values, parameter, shared_dtype
-from scoremh._shared.support import Box as Box
 from scoremh.targets.distribution import LOG_2PI, Distribution
 
 

@@ -1,4 +1,7 @@
-"""The public face of every distribution."""
+"""What every distribution has: score, normalised log density, sampler and support.
+
+score(x) = grad log p(x)
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,7 +17,7 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class Distribution(ABC):
-    """The public face of every distribution here; a subclass sets `_event` and fills in the three formulas."""
+    """A distribution; a subclass sets `_event` and implements the three formulas."""
 
     _event: tuple[int, ...]
 

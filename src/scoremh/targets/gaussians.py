@@ -1,11 +1,17 @@
-"""Gaussians and their mixtures."""
+"""Normal distributions and their mixtures.
+
+- `Gaussian`: N(m, C), score = -C^-1 (x - m).
+- `GaussianMixture`: sum_k w_k N(m_k, C_k), score = sum_k P(k | x) score_k(x).
+
+A matrix C = L L' enters through its whitening W = L^-1: with u = W (x - m), the quadratic form is |u|^2, its gradient
+2 W' u, and x = m + L u makes draws from standard normal u.
+"""
 
 import torch
 from torch import Generator, Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.parameters import ROUNDING, Values, matrices, parameter, shared_dtype
-from scoremh._shared.support import Box as Box
 from scoremh.coordinates import cholesky
 from scoremh.targets.distribution import LOG_2PI, Distribution
 
@@ -42,9 +48,9 @@ class GaussianMixture(Distribution):
     """A mixture of normal distributions.
 
     Args:
-        weights: `(k,)`, positive and summing to 1.
-        means: `(k, d)`.
-        covariances: `(k, d, d)`, or one `(d, d)` for all components; by default the identity.
+        weights: Weights of the components, `(k,)`, positive and summing to 1.
+        means: Means of the components, `(k, d)`.
+        covariances: Covariances of the components, `(k, d, d)`, or one `(d, d)` for all; by default the identity.
     """
 
     def __init__(self, weights: Values, means: Values, covariances: Values | None = None) -> None:

@@ -1,4 +1,10 @@
-"""Distributions with heavy tails."""
+"""Distributions with heavy tails.
+
+- `StudentT`: p(x) proportional to (1 + q / df)^(-(df + d) / 2), where q = (x - m)' S^-1 (x - m);
+  score = -(df + d) / (df + q) S^-1 (x - m).
+- `GeneralizedExtremeValue`: P(X <= x) = exp(-exp(-y)), where y = log(t) / xi, t = 1 + xi z and z = (x - mu) / sigma;
+  score = (exp(-y) - 1 - xi) / (sigma t).
+"""
 
 import math
 
@@ -8,7 +14,6 @@ from torch import Generator, Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.parameters import Values, matrices, parameter, shared_dtype
-from scoremh._shared.support import Box as Box
 from scoremh._shared.support import require_event
 from scoremh.targets.distribution import Distribution
 from scoremh.targets.gaussians import factors
@@ -18,9 +23,9 @@ class StudentT(Distribution):
     """The multivariate Student t: a Gaussian divided by sqrt(chi2 / df).
 
     Args:
-        df: degrees of freedom, a number above 0.
-        location: `(d,)`; the mean where df > 1.
-        shape_matrix: `(d, d)`, by default the identity; where df > 2, the covariance is df / (df - 2) times it.
+        df: Degrees of freedom, a number above 0.
+        location: Centre, `(d,)`; the mean where df > 1.
+        shape_matrix: Matrix S, `(d, d)`, the identity by default; covariance df / (df - 2) S where df > 2.
     """
 
     def __init__(self, df: Values, location: Values, shape_matrix: Values | None = None) -> None:
@@ -51,14 +56,14 @@ class StudentT(Distribution):
 
 
 class GeneralizedExtremeValue(Distribution):
-    """The law of block maxima: bounded below for shape > 0 (Frechet), above for shape < 0 (Weibull), Gumbel at 0.
+    """The distribution of block maxima: Frechet (shape > 0, bounded below), Gumbel (0), Weibull (< 0, bounded above).
 
     The coordinates are independent. Outside the support the log density is -inf and the score NaN.
 
     Args:
-        shape: xi; a number, or event-shaped. Numbers alone make events of shape `(1,)`.
-        location: mu, likewise.
-        scale: sigma, likewise; above 0.
+        shape: Shape xi, a number or a tensor of the event's shape. Numbers alone make events of shape `(1,)`.
+        location: Location mu, a number or a tensor of the event's shape.
+        scale: Scale sigma above 0, a number or a tensor of the event's shape.
     """
 
     def __init__(self, shape: Values, location: Values = 0.0, scale: Values = 1.0) -> None:
