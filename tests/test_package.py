@@ -1,74 +1,61 @@
-"""The package as a whole: what it imports, and whether its documents are true."""
+"""The package as a whole: what it imports, how it is built, and whether its docstrings match its signatures."""
 
 import ast
+import importlib
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
-
-import scoremh
-from scoremh import (
-    Exact,
-    acceptance,
-    annealing,
-    balance_matching,
-    datasets,
-    diagnostics,
-    estimator,
-    experiments,
-    metrics,
-    metropolis_hastings,
-    networks,
-    plots,
-    report,
-    score_matching,
-    targets,
-    training,
-)
-from scoremh.experiments import acceptance as learned_acceptances
-from scoremh.experiments import (
-    entropy_curve,
-    entropy_maps,
-    gaussian,
-    gev_adjustment,
-    gev_learned,
-    gev_tails,
-    mixture,
-    scores,
-    step_size,
-    table1,
-    taylor,
-    taylor_vs_learned,
-)
+from radon.complexity import cc_rank, cc_visit
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-RUN = ("README.md", "CONTRIBUTING.md")  # by a test of their own
-HEAVY = (
-    "matplotlib",
-    "plotly",
-    "jinja2",
-    "arviz_stats",
+SOURCES = sorted(path for folder in ("src", "studies") for path in (ROOT / folder).rglob("*.py"))
+PACKAGES = "scoremh", "studies"
+MAX_ROOT_ENTRIES, MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_COMPLEX_FUNCTIONS = 24, 300, 40, 12
+NOT_LOADED = (  # by `import scoremh`
+    "PIL",
     "arviz_base",
-    "xarray",
-    "ot",
-    "geomloss",
+    "arviz_stats",
+    "cyclopts",
     "dask",
     "distributed",
+    "geomloss",
+    "jinja2",
+    "matplotlib",
+    "ot",
+    "pandas",
+    "plotly",
+    "pyarrow",
+    "rich",
+    "scipy",
     "sklearn",
+    "xarray",
+    "zuko",
 )
+
+
+def printed(script: str) -> str:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_importing_loads_no_plotting_transport_or_distributed_library() -> None:
-    script = f"import sys, scoremh; print([name for name in {HEAVY} if name in sys.modules])"
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+    assert printed(f"import sys, scoremh; print([name for name in {NOT_LOADED} if name in sys.modules])") == "[]"
+
+
+def test_importing_loads_four_libraries() -> None:
+    """Torch, and three small ones."""
+    script = (
+        "import sys, torch; before = set(sys.modules); import scoremh; "
+        "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names))"
+    )
+    assert set(printed(script).split()) <= {"jaxtyping", "numpy", "safetensors", "scoremh"}
 
 
 def test_importing_changes_no_setting_of_torch() -> None:
@@ -76,109 +63,81 @@ def test_importing_changes_no_setting_of_torch() -> None:
         "import torch; state = lambda: (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(), "
         "torch.random.get_rng_state().tolist()); before = state(); import scoremh; print(before == state())"
     )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "True"
+    assert printed(script) == "True"
 
 
-def blocks(path: Path) -> str:
-    """Return the Python blocks of a document as one program, each on its own line numbers."""
-    inside, lines = False, []
-    for line in path.read_text().splitlines():
-        fence = line.startswith("```")
-        lines.append(line if inside and not fence else "")
-        inside = line == "```python" if fence else inside
-    return "\n".join(lines)
+def test_the_package_root_is_small() -> None:
+    entries = sorted(path.name for path in (ROOT / "src" / "scoremh").iterdir() if path.name != "__pycache__")
+    assert len(entries) <= MAX_ROOT_ENTRIES, entries
 
 
-@pytest.mark.parametrize("path", [path for path in DOCUMENTS if path.name not in RUN], ids=lambda path: path.name)
-def test_the_examples_of_a_document_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    exec(compile(blocks(path), str(path), "exec"), {"__name__": "document"})
+def test_files_are_short() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in SOURCES}
+    assert {name: length for name, length in lengths.items() if length > MAX_FILE_LINES} == {}
 
 
-@pytest.mark.slow
-def test_the_readme_and_the_skeletons_of_contributing_are_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What the README shows as printed is so: words to the letter, numbers to 0.01, since last bits differ."""
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "document"}
-    exec(compile(blocks(ROOT / "README.md"), "README.md", "exec"), names)
-    shown = re.search(r"^true: .*?(?=\n```)", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    printed = re.search(r"^true: (.*\n){4}", capsys.readouterr().out, re.MULTILINE)
-    assert shown
-    assert printed
-    for line, expected in zip(printed[0].splitlines(), shown[0].splitlines(), strict=True):
-        (label, number), (expected_label, expected_number) = (text.rsplit(": ", 1) for text in (line, expected))
-        assert label == expected_label
-        assert float(number) == pytest.approx(float(expected_number), abs=0.01)
-    exec(compile(blocks(ROOT / "CONTRIBUTING.md"), "CONTRIBUTING.md", "exec"), names)
-    g, law = torch.Generator().manual_seed(0), targets.Gaussian([0.3, -0.2])
-    for proposal, rule in [
-        (names["LaplaceWalk"](1.5), Exact()),
-        (names["Drift"](0.3, 1.0), Exact()),
-        (names["LaplaceWalk"](1.5), names["Midpoint"]()),  # exact on a Gaussian
-    ]:
-        verdict = diagnostics.stationarity(metropolis_hastings(law, proposal, rule), law, chains=50_000, generator=g)
-        assert verdict.p_value > 1e-4, verdict
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_somewhere(path: Path) -> None:
-    for file, section in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", path.read_text()):
-        page = path.parent / file if file else path
-        assert page.exists(), file
-        assert not section or section in anchors(page), f"{file}#{section}"
+def length_without_docstring(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    assert node.end_lineno is not None
+    first = node.body[0]
+    docstring = 0
+    if ast.get_docstring(node) is not None and first.end_lineno is not None:
+        docstring = first.end_lineno - first.lineno + 1
+    return node.end_lineno - node.lineno + 1 - docstring
 
 
-def anchors(page: Path) -> list[str]:
-    """Return the names by which a page's sections are linked to: lower case, hyphens for blanks, no other signs."""
-    heads = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return [re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads]
+def test_functions_are_short() -> None:
+    lengths = {
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": length_without_docstring(node)
+        for path in SOURCES
+        for node in functions(path)
+    }
+    assert {name: length for name, length in lengths.items() if length > MAX_FUNCTION_LINES} == {}
 
 
-def test_the_map_of_the_code_names_every_module() -> None:
-    text = (ROOT / "README.md").read_text()
-    source = ROOT / "src" / "scoremh"
-    modules = {path.relative_to(source).as_posix() for path in source.rglob("*.py") if path.name != "__init__.py"}
-    tops = {name if "/" not in name else name.split("/")[0] + "/" for name in modules}
-    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", text))
-    assert tops <= named, tops - named
+def test_functions_are_simple() -> None:
+    ranks: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for block in cc_visit(path.read_text()):
+            place = f"{path.relative_to(ROOT)}:{block.lineno} {block.name}"
+            ranks.setdefault(cc_rank(block.complexity), []).append(place)
+    assert [place for rank in "DEF" for place in ranks.get(rank, [])] == []
+    assert len(ranks.get("C", [])) <= MAX_COMPLEX_FUNCTIONS, ranks["C"]
+
+
+def docstrings(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def test_the_line_of_an_argument_is_understood_alone() -> None:
+    found = {
+        str(path.relative_to(ROOT)): re.findall(r"^ +(\w+: Of\b.*)", "\n".join(docstrings(path)), re.MULTILINE)
+        for path in SOURCES
+    }
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def public_modules() -> Iterator[ModuleType]:
+    """Yield every module whose name has no part that begins with an underscore."""
+    for package in map(importlib.import_module, PACKAGES):
+        yield package
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not any(part.startswith("_") for part in found.name.split(".")):
+                importlib.import_module(found.name)
+                yield sys.modules[found.name]  # a function may have the name of its module
 
 
 def documented() -> Iterator[tuple[str, Any]]:
-    for module in (
-        scoremh,
-        acceptance,
-        annealing,
-        balance_matching,
-        datasets,
-        diagnostics,
-        entropy_curve,
-        entropy_maps,
-        estimator,
-        experiments,
-        gaussian,
-        gev_adjustment,
-        gev_learned,
-        gev_tails,
-        learned_acceptances,
-        metrics,
-        mixture,
-        networks,
-        plots,
-        report,
-        score_matching,
-        scores,
-        step_size,
-        table1,
-        targets,
-        taylor,
-        taylor_vs_learned,
-        training,
-    ):
+    for module in public_modules():
         for name, value in vars(module).items():
-            ours = getattr(value, "__module__", "").startswith("scoremh")
+            ours = getattr(value, "__module__", "").split(".")[0] in PACKAGES
             if ours and not name.startswith("_") and (inspect.isfunction(value) or inspect.isclass(value)):
                 yield f"{value.__module__}.{name}", value
 
@@ -204,7 +163,3 @@ def test_no_assert_checks_what_a_user_passes() -> None:
             if isinstance(node, ast.Assert):
                 text = ast.unparse(node.test)
                 assert text.endswith("is not None") or text.startswith("isinstance("), f"{path.name}: {text}"
-
-
-def test_the_changelog_has_this_version() -> None:
-    assert f"## {scoremh.__version__}" in (ROOT / "CHANGELOG.md").read_text()
