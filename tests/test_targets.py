@@ -6,7 +6,6 @@ uniform, and every pair of them as a sum modulo 1, goes through a Kolmogorov-Smi
 
 import inspect
 import itertools
-import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,11 +13,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor, nn
+from torch import Tensor
 
 from scoremh import Exact, RandomWalk, metropolis_hastings, targets
 from scoremh.targets.distribution import Distribution
-from scoremh.types import Target
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -270,7 +268,7 @@ def test_repr_shows_the_parameters_on_one_line() -> None:
 
 
 @pytest.mark.parametrize("xi", [1e-8, -1e-8, 1e-14, -1e-14, 1e-300])
-def test_the_extreme_value_law_is_continuous_at_shape_0(xi: float) -> None:
+def test_the_extreme_value_distribution_is_continuous_at_shape_0(xi: float) -> None:
     near, gumbel = (targets.GeneralizedExtremeValue(torch.tensor(v, dtype=torch.float64)) for v in (xi, 0.0))
     x = torch.linspace(-2, 8, 50, dtype=torch.float64)[:, None]
     tolerance = 100 * abs(xi) + 1e-13  # the derivatives in xi at 0 are below 100 on these x
@@ -279,7 +277,7 @@ def test_the_extreme_value_law_is_continuous_at_shape_0(xi: float) -> None:
     close(near.sample(100, generator=seeded(0)), gumbel.sample(100, generator=seeded(0)), tolerance)
 
 
-def test_outside_its_support_the_extreme_value_law_has_no_score() -> None:
+def test_outside_its_support_the_extreme_value_distribution_has_no_score() -> None:
     target = targets.GeneralizedExtremeValue([0.5, -0.5, 0.0])  # ends at -2, at 2, nowhere
     x = torch.tensor([[-1.9, 1.9, -9.0], [-2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [-3.0, 3.0, 0.0]])
     outside = torch.tensor([[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]]).bool()
@@ -325,86 +323,6 @@ def test_the_tails_of_a_float32_student_are_not_cut() -> None:
     x = targets.StudentT(0.1, [0.0]).sample(DRAWS, generator=seeded(0))
     far = int((x.abs() > 1e22).sum())
     assert stats.binomtest(far, DRAWS, 2 * stats.t.sf(1e22, 0.1)).pvalue > threshold()
-
-
-class Quadratic(nn.Module):
-    """log N(0, diag(1, 1/4)) up to a constant, with parameters that require gradients."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.precision = nn.Parameter(torch.tensor([1.0, 4.0]))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return -(self.precision * x.square()).sum(1) / 2
-
-
-@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-def test_the_score_of_a_log_density_keeps_no_graph(mode: Callable[[], Any]) -> None:
-    network = Quadratic()
-    target = targets.from_log_density(network)
-    assert target.score is not None
-    with mode():
-        x = torch.randn(6, 2, generator=seeded(0))  # an inference tensor in the third mode
-        score = target.score(x)
-    close(score, -x * torch.tensor([1.0, 4.0]), 1e-6)
-    assert not score.requires_grad
-    assert network.precision.grad is None
-
-
-def test_the_score_of_a_log_density_can_be_differentiated() -> None:
-    target = targets.from_log_density(Quadratic())
-    assert target.score is not None
-    x = torch.randn(1, 2, generator=seeded(0))
-    expected = torch.diag(torch.tensor([-1.0, -4.0]))
-    close(torch.func.jacrev(target.score)(x)[0, :, 0], expected, 1e-6)
-    (row,) = torch.autograd.grad(target.score(x.requires_grad_())[0, 1], x)
-    close(row[0], expected[1], 1e-6)
-
-
-def test_the_score_of_a_log_density_keeps_chains_apart() -> None:
-    exact = CASES["mixture"].make(torch.float64)
-    target = targets.from_log_density(exact.log_density)
-    assert target.score is not None
-    x = exact.sample(4, generator=seeded(0))
-    close(target.score(x), exact.score(x), 1e-10)
-    close(target.score(x)[2:3], target.score(x[2:3]), 1e-10)
-
-
-@pytest.mark.parametrize("wrong", [lambda x: x.sum(), lambda x: x.sum(1, keepdim=True), lambda x: x])
-def test_a_log_density_of_the_wrong_shape_is_refused(wrong: Callable[[Tensor], Tensor]) -> None:
-    score = targets.from_log_density(wrong).score
-    assert score is not None
-    with pytest.raises(ValueError, match=r"log_density\(x\) to be a float32 tensor of shape \(3,\)"):
-        score(torch.zeros(3, 2))
-
-
-def test_a_box_includes_its_faces_and_excludes_nan() -> None:
-    inside = targets.box([0.0, -1.0], [1.0, float("inf")])
-    x = torch.tensor([[0.0, -1.0], [1.0, 1e9], [1.1, 0.0], [0.5, -1.1], [0.5, float("nan")]])
-    assert inside(x).tolist() == [True, True, False, False, False]
-    assert pickle.loads(pickle.dumps(inside))(x).tolist() == [True, True, False, False, False]
-
-
-def test_a_box_of_numbers_serves_any_event_in_full_precision() -> None:
-    x = torch.full((2, 3, 4), 0.1, dtype=torch.float64)
-    x[1, 2, 3] -= 1e-12
-    assert targets.box(0.1, 1.0)(x).tolist() == [True, False]
-
-
-def test_truncation_adds_to_the_support_there_is() -> None:
-    target = targets.GeneralizedExtremeValue(0.5)  # from -2 on
-    x = torch.tensor([[-3.0], [-1.0], [1.0]])
-    once = targets.truncate(target, targets.box(-5.0, 0.0))
-    assert isinstance(once, Target)
-    assert once.support is not None
-    assert once.score is not None
-    assert once.log_density is not None
-    assert once.support(x).tolist() == [False, True, False]
-    close(once.score(x[1:]), target.score(x[1:]), 0)
-    close(once.log_density(x[1:]), target.log_density(x[1:]), 0)
-    free = targets.truncate(targets.Gaussian([0.0]), targets.box(-5.0, 0.0))
-    assert free.support is not None
-    assert free.support(x).tolist() == [True, True, False]
 
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {

@@ -1,1 +1,1 @@
-"""What all layers use: one error format, random numbers, progress bars, files, and small operations over chains."""
+"""What all layers use: one error format, random numbers, progress bars, files, optional libraries, small operations."""

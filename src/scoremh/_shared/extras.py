@@ -13,8 +13,8 @@ Extra = Literal["cli", "report", "metrics", "flows", "parquet"]
 def extra(name: Extra) -> Iterator[None]:
     """Import libraries of an extra within; refuse with the command that installs them where one is missing.
 
-    >>> with extra("metrics"):
-    ...     import ot
+    >>> with extra("parquet"):
+    ...     import pyarrow
     """
     try:
         yield

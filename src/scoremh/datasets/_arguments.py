@@ -7,7 +7,7 @@ import torch
 from scoremh._shared import checks
 
 
-def floating(dtype: torch.dtype | None) -> torch.dtype:
+def floating_dtype(dtype: torch.dtype | None) -> torch.dtype:
     """Return the dtype, torch's default where it is None; refuse one that is not floating."""
     if dtype is None:
         return torch.get_default_dtype()
@@ -16,8 +16,8 @@ def floating(dtype: torch.dtype | None) -> torch.dtype:
     return dtype
 
 
-def finite(value: float, name: str) -> None:
-    """Refuse anything but a finite number."""
+def require_finite(value: float, name: str) -> None:
+    """Refuse a value that is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         fix = f"Pass {name} as a Python number."
         raise TypeError(checks.message(f"{name} to be a number", checks.describe(value), fix))
@@ -25,8 +25,8 @@ def finite(value: float, name: str) -> None:
         raise ValueError(checks.message(f"{name} to be finite", value, f"Correct {name}."))
 
 
-def spread(std: float, name: str) -> None:
-    """Refuse anything but a standard deviation, which may be 0."""
-    finite(std, name)
+def require_std(std: float, name: str) -> None:
+    """Refuse a value that is not a standard deviation; it may be 0."""
+    require_finite(std, name)
     if std < 0:
         raise ValueError(checks.message(f"{name} of at least 0", std, "Pass 0 for no noise."))

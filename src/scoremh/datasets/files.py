@@ -60,7 +60,7 @@ def read(
         key: Name of the array, where an npz file holds several.
         dtype: Floating dtype of the samples; torch's default where None.
     """
-    path, dtype = Path(path).expanduser(), _arguments.floating(dtype)
+    path, dtype = Path(path).expanduser(), _arguments.floating_dtype(dtype)
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
         expected = f"to end in one of {', '.join(_SUFFIXES)}"

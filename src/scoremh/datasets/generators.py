@@ -26,12 +26,14 @@ Variant = Literal["paper", "correct"]
 def _like(n: int, dtype: torch.dtype | None, generator: Generator | None) -> Tensor:
     """Check n, and return an empty tensor with the dtype and device of the draws."""
     checks.count(n, "n")
-    return torch.empty(0, dtype=_arguments.floating(dtype), device=None if generator is None else generator.device)
+    return torch.empty(
+        0, dtype=_arguments.floating_dtype(dtype), device=None if generator is None else generator.device
+    )
 
 
 def _draw(make: Callable[..., Any], n: int, noise: float, generator: Generator | None, like: Tensor) -> Tensor:
     """Draw with a function of scikit-learn, which takes a 32-bit seed and leaves numpy's global state alone."""
-    _arguments.spread(noise, "noise")
+    _arguments.require_std(noise, "noise")
     seed = rng.seeds(1, generator)[0] % 2**32
     x, _ = make(n, noise=noise, random_state=seed)
     return torch.from_numpy(x).to(like)
@@ -94,9 +96,9 @@ def pinwheel(
     """
     like = _like(n, dtype, generator)
     checks.count(classes, "classes")
-    _arguments.spread(radial_std, "radial_std")
-    _arguments.spread(tangential_std, "tangential_std")
-    _arguments.finite(rate, "rate")
+    _arguments.require_std(radial_std, "radial_std")
+    _arguments.require_std(tangential_std, "tangential_std")
+    _arguments.require_finite(rate, "rate")
     checks.one_of(variant, get_args(Variant), "variant")
     arm = torch.randint(classes, (n, 1), generator=rng.resolve(generator, like.device), device=like.device)
     r, delta = rng.normal((2, n, 1), like, generator).unbind()
@@ -116,6 +118,6 @@ def gaussian(
 ) -> Float[Tensor, "draw 1"]:
     """Draw n numbers from a normal distribution, by default the paper's N(3, 2), with 2 taken as the variance."""
     like = _like(n, dtype, generator)
-    _arguments.finite(mean, "mean")
-    _arguments.spread(std, "std")
+    _arguments.require_finite(mean, "mean")
+    _arguments.require_std(std, "std")
     return mean + std * rng.normal((n, 1), like, generator)

@@ -12,15 +12,15 @@ Points = Float[Tensor, "_ coordinate"]
 MAX_DISTANCES = 2**25  # distances held at a time: 256 MB in float64
 
 
-def flattened(x: Tensor, name: str = "x") -> Points:
+def as_matrix(x: Tensor, name: str = "x") -> Points:
     """Return a sample `(point, *event)` as a matrix in float64; in float32 a distance far from 0 loses its digits."""
     checks.events(x, name)
     return x.detach().flatten(1).double()
 
 
-def both(x: Tensor, y: Tensor) -> tuple[Points, Points]:
+def as_matrices(x: Tensor, y: Tensor) -> tuple[Points, Points]:
     """Return two samples as matrices; refuse samples whose events differ in shape."""
-    first, second = flattened(x, "x"), flattened(y, "y")
+    first, second = as_matrix(x, "x"), as_matrix(y, "y")
     if x.shape[1:] != y.shape[1:]:
         got = f"{checks.describe(x)} and {checks.describe(y)}"
         fix = "Compare samples of the same variables; the first axis is the point."
@@ -28,12 +28,12 @@ def both(x: Tensor, y: Tensor) -> tuple[Points, Points]:
     return first, second.to(first.device)
 
 
-def pieces(x: Points, y: Points) -> Iterator[Float[Tensor, "_ _"]]:
+def distance_blocks(x: Points, y: Points) -> Iterator[Float[Tensor, "_ _"]]:
     """Yield the Euclidean distances from the points of x to all of y, some rows at a time."""
     for rows in x.split(max(1, MAX_DISTANCES // len(y))):
         yield torch.cdist(rows, y, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def total(x: Points, y: Points, function: Callable[[Tensor], Tensor] = lambda distance: distance) -> float:
+def sum_over_pairs(x: Points, y: Points, function: Callable[[Tensor], Tensor] = lambda distance: distance) -> float:
     """Return the sum over all pairs of a function of their distance."""
-    return sum(float(function(distance).sum()) for distance in pieces(x, y))
+    return sum(float(function(distance).sum()) for distance in distance_blocks(x, y))

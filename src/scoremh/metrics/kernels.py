@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from scoremh._shared import checks
-from scoremh.metrics._points import Points, both, total
+from scoremh.metrics._points import Points, as_matrices, sum_over_pairs
 
 MAX_MEDIAN_POINTS = 1000  # points whose distances give a median
 
@@ -23,9 +23,9 @@ def energy_distance(x: Tensor, y: Tensor, *, unbiased: bool = False) -> float:
         y: Second sample, with events of the same shape; its number of points may differ.
         unbiased: Whether to leave out the pairs of a point with itself.
     """
-    first, second = both(x, y)
-    within = [total(one, one) / _pairs(one, unbiased=unbiased) for one in (first, second)]
-    return 2 * total(first, second) / (len(first) * len(second)) - sum(within)
+    first, second = as_matrices(x, y)
+    within = [sum_over_pairs(one, one) / _pairs(one, unbiased=unbiased) for one in (first, second)]
+    return 2 * sum_over_pairs(first, second) / (len(first) * len(second)) - sum(within)
 
 
 def mmd_squared(x: Tensor, y: Tensor, *, bandwidth: float | None = None, unbiased: bool = True) -> float:
@@ -37,7 +37,7 @@ def mmd_squared(x: Tensor, y: Tensor, *, bandwidth: float | None = None, unbiase
         bandwidth: Standard deviation of the Gaussian kernel; the median distance between points of y if None.
         unbiased: Whether to leave out the pairs of a point with itself.
     """
-    first, second = both(x, y)
+    first, second = as_matrices(x, y)
     width = median_distance(second) if bandwidth is None else bandwidth
     checks.positive(width, "bandwidth")
 
@@ -46,10 +46,10 @@ def mmd_squared(x: Tensor, y: Tensor, *, bandwidth: float | None = None, unbiase
 
     own = len(first) if unbiased else 0, len(second) if unbiased else 0  # k(x, x) = 1
     within = [
-        (total(one, one, kernel) - n) / _pairs(one, unbiased=unbiased)
+        (sum_over_pairs(one, one, kernel) - n) / _pairs(one, unbiased=unbiased)
         for one, n in zip((first, second), own, strict=True)
     ]
-    return sum(within) - 2 * total(first, second, kernel) / (len(first) * len(second))
+    return sum(within) - 2 * sum_over_pairs(first, second, kernel) / (len(first) * len(second))
 
 
 def median_distance(x: Points) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from scoremh._shared import checks, rng
-from scoremh.metrics._points import flattened
+from scoremh.metrics._points import as_matrix
 from scoremh.metrics.kernels import energy_distance
 from scoremh.metrics.transport import sinkhorn_divergence
 
@@ -89,7 +89,7 @@ def floor(
     for seed in rng.seeds(repeats, generator):
         own = rng.seeded(seed, torch.device("cpu"))
         if isinstance(distribution, Tensor):
-            flattened(distribution, "distribution")
+            as_matrix(distribution, "distribution")
             if len(distribution) < 2 * n:
                 fix = "Pass more points, or a smaller n."
                 raise ValueError(checks.message(f"at least {2 * n} points", f"{len(distribution)} points", fix))

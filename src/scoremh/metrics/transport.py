@@ -23,7 +23,7 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.extras import extra
-from scoremh.metrics._points import Points, both, pieces
+from scoremh.metrics._points import Points, as_matrices, distance_blocks
 
 MAX_ITERATIONS = 10_000_000  # with its default POT stops early at 10,000 points and only warns
 MIN_EXPONENT = -80.0  # exponents below are as good as this one; numbers that underflow take four times as long
@@ -55,7 +55,7 @@ def _exact(x: Tensor, y: Tensor, metric: str) -> float:
     with extra("metrics"):
         import ot  # 3 s, and only where it is needed
 
-    first, second = (points.cpu().numpy() for points in both(x, y))
+    first, second = (points.cpu().numpy() for points in as_matrices(x, y))
     if first.shape[1] == 1:
         return float(ot.emd2_1d(first, second, metric=metric))
     with warnings.catch_warnings():
@@ -73,7 +73,7 @@ def sliced_w2(x: Tensor, y: Tensor, *, projections: int = 200, generator: torch.
         generator: Random number generator; the same seed gives the same draws.
     """
     checks.count(projections, "projections")
-    first, second = both(x, y)
+    first, second = as_matrices(x, y)
     directions = rng.normal((first.shape[1], projections), first, generator)
     directions = directions / directions.norm(dim=0)
     a, b = ((points @ directions).sort(0).values for points in (first, second))
@@ -103,7 +103,7 @@ def sinkhorn_divergence(
     checks.positive(blur, "blur")
     if not 0 < cooling < 1:
         raise ValueError(checks.message("cooling between 0 and 1", cooling, "0.5 is fast, 0.9 is more exact."))
-    first, second = both(x, y)
+    first, second = as_matrices(x, y)
     widest = torch.cat([first, second])
     diameter = float((widest.amax(0) - widest.amin(0)).norm())
     if diameter == 0:
@@ -135,7 +135,7 @@ class _Costs:
         self.kept = torch.cat(list(self._pieces(x, y))) if len(x) * len(y) <= MAX_KEPT_COSTS else None
 
     def _pieces(self, x: Points, y: Points) -> Iterator[Tensor]:
-        for distance in pieces(x, y):
+        for distance in distance_blocks(x, y):
             yield distance if self.p == 1 else distance.square_().div_(2)
 
     def soften(self, potential: Float[Tensor, " other"], e: float) -> Float[Tensor, " point"]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from scoremh._shared import checks, rng
-from scoremh.metrics._points import both, pieces
+from scoremh.metrics._points import as_matrices, distance_blocks
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def two_sample_test(
         generator: Random number generator; the same seed gives the same draws.
     """
     checks.count(permutations, "permutations")
-    first, second = both(x, y)
+    first, second = as_matrices(x, y)
     points, n, m = torch.cat([first, second]), len(first), len(second)
     keys = rng.uniform((permutations + 1, n + m), points, generator)
     keys[0] = torch.arange(n + m, device=keys.device)  # the samples as they are
@@ -45,7 +45,7 @@ def two_sample_test(
     sign = torch.full((n + m, permutations + 1), -1 / m, dtype=points.dtype, device=points.device)
     sign.scatter_(0, keys.argsort(1)[:, :n].T, 1 / n)
     done, energies = 0, torch.zeros(permutations + 1, dtype=points.dtype, device=points.device)
-    for distance in pieces(points, points):  # the energy distance is -sign^T D sign
+    for distance in distance_blocks(points, points):  # the energy distance is -sign^T D sign
         energies -= (sign[done : done + len(distance)] * (distance @ sign)).sum(0)
         done += len(distance)
     energy = energies[0]
@@ -72,7 +72,7 @@ def c2st(x: Tensor, y: Tensor, *, folds: int = 5, generator: torch.Generator | N
     from sklearn.preprocessing import StandardScaler
 
     checks.count(folds, "folds", at_least=2)
-    first, second = both(x, y)
+    first, second = as_matrices(x, y)
     n = min(len(first), len(second))
     if n < folds:
         raise ValueError(checks.message(f"at least {folds} points in each sample", n, "Pass more points."))
