@@ -139,7 +139,7 @@ def kernel_of(target: str, proposal: str, rule: str) -> Kernel:
 
 
 RIGHT = [(*case, way) for case in CASES + LEARNED for way in ways(kernel_of(*case))]
-OTHERS = 10  # right kernels that later tests compare with LEVEL
+OTHERS = 10  # at least as many as the right kernels that later tests compare with LEVEL
 LEVEL = FALSE_ALARM / (len(RIGHT) + OTHERS)
 
 
