@@ -1,0 +1,24 @@
+"""Optional libraries: imported where they are used, and an error that names the extra to install where one is missing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from scoremh._shared import checks
+
+Extra = Literal["cli", "report", "metrics", "flows", "parquet"]
+
+
+@contextmanager
+def extra(name: Extra) -> Iterator[None]:
+    """Import libraries of an extra within; refuse with the command that installs them where one is missing.
+
+    >>> with extra("metrics"):
+    ...     import ot
+    """
+    try:
+        yield
+    except ImportError as error:
+        expected = f"{error.name}, of the extra {name!r}, to be installed"
+        fix = f"Run: pip install 'scoremh[{name}]'"
+        raise ImportError(checks.message(expected, error, fix), name=error.name) from error
