@@ -1,6 +1,7 @@
 """Judging chains, scores, rules and kernels: tensors in, numbers out, usable on anyone's samples."""
 
 from scoremh.diagnostics.balance import BalanceResidual, balance_residual
+from scoremh.diagnostics.cautions import Caution
 from scoremh.diagnostics.decisions import Disagreement, disagreement
 from scoremh.diagnostics.fields import Conservativity, conservativity
 from scoremh.diagnostics.invariance import Stationarity, stationarity
@@ -9,6 +10,7 @@ from scoremh.diagnostics.summaries import Summary, summary
 
 __all__ = [
     "BalanceResidual",
+    "Caution",
     "Conservativity",
     "Disagreement",
     "Stationarity",
