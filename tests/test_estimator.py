@@ -78,7 +78,7 @@ def test_draws_are_like_rows_it_has_not_seen(trained: ScoreMH) -> None:
 def test_the_potential_is_the_log_density_with_noise_up_to_a_constant(trained: ScoreMH) -> None:
     assert trained.score_.covariance is not None
     blurred = targets.GaussianMixture(
-        LAW.weights, LAW.means, LAW.covariances + trained.noise**2 * trained.score_.covariance
+        LAW.weights, LAW.means, LAW.covariances + trained.noise_level**2 * trained.score_.covariance
     )
     x = LAW.sample(500, generator=torch.Generator().manual_seed(5))
     found, true = trained.score_samples(x.double().numpy()), blurred.log_density(x).numpy()
@@ -103,15 +103,20 @@ def test_diagnosis_has_every_number_and_finds_the_fit_good(trained: ScoreMH) -> 
 def test_a_bad_fit_says_so(small: ScoreMH) -> None:
     found = small.diagnose()
     assert found.p_value == 0.001
-    assert any("draws can be told from held-out rows" in text for text in found.warnings)
-    assert any(text.startswith("R-hat") and ("on width" in text or "on height" in text) for text in found.warnings)
-    assert "told from" in str(found)
+    cautions = {one.kind: one for one in found.warnings}
+    assert "draws can be told apart from held-out rows" in str(cautions["p_value"])
+    assert cautions["p_value"].value == found.p_value
+    assert cautions["r_hat"].value == found.r_hat
+    assert str(cautions["r_hat"]).startswith("R-hat")
+    assert "on width" in str(cautions["r_hat"]) or "on height" in str(cautions["r_hat"])
+    assert "told apart from" in str(found)
 
 
 def test_few_rows_are_not_judged() -> None:
     found = ScoreMH(**SMALL).fit(X[:50]).diagnose()
     assert found.p_value is None
-    assert found.warnings[-1].startswith("Only 5 rows were held out") or "Only 5 rows" in str(found)
+    assert any(one.kind == "held_out_rows" and one.value == 5 for one in found.warnings)
+    assert "Only 5 rows were held out" in str(found)
 
 
 PAIRS = [(p, a) for p in get_args(ProposalName) for a in get_args(AcceptanceName) if p == "mala" or a != "always"]
@@ -186,19 +191,20 @@ def test_rows_far_from_zero_keep_their_digits() -> None:
 
 def test_columns_that_follow_from_others_are_said() -> None:
     found = ScoreMH(**SMALL).fit(np.c_[X, X @ [1.0, 2.0]])
-    assert any("Some columns follow from the others" in text for text in found.diagnose().warnings)
+    assert "dependent_columns" in [one.kind for one in found.diagnose().warnings]
+    assert "Some columns follow from the others" in str(found.diagnose())
     assert np.isfinite(found.sample(5)).all()
 
 
 def test_parameters_set_after_a_fit_do_not_change_what_was_learned(small: ScoreMH) -> None:
-    changed = copy.deepcopy(small).set_params(noise=0.9, proposal="rw", acceptance="simpson")
+    changed = copy.deepcopy(small).set_params(noise_level=0.9, proposal="rw", acceptance="simpson")
     pd.testing.assert_frame_equal(changed.sample(5), small.sample(5))
     np.testing.assert_array_equal(changed.score_samples(FRAME), small.score_samples(FRAME))
 
 
 def test_numbers_of_numpy_and_few_rows_are_fine() -> None:
     counts = {name: np.int64(SMALL[name]) for name in ("score_steps", "acceptance_steps", "chain_steps")}
-    model = ScoreMH(**SMALL).set_params(**counts, noise=np.float32(0.3)).fit(X[:10])
+    model = ScoreMH(**SMALL).set_params(**counts, noise_level=np.float32(0.3)).fit(X[:10])
     assert model.sample(2).shape == (2, 2)
     assert np.isfinite(model.score(X[:10]))  # one row was held out: it has no spread
 
@@ -309,7 +315,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no chain": ({"chain_steps": 0}, "chain_steps of at least 1, got 0"),
     "all held out": ({"validation_fraction": 1.0}, "validation_fraction between 0 and 1, got 1.0"),
     "no training": ({"score_steps": 0}, "score_steps of at least 1, got 0"),
-    "noise that the score does not know": ({"noise": 9.0}, "noise between 0.02 and 5.0, got 9.0"),
+    "a noise level that the score has not learned": ({"noise_level": 9.0}, "noise_level between 0.02 and 5.0, got 9.0"),
     "no annealing": ({"annealing_steps": 0}, "annealing_steps of at least 1, got 0"),
 }
 

@@ -21,7 +21,7 @@ from scoremh._shared import checks
 from scoremh._shared.progress import progress_bar
 from scoremh.diagnostics.cautions import Caution
 
-__all__ = ["MAX_POINTS", "MIN_ROWS", "Evaluation", "evaluate", "floor_ratio"]
+__all__ = ["MAX_POINTS", "MIN_ROWS", "P_VALUE_LIMIT", "Evaluation", "evaluate", "floor_ratio"]
 
 MAX_POINTS = 1000  # points of a sample to compare, unless told otherwise
 MIN_ROWS = 20  # rows of a reference

@@ -1,4 +1,4 @@
-"""Optional libraries: imported where they are used, and an error that names the extra to install where one is missing."""
+"""Optional libraries: imported where they are used; where one is missing, the error names the extra to install."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

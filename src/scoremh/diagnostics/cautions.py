@@ -36,8 +36,8 @@ class Caution:
         return self.text
 
 
-def mixing_caution(r_hat: NDArray[np.float64], names: Sequence[str], *, limit: float, advice: str) -> Caution | None:
-    """Return a caution that names the coordinate with the largest R-hat; None if that is within the limit.
+def mixing_cautions(r_hat: NDArray[np.float64], names: Sequence[str], *, limit: float, advice: str) -> list[Caution]:
+    """Return a caution that names the coordinate with the largest R-hat; none if that is within the limit.
 
     Args:
         r_hat: R-hat of each coordinate; those that are not finite are left out.
@@ -48,5 +48,5 @@ def mixing_caution(r_hat: NDArray[np.float64], names: Sequence[str], *, limit: f
     worst = int(np.nanargmax(r_hat))
     value = float(r_hat[worst])
     if value <= limit:
-        return None
-    return Caution("r_hat", value, f"R-hat {value:.3g} on {names[worst]}: the chains have not mixed; {advice}")
+        return []
+    return [Caution("r_hat", value, f"R-hat {value:.3g} on {names[worst]}: the chains have not mixed; {advice}")]

@@ -10,7 +10,7 @@ from rich.table import Table
 from torch import Tensor
 
 from scoremh._shared import checks
-from scoremh.diagnostics.cautions import R_HAT_LIMIT, Caution, mixing_caution
+from scoremh.diagnostics.cautions import R_HAT_LIMIT, Caution, mixing_cautions
 
 ROWS_SHOWN = 12
 
@@ -130,12 +130,12 @@ def _warnings(table: dict[str, NDArray[np.float64]], shape: tuple[int, int], non
     else:
         names = [f"x[{', '.join(map(str, place))}]" for place in np.ndindex(r_hat.shape)]
         advice = "run longer, or look for modes."
-        cautions += [mixing_caution(r_hat.ravel(), names, limit=R_HAT_LIMIT, advice=advice)]
+        cautions += mixing_cautions(r_hat.ravel(), names, limit=R_HAT_LIMIT, advice=advice)
     if nonfinite.any():
         stuck = int((nonfinite > 0).any(1).sum())
         text = f"{stuck} of {shape[0]} chains met a score or a ratio that was not finite, and stayed where they were."
         cautions.append(Caution("nonfinite", float(stuck), text))
-    return [one for one in cautions if one is not None]
+    return cautions
 
 
 def _format(name: str, value: float) -> str:
