@@ -56,7 +56,7 @@ def test_an_estimator_writes_a_report_with_held_out_or_given_rows(model: ScoreMH
     assert "Score MALA (potential)" in page
     assert "40 held-out rows" in page
     assert "<h2>Metrics" in page
-    assert "to held-out rows" in page
+    assert "20 points each, to held-out rows" in page
     assert "R-hat" in page
     given = datasets.moons(70, generator=torch.Generator().manual_seed(1)).numpy()
     model.report(tmp_path / "given.html", given)

@@ -23,7 +23,7 @@ from scoremh.diagnostics.cautions import Caution
 
 __all__ = ["MAX_POINTS", "MIN_ROWS", "P_VALUE_LIMIT", "Evaluation", "evaluate", "floor_ratio"]
 
-MAX_POINTS = 1000  # points of a sample to compare, unless told otherwise
+MAX_POINTS = 1000  # points of a sample to compare, by default
 MIN_ROWS = 20  # rows of a reference
 FLOOR_REPEATS = 5  # pairs of samples of the reference that a floor is averaged over
 P_VALUE_LIMIT = 0.01  # below, samples differ from the reference

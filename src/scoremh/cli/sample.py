@@ -1,4 +1,4 @@
-"""`scoremh sample`: rows, drawn by a fitted estimator."""
+"""`scoremh sample`: new rows from a fitted estimator."""
 
 import shutil
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from scoremh.cli.run_files import CHAINS, METRICS, REPORT, SAMPLING_CHECKPOINTS
 from scoremh.estimator.run_folder import RunFolder
 from scoremh.estimator.serialization import load_model
 
-MAX_TRACE = 50  # draws of a chain, unless told otherwise
+MAX_TRACE = 50  # draws of a chain, by default
 
 
 def sample(
@@ -72,7 +72,7 @@ def _check(model: ScoreMH, draws: int, kept: int, csv: Path | None, seed: int) -
 
 
 def _check_resume(store: Path, *, resume: bool, overwrite: bool) -> None:
-    """Refuse to resume nothing, and to start where an interrupted sampling is; discard that where told."""
+    """Refuse to resume nothing, and to start where an interrupted sampling is; discard that if `overwrite`."""
     if overwrite:
         shutil.rmtree(store, ignore_errors=True)
     elif resume and not store.exists():

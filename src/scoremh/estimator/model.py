@@ -4,12 +4,11 @@ import copy
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn import get_config
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
@@ -17,11 +16,10 @@ from sklearn.utils.validation import FLOAT_DTYPES, check_is_fitted, validate_dat
 from torch import Tensor
 
 from scoremh._shared import checks, rng
-from scoremh._shared.extras import extra
 from scoremh.balance_matching import RECIPE, AcceptanceFit, FormName, fit_acceptance
-from scoremh.coordinates import MAX_WHITENED_SIZE
-from scoremh.diagnostics import Caution
 from scoremh.estimator.diagnosis import Diagnosis, diagnose
+from scoremh.estimator.frames import FramesMixin
+from scoremh.estimator.rows import DEPENDENT_COLUMNS, has_dependent_columns, jittered, training_tensor
 from scoremh.estimator.run_folder import RunFolder
 from scoremh.estimator.sampler import AcceptanceName, ProposalName, Sampler
 from scoremh.estimator.serialization import load_model, save_model
@@ -34,15 +32,6 @@ MAX_HELD_OUT_ROWS = 2000
 TUNING_CHAINS = 200  # chains that the step size is tuned on
 MAX_CHECK_CHAINS = 1000  # chains that a fit is checked on, and that a report shows
 MAX_CHECK_DRAWS = 50  # draws of each of them
-HUGE = 1e15  # float32 ends at 3e38
-WIDE = 1e4  # float32 has 7 digits: rows further from 0 than this many of their spreads are learned from in float64
-FLAT, JITTER = 1e-6, 3e-3  # variance of a direction taken for none; noise that is added then; both of the spread
-DEPENDENT = Caution(
-    "dependent_columns",
-    None,
-    "Some columns follow from the others: noise of 0.3 % of its standard deviation was added to each. Leave such "
-    "columns out, and compute them from the draws.",
-)
 Seed = int | np.random.RandomState | None
 
 
@@ -54,7 +43,7 @@ def _has_potential(model: "ScoreMH") -> bool:
     return True
 
 
-class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
+class ScoreMH(FramesMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
     """Learn a distribution from rows, and draw more of them, by score-based Metropolis-Hastings.
 
     Args:
@@ -133,10 +122,9 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         order = torch.randperm(len(rows), generator=for_split).numpy()
         held = min(MAX_HELD_OUT_ROWS, math.ceil(self.validation_fraction * len(rows)))
         self.held_out_ = rows[order[:held]]
-        x = torch.from_numpy(rows[order[held:]].astype(np.float64 if _wide(rows) else np.float32))
-        dependent = _dependent(x)
-        if dependent:
-            x = x + JITTER * x.std(0) * rng.normal(tuple(x.shape), x, for_split)
+        x = training_tensor(rows[order[held:]], like=rows)
+        dependent = has_dependent_columns(x)
+        x = jittered(x, for_split) if dependent else x
         score = fit_score(
             x,
             recipe=Recipe(int(self.score_steps)),
@@ -164,7 +152,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             min(max(TUNING_CHAINS, held), MAX_CHECK_CHAINS), min(MAX_CHECK_DRAWS, int(self.chain_steps)), for_check
         )
         found = diagnose(sampler, chains, self._tensor(self.held_out_), self._names, generator=for_check)
-        self.diagnosis_ = replace(found, warnings=(*[DEPENDENT] * dependent, *found.warnings))
+        self.diagnosis_ = replace(found, warnings=(*[DEPENDENT_COLUMNS] * dependent, *found.warnings))
         return self
 
     @property
@@ -324,17 +312,6 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """
         return load_model(cls, RunFolder.open(Path(path)))
 
-    def set_output(self, *, transform: Literal["default", "pandas"] | None = None) -> "ScoreMH":
-        """Set the output format of `sample`, and return the estimator.
-
-        Args:
-            transform: "default" for an array, "pandas" for a data frame; None changes nothing.
-        """
-        if transform is not None:
-            checks.one_of(transform, ("default", "pandas"), "transform")
-            self._sklearn_output_config = {"transform": transform}  # scikit-learn's name for it: clones keep it
-        return self
-
     def _run(self, n: int, draws: int, generator: torch.Generator, store: Path | None = None) -> Chains:
         sampler, show = self.sampler_, self.verbose
         stores = (None, None) if store is None else (store / "annealing", store / "chains")
@@ -346,38 +323,8 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """Return rows as a tensor of the dtype that was learned in."""
         return torch.from_numpy(np.array(rows)).to(next(self.score_.net.parameters()).dtype)
 
-    @property
-    def _names(self) -> list[str]:
-        """The names of the columns; x0, x1, ... where they have none."""
-        unnamed = [f"x{i}" for i in range(self.n_features_in_)]
-        return [str(name) for name in getattr(self, "feature_names_in_", unnamed)]
-
-    def _framed(self, x: Tensor) -> Any:
-        rows = x.numpy().astype(self.held_out_.dtype)
-        like_rows = "pandas" if hasattr(self, "feature_names_in_") else get_config()["transform_output"]
-        if getattr(self, "_sklearn_output_config", {}).get("transform", like_rows) != "pandas":
-            return rows
-        with extra("cli"):  # the extra with pandas
-            import pandas as pd
-
-        return pd.DataFrame(rows, columns=self._names)
-
 
 def _generators(random_state: Seed, n: int) -> list[torch.Generator]:
     """Return n independent generators: what one draws does not depend on where another was interrupted."""
     seed = int(check_random_state(random_state).randint(2**31))
     return [torch.Generator().manual_seed(one) for one in rng.seeds(n, torch.Generator().manual_seed(seed))]
-
-
-def _wide(rows: NDArray[Any]) -> bool:
-    """Return whether float32 has too few digits for the rows, or their squares would leave its range."""
-    size, spread = np.abs(rows).max(0), rows.std(0)
-    return bool((size > WIDE * spread).any() or size.max() > HUGE or spread.min() < 1 / HUGE)
-
-
-def _dependent(x: Tensor) -> bool:
-    """Return whether the rows lie in a plane, where a distribution has no density and no score."""
-    if x.shape[1] > MAX_WHITENED_SIZE:  # images: scaled by one number, and their dark corners are given some width
-        return False
-    correlation = torch.corrcoef(x.double().mT).reshape(x.shape[1], x.shape[1])
-    return bool(torch.linalg.eigvalsh(correlation.nan_to_num())[0] < FLAT)

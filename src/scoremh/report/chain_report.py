@@ -77,7 +77,7 @@ def distances_line(evaluation: Evaluation | None, reference: Tensor | None) -> s
         reference: Rows to compare with, where there are some.
     """
     if evaluation is not None:
-        return f"to {evaluation.reference}"
+        return f"{evaluation.points:,} points each, to {evaluation.reference}"
     if reference is None:
         return "none: no reference"
     if len(reference) < MIN_ROWS:
