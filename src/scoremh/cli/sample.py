@@ -68,7 +68,8 @@ def _check(model: ScoreMH, draws: int, kept: int, csv: Path | None, seed: int) -
     checks.count(draws, "draws")
     checks.count(seed, "seed", at_least=0)
     if csv is not None and (csv.is_dir() or not csv.parent.is_dir()):
-        raise FileNotFoundError(checks.message("a file to write rows to", csv, "Name one in an existing folder."))
+        got = f"{csv}, which is a folder" if csv.is_dir() else f"{csv} in a folder that does not exist"
+        raise FileNotFoundError(checks.message("a file to write rows to", got, "Name a file in an existing folder."))
 
 
 def _check_resume(store: Path, *, resume: bool, overwrite: bool) -> None:

@@ -1,6 +1,6 @@
 """Draws as arrays or data frames, by scikit-learn's conventions."""
 
-from typing import Any, Literal, Self
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,8 @@ from torch import Tensor
 from scoremh._shared import checks
 from scoremh._shared.extras import extra
 
+Estimator = TypeVar("Estimator", bound="FramesMixin")
+
 
 class FramesMixin:
     """An estimator whose draws have the columns and the dtype of the rows that it was fitted on."""
@@ -17,7 +19,7 @@ class FramesMixin:
     n_features_in_: int
     held_out_: NDArray[Any]
 
-    def set_output(self, *, transform: Literal["default", "pandas"] | None = None) -> Self:
+    def set_output(self: Estimator, *, transform: Literal["default", "pandas"] | None = None) -> Estimator:
         """Set the output format of `sample`, and return the estimator.
 
         Args:

@@ -181,7 +181,7 @@ class ScoreMH(FramesMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
             fix = "0.3 suits modes that are a few standard deviations apart."
             raise ValueError(checks.message(f"noise_level between {low} and {high}", self.noise_level, fix))
         if self.acceptance == "always" and self.proposal != "mala":
-            got, fix = f"{self.proposal!r}, which would walk away", 'Use "simpson" with it.'
+            got, fix = f"{self.proposal!r}, which does not use the score", 'Use acceptance="simpson" with it.'
             raise ValueError(checks.message('proposal="mala" with acceptance="always", ULA', got, fix))
         if not 0 < self.validation_fraction < 1:
             fix = "0.1 is a good share: a fit can only be checked on rows that it has not seen."
