@@ -177,14 +177,16 @@ def test_summary_is_arviz_s(chains: Chains) -> None:
 def test_summary_warns_in_words() -> None:
     far = targets.GaussianMixture([0.5, 0.5], [[9.0], [-9.0]])
     stuck = sample(metropolis_hastings(far, MALA(0.3), LineIntegral()), torch.tensor([[9.0], [-9.0]]), draws=100)
-    assert any("the chains have not mixed" in line for line in summary(stuck).warnings)
+    assert any("the chains have not mixed" in str(one) for one in summary(stuck).warnings)
+    assert [(one.kind, one.value) for one in summary(stuck).warnings] == [("r_hat", summary(stuck).table["r_hat"][0])]
     short = sample(metropolis_hastings(far, MALA(0.3), LineIntegral()), torch.tensor([[9.0], [-9.0]]), draws=2)
-    assert any("at least 2 chains of 4 draws" in line for line in summary(short).warnings)
+    assert any("at least 2 chains of 4 draws" in str(one) for one in summary(short).warnings)
     nan = Target(score=lambda x: torch.where(x > 9, math.nan, -x))
     broken = sample(metropolis_hastings(nan, MALA(0.3), LineIntegral()), torch.tensor([[10.0], [0.0]]), draws=100)
     found = summary(broken)
     assert found.nonfinite == 100
-    assert any("1 of 2 chains met a score or a ratio that was not finite" in line for line in found.warnings)
+    assert any("1 of 2 chains met a score or a ratio that was not finite" in str(one) for one in found.warnings)
+    assert ("nonfinite", 1.0) in [(one.kind, one.value) for one in found.warnings]
 
 
 def test_summary_of_many_coordinates_shows_the_worst(chains: Chains) -> None:

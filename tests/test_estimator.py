@@ -1,13 +1,9 @@
 """The front door: scikit-learn's conventions, what a fit learns and says of itself, and its files."""
 
 import copy
-import json
 import os
-import pickle
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,23 +20,9 @@ from sklearn.preprocessing import StandardScaler
 
 from scoremh import Learned, ScoreMH, metrics, metropolis_hastings, networks, sample, targets
 from scoremh.estimator.sampler import AcceptanceName, ProposalName
+from tests.estimator_cases import FRAME, LAW, SMALL, X, small
 
-SMALL: dict[str, Any] = {
-    "score_steps": 20,
-    "acceptance_steps": 20,
-    "annealing_steps": 1,
-    "chain_steps": 8,
-    "verbose": False,
-    "random_state": 0,
-}
-LAW = targets.GaussianMixture([0.3, 0.7], [[-2.0, 0.0], [2.0, 1.0]], [[0.5, 0.2], [0.2, 0.4]])
-X = LAW.sample(2000, generator=torch.Generator().manual_seed(1)).double().numpy()
-FRAME = pd.DataFrame(X, columns=["width", "height"])
-
-
-@pytest.fixture(scope="module")
-def small() -> ScoreMH:
-    return ScoreMH(**SMALL).fit(FRAME)
+__all__ = ["small"]  # a fixture
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +60,7 @@ def test_draws_are_like_rows_it_has_not_seen(trained: ScoreMH) -> None:
 def test_the_potential_is_the_log_density_with_noise_up_to_a_constant(trained: ScoreMH) -> None:
     assert trained.score_.covariance is not None
     blurred = targets.GaussianMixture(
-        LAW.weights, LAW.means, LAW.covariances + trained.noise**2 * trained.score_.covariance
+        LAW.weights, LAW.means, LAW.covariances + trained.noise_level**2 * trained.score_.covariance
     )
     x = LAW.sample(500, generator=torch.Generator().manual_seed(5))
     found, true = trained.score_samples(x.double().numpy()), blurred.log_density(x).numpy()
@@ -103,15 +85,20 @@ def test_diagnosis_has_every_number_and_finds_the_fit_good(trained: ScoreMH) -> 
 def test_a_bad_fit_says_so(small: ScoreMH) -> None:
     found = small.diagnose()
     assert found.p_value == 0.001
-    assert any("draws can be told from held-out rows" in text for text in found.warnings)
-    assert any(text.startswith("R-hat") and ("on width" in text or "on height" in text) for text in found.warnings)
-    assert "told from" in str(found)
+    cautions = {one.kind: one for one in found.warnings}
+    assert "draws can be told apart from held-out rows" in str(cautions["p_value"])
+    assert cautions["p_value"].value == found.p_value
+    assert cautions["r_hat"].value == found.r_hat
+    assert str(cautions["r_hat"]).startswith("R-hat")
+    assert "on width" in str(cautions["r_hat"]) or "on height" in str(cautions["r_hat"])
+    assert "told apart from" in str(found)
 
 
 def test_few_rows_are_not_judged() -> None:
     found = ScoreMH(**SMALL).fit(X[:50]).diagnose()
     assert found.p_value is None
-    assert found.warnings[-1].startswith("Only 5 rows were held out") or "Only 5 rows" in str(found)
+    assert any(one.kind == "held_out_rows" and one.value == 5 for one in found.warnings)
+    assert "Only 5 rows were held out" in str(found)
 
 
 PAIRS = [(p, a) for p in get_args(ProposalName) for a in get_args(AcceptanceName) if p == "mala" or a != "always"]
@@ -186,19 +173,20 @@ def test_rows_far_from_zero_keep_their_digits() -> None:
 
 def test_columns_that_follow_from_others_are_said() -> None:
     found = ScoreMH(**SMALL).fit(np.c_[X, X @ [1.0, 2.0]])
-    assert any("Some columns follow from the others" in text for text in found.diagnose().warnings)
+    assert "dependent_columns" in [one.kind for one in found.diagnose().warnings]
+    assert "Some columns follow from the others" in str(found.diagnose())
     assert np.isfinite(found.sample(5)).all()
 
 
 def test_parameters_set_after_a_fit_do_not_change_what_was_learned(small: ScoreMH) -> None:
-    changed = copy.deepcopy(small).set_params(noise=0.9, proposal="rw", acceptance="simpson")
+    changed = copy.deepcopy(small).set_params(noise_level=0.9, proposal="rw", acceptance="simpson")
     pd.testing.assert_frame_equal(changed.sample(5), small.sample(5))
     np.testing.assert_array_equal(changed.score_samples(FRAME), small.score_samples(FRAME))
 
 
 def test_numbers_of_numpy_and_few_rows_are_fine() -> None:
     counts = {name: np.int64(SMALL[name]) for name in ("score_steps", "acceptance_steps", "chain_steps")}
-    model = ScoreMH(**SMALL).set_params(**counts, noise=np.float32(0.3)).fit(X[:10])
+    model = ScoreMH(**SMALL).set_params(**counts, noise_level=np.float32(0.3)).fit(X[:10])
     assert model.sample(2).shape == (2, 2)
     assert np.isfinite(model.score(X[:10]))  # one row was held out: it has no spread
 
@@ -237,68 +225,6 @@ def test_a_fitted_score_is_a_target(small: ScoreMH) -> None:
     assert sample(kernel, torch.zeros(3, 2), draws=2).draws.shape == (3, 2, 2)
 
 
-def test_saved_and_loaded_without_pickle(small: ScoreMH, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small.save(tmp_path / "run")
-    names = {"config.json", "score.safetensors", "acceptance.safetensors", "held_out.safetensors"}
-    assert {path.name for path in (tmp_path / "run").iterdir()} == names
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a pickle")
-
-    for name in ("load", "loads", "Unpickler"):
-        monkeypatch.setattr(pickle, name, refuse)
-    again = ScoreMH.load(tmp_path / "run")
-    pd.testing.assert_frame_equal(again.sample(5), small.sample(5))
-    np.testing.assert_array_equal(again.score_samples(FRAME), small.score_samples(FRAME))
-    assert again.diagnose() == small.diagnose()
-    assert again.get_params() == small.get_params()
-    with pytest.raises(FileExistsError, match="to be a new folder, got one with a run in it"):
-        small.save(tmp_path / "run")
-
-
-@pytest.mark.parametrize("name", ["config.json", "score.safetensors", "acceptance.safetensors", "held_out.safetensors"])
-@pytest.mark.parametrize("damage", ["cut", "flip", "remove"])
-def test_a_damaged_file_is_refused_by_name(small: ScoreMH, tmp_path: Path, name: str, damage: str) -> None:
-    small.save(tmp_path / "run")
-    path = tmp_path / "run" / name
-    raw = path.read_bytes()
-    if damage == "remove":
-        path.unlink()
-    else:
-        middle = len(raw) // 2
-        path.write_bytes(raw[:middle] + (b"" if damage == "cut" else bytes([raw[middle] ^ 255]) + raw[middle + 1 :]))
-    with pytest.raises((ValueError, FileNotFoundError), match=name):
-        ScoreMH.load(tmp_path / "run")
-
-
-def test_another_version_is_refused(small: ScoreMH, tmp_path: Path) -> None:
-    small.save(tmp_path / "run")
-    path = tmp_path / "run" / "config.json"
-    config = json.loads(path.read_text())
-    config["versions"]["scoremh"] = "0.0.1"
-    path.write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"config.json of scoremh .*, got one of scoremh 0.0.1"):
-        ScoreMH.load(tmp_path / "run")
-
-
-@pytest.mark.slow
-def test_a_killed_fit_goes_on_and_ends_with_the_same_bits(tmp_path: Path) -> None:
-    options = {**SMALL, "score_steps": 1000, "acceptance_steps": 200}
-    script = (
-        "import numpy as np; from scoremh import ScoreMH, training; training.loop.SAVE_SECONDS = 0.0\n"
-        f"ScoreMH(**{options!r}).fit(np.load({str(tmp_path / 'x.npy')!r}), checkpoint={str(tmp_path)!r})"
-    )
-    np.save(tmp_path / "x.npy", X)
-    process = subprocess.Popen([sys.executable, "-c", script])
-    while not (tmp_path / "score.checkpoint").exists():
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    resumed = ScoreMH(**options).fit(X, checkpoint=tmp_path)
-    np.testing.assert_array_equal(resumed.sample(10), ScoreMH(**options).fit(X).sample(10))
-
-
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown proposal": ({"proposal": "hmc"}, "proposal to be one of 'mala', 'rw', 'pcn', got 'hmc'"),
     "an unknown rule": ({"acceptance": "exact"}, "acceptance to be one of 'potential'"),
@@ -309,7 +235,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no chain": ({"chain_steps": 0}, "chain_steps of at least 1, got 0"),
     "all held out": ({"validation_fraction": 1.0}, "validation_fraction between 0 and 1, got 1.0"),
     "no training": ({"score_steps": 0}, "score_steps of at least 1, got 0"),
-    "noise that the score does not know": ({"noise": 9.0}, "noise between 0.02 and 5.0, got 9.0"),
+    "a noise level that the score has not learned": ({"noise_level": 9.0}, "noise_level between 0.02 and 5.0, got 9.0"),
     "no annealing": ({"annealing_steps": 0}, "annealing_steps of at least 1, got 0"),
 }
 

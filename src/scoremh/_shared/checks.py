@@ -71,7 +71,7 @@ def count(value: int | Integral, name: str, *, at_least: int = 1) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(message(f"{name} to be an int", describe(value), f"Pass a whole number as {name}."))
     if int(value) < at_least:
-        raise ValueError(message(f"{name} of at least {at_least}", value, f"Pass a larger {name}."))
+        raise ValueError(message(f"{name} of at least {at_least}", value, "Pass a larger number."))
 
 
 def kind(part: object, wanted: type, expected: str, fix: str) -> None:

@@ -1,20 +1,24 @@
 """`scoremh demo`: Moons, from nothing to a report, in under three minutes on two cores."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from scoremh import Chains, ScoreMH, datasets, plots
+from scoremh import Chains, ScoreMH, datasets
 from scoremh._shared import checks
-from scoremh.cli import judging
-from scoremh.cli.output import Output, Whole, command
-from scoremh.cli.runs import CHAINS, METRICS, REPORT, cleared
-from scoremh.estimator import files
-from scoremh.estimator.folder import CONFIG, Folder
+from scoremh.cli.output import Output, Whole, command_line
+from scoremh.cli.report import run_source
+from scoremh.cli.run_files import CHAINS, METRICS, REPORT, clear_run
+from scoremh.estimator.model_report import model_contents
+from scoremh.estimator.run_folder import CONFIG, RunFolder
 from scoremh.estimator.sampler import AcceptanceName, ProposalName
+from scoremh.estimator.serialization import save_model
+from scoremh.evaluation import Evaluation, evaluate
+from scoremh.report import write
+from scoremh.report.static import scatter_panels
 
 SAMPLERS: dict[str, tuple[ProposalName, AcceptanceName]] = {
     "Score MALA": ("mala", "potential"),
@@ -22,9 +26,11 @@ SAMPLERS: dict[str, tuple[ProposalName, AcceptanceName]] = {
     "Score pCN": ("pcn", "potential"),
     "ULA": ("mala", "always"),
 }
-ROWS, DRAWS, STEPS, KEPT = 5000, 1000, 300, 50
-DOTS = 700  # points of a panel
-TRAINING = (4000, 3000)  # steps of the score's and of the acceptance's
+ROWS, DRAWS, STEPS, KEPT_DRAWS = 5000, 1000, 300, 50
+PANEL_POINTS = 700
+TRAINING_STEPS = (4000, 3000)  # of the score, and of the acceptance
+DATA = f"datasets.moons({ROWS})"
+FRESH = "fresh points"
 
 
 def demo(
@@ -34,75 +40,88 @@ def demo(
     seed: Whole = 0,
     output: Output = Output(),  # noqa: B008  # frozen
 ) -> None:
-    """Learn Moons from samples and draw more of them, with an accept step and without, and write a report.
+    """Learn two moons from samples, draw more with and without an accept step, and write a report.
 
     Args:
-        out: Folder of the run; an earlier demo in it is replaced, and nothing else.
-        picture: File for the picture; in the folder if not given.
-        seed: Of everything.
-        output: How to speak.
+        out: Folder for the run; an earlier demo in it is replaced.
+        picture: File for the picture; demo.png in the folder by default.
+        seed: Random seed; the same seed gives the same run.
+        output: Verbosity and format of the output.
     """
-    picture, data = out / "demo.png" if picture is None else picture, f"datasets.moons({ROWS})"
-    if picture.parent != out and not picture.parent.is_dir():
-        raise FileNotFoundError(checks.message("a folder for the picture", picture.parent, "Make it first."))
-    if (out / CONFIG).exists() and Folder.open(out).config.get("data") != data:
-        raise FileExistsError(checks.message(f"{out} to be a new folder", "one with another run", "Name another one."))
+    picture = out / "demo.png" if picture is None else picture
+    folder = _run_folder(out, picture)
     generator = torch.Generator().manual_seed(seed)
     x, fresh = (datasets.moons(n, generator=generator) for n in (ROWS, 2 * DRAWS))
-    cleared(out)
-    told = {"command": command(), "data": data, "rows": ROWS, "event": [2], "finished": False}
-    folder = Folder.create(out, told)
-    output.say(f"{ROWS:,} points of two moons: learning their score, and a potential that decides what to accept")
-    score_steps, acceptance_steps = TRAINING
+    output.message(f"{ROWS:,} points of two moons: learning a score, and a potential that decides what to accept")
+    model = _fitted_model(x, seed, verbose=output.verbose)
+    save_model(model, folder)
+    output.message(f"{DRAWS:,} chains annealed from noise, then {STEPS} steps of each kernel")
+    chains = _chains(model, generator, progress=output.verbose)
+    own, samples = chains["Score MALA"], {name: one.last for name, one in chains.items()}
+    folder.put(CHAINS, own.save)
+    found = replace(evaluate(samples, fresh, points=DRAWS, progress=output.verbose), reference=FRESH)
+    folder.put(METRICS, found.save)
+    contents = model_contents(model, own, fresh[:DRAWS], FRESH, found, source=run_source(folder), samples=samples)
+    folder.put(REPORT, partial(write, contents))
+    _write_picture(samples, fresh[:DRAWS], found, picture)
+    output.result(found.to_dict() | {"run": str(out), "picture": str(picture)}, f"{found}\n\n{_conclusion(found)}")
+    output.message(f"See {picture}, and open {out / REPORT}")
+
+
+def _run_folder(out: Path, picture: Path) -> RunFolder:
+    """Return a new folder for the run; an earlier demo is replaced, another run is refused."""
+    if picture.parent != out and not picture.parent.is_dir():
+        raise FileNotFoundError(checks.message("a folder for the picture", picture.parent, "Create it first."))
+    if (out / CONFIG).exists() and RunFolder.open(out).config.get("data") != DATA:
+        fix = "Choose another folder."
+        raise FileExistsError(checks.message(f"{out} to be a new folder", "one with another run", fix))
+    clear_run(out)
+    source = {"command": command_line(), "data": DATA, "rows": ROWS, "event": [2], "finished": False}
+    return RunFolder.create(out, source)
+
+
+def _fitted_model(x: Tensor, seed: int, *, verbose: bool) -> ScoreMH:
+    score_steps, acceptance_steps = TRAINING_STEPS
     model = ScoreMH(
         score_steps=score_steps,
         acceptance_steps=acceptance_steps,
         chain_steps=STEPS,
-        verbose=output.talks,
+        verbose=verbose,
         random_state=seed,
-    ).fit(x.numpy())
-    files.write(model, folder)
-    output.say(f"{DRAWS:,} chains from noise, then {STEPS} steps of each kernel from where they came down")
-    drawn = _drawn(model, generator, progress=output.talks)
-    folder.put(CHAINS, drawn["Score MALA"].save)
-    samples = {name: chains.last for name, chains in drawn.items()}
-    found = judging.judged(samples, fresh, DRAWS, progress=output.talks) | {"reference": "fresh points"}
-    folder.put(METRICS, lambda path: judging.write(found, path))
-    contents = judging.contents(
-        model, folder.config, drawn["Score MALA"], fresh[:DRAWS], "fresh points", found, samples
     )
-    folder.put(REPORT, lambda path: judging.page(contents, path))
-    _picture(samples, fresh[:DRAWS], found, picture)
-    output.tell(found | {"run": str(out), "picture": str(picture)}, f"{judging.table(found)}\n\n{_learned(found)}")
-    output.say(f"look at {picture}, and open {out / REPORT}")
+    return model.fit(x.numpy())
 
 
-def _drawn(model: ScoreMH, generator: torch.Generator, *, progress: bool) -> dict[str, Chains]:
-    """Run all kernels from the same places: one potential serves every proposal."""
+def _chains(model: ScoreMH, generator: torch.Generator, *, progress: bool) -> dict[str, Chains]:
+    """Return chains of every kernel from the same start: one potential serves every proposal."""
     first = model.sampler_
-    begun = first.annealed(DRAWS, model.annealing_steps, generator=generator, progress=progress)
-    drawn = {}
+    start = first.annealed(DRAWS, model.annealing_steps, generator=generator, progress=progress)
+    chains = {}
     for name, (proposal, acceptance) in SAMPLERS.items():
         learned = first.learned if acceptance == "potential" else None
         sampler = replace(first, proposal=proposal, acceptance=acceptance, learned=learned)
         if proposal != first.proposal:
-            sampler = sampler.tuned(begun.draws[:200], STEPS, generator=generator, progress=progress)
-        drawn[name] = sampler.run(begun, STEPS, KEPT, generator=generator, progress=progress)
-    return drawn
+            sampler = sampler.tuned(start.draws[:200], STEPS, generator=generator, progress=progress)
+        chains[name] = sampler.run(start, STEPS, KEPT_DRAWS, generator=generator, progress=progress)
+    return chains
 
 
-def _picture(samples: dict[str, Tensor], fresh: Tensor, found: dict[str, Any], path: Path) -> None:
-    floor = found["floors"]["w1"][0]
-    captions = [f"W1 {found['samplers'][name]['w1'] / floor:.2f} of the floor" for name in samples]
+def _write_picture(samples: dict[str, Tensor], fresh: Tensor, found: Evaluation, path: Path) -> None:
+    captions = [f"W1 {ratio:.2f} of the floor" for ratio in _ratios(found).values()]
     title = "Two moons, learned from samples, drawn by chains from noise"
-    panels = {name: points[:DOTS] for name, points in {"fresh points": fresh, **samples}.items()}
-    plots.scatter_panels(panels, path, captions=["", *captions], title=title)
+    panels = {name: points[:PANEL_POINTS] for name, points in {FRESH: fresh, **samples}.items()}
+    scatter_panels(panels, path, captions=["", *captions], title=title)
 
 
-def _learned(found: dict[str, Any]) -> str:
-    """Say what the numbers show."""
-    floor = found["floors"]["w1"][0]
-    ratios = {name: values["w1"] / floor for name, values in found["samplers"].items()}
+def _ratios(found: Evaluation) -> dict[str, float]:
+    """Return W1 of every sampler as a multiple of its floor."""
+    floor = found.floors["w1"][0]
+    return {name: (values["w1"] or float("nan")) / floor for name, values in found.metrics.items()}
+
+
+def _conclusion(found: Evaluation) -> str:
+    """Return what the numbers show."""
+    ratios = _ratios(found)
     adjusted = [ratio for name, ratio in ratios.items() if name != "ULA"]
     return (
         f"With an accept step, learned from the score alone, draws are {min(adjusted):.2f} to {max(adjusted):.2f} "

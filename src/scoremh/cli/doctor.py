@@ -3,46 +3,78 @@
 import os
 import platform
 import shutil
-from importlib import metadata, util
-from typing import Any
+from importlib import metadata
+from typing import Any, NamedTuple
 
 import torch
 
 from scoremh import __version__
 from scoremh.cli.output import Output
 
-NEEDED = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "arviz-base", "pot", "matplotlib", "plotly")
-OPTIONAL = {  # a module, and what it is for
-    "zuko": "the normalizing flow in `scoremh reproduce table1`: pip install 'scoremh[flows]'",
-    "pyarrow": "parquet files: pip install 'scoremh[parquet]'",
+REQUIRED = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "jaxtyping", "arviz-base", "arviz-stats", "rich")
+
+
+class Extra(NamedTuple):
+    """An extra of the package.
+
+    Args:
+        purpose: What it is for.
+        packages: Packages that it installs.
+    """
+
+    purpose: str
+    packages: tuple[str, ...]
+
+
+EXTRAS = {
+    "cli": Extra("the command line, data frames", ("cyclopts", "pandas")),
+    "report": Extra("reports and pictures", ("jinja2", "matplotlib", "pillow", "plotly")),
+    "metrics": Extra("exact Wasserstein distances, `scoremh evaluate`", ("pot",)),
+    "flows": Extra("the normalizing flow in the study of Table 1", ("zuko",)),
+    "parquet": Extra("parquet files", ("pandas", "pyarrow")),
 }
 
 
 def doctor(*, output: Output = Output()) -> None:  # noqa: B008  # frozen
-    """Say which versions, threads, devices and optional parts there are.
+    """Show versions, threads, devices, and which extras are installed.
 
     Args:
-        output: How to speak.
+        output: Verbosity and format of the output.
     """
+    versions = {name: _version(name) for name in REQUIRED} | {"torch": str(torch.__version__)}  # with its build
     found: dict[str, Any] = {
         "scoremh": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "versions": {name: _version(name) for name in NEEDED} | {"torch": str(torch.__version__)},  # with its build
+        "versions": versions,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "devices": ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
         + ["mps"] * torch.backends.mps.is_available(),
-        "optional": {name: util.find_spec(name) is not None for name in OPTIONAL},
+        "extras": {name: _extra_status(extra) for name, extra in EXTRAS.items()},
         "browser": shutil.which("chromium") or shutil.which("google-chrome"),
     }
-    lines = [f"scoremh {found['scoremh']}, Python {found['python']}, {found['system']}"]
-    lines += [", ".join(f"{name} {version}" for name, version in found["versions"].items())]
-    lines += [f"{found['cores']} cores, torch uses {found['threads']} threads; devices: {', '.join(found['devices'])}"]
-    for name, there in found["optional"].items():
-        lines.append(f"{name}: {'there' if there else 'missing'}, for {OPTIONAL[name]}")
-    lines.append(f"a browser for the tests of the report: {found['browser'] or 'none found'}")
-    output.tell(found, "\n".join(lines))
+    lines = [
+        f"scoremh {found['scoremh']}, Python {found['python']}, {found['system']}",
+        ", ".join(f"{name} {version}" for name, version in versions.items()),
+        f"{found['cores']} cores, torch uses {found['threads']} threads; devices: {', '.join(found['devices'])}",
+        "extras:",
+        *(_extra_line(name, status) for name, status in found["extras"].items()),
+        f"browser for the tests of the report: {found['browser'] or 'not found'}",
+    ]
+    output.result(found, "\n".join(lines))
+
+
+def _extra_status(extra: Extra) -> dict[str, Any]:
+    """Return what an extra is for, whether it is installed, and the versions of its packages."""
+    packages = {name: _version(name) for name in extra.packages}
+    return {"purpose": extra.purpose, "installed": "missing" not in packages.values(), "packages": packages}
+
+
+def _extra_line(name: str, status: dict[str, Any]) -> str:
+    packages = ", ".join(f"{package} {version}" for package, version in status["packages"].items())
+    fix = "" if status["installed"] else f". Install it: pip install 'scoremh[{name}]'"
+    return f"  {name:8} {'installed' if status['installed'] else 'missing  '}  {status['purpose']} ({packages}){fix}"
 
 
 def _version(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What all commands share: how they speak, and how they end."""
+"""What all commands share: the output, interruptions, and numbers as they are typed."""
 
 import json
 import shlex
@@ -11,75 +11,76 @@ from typing import Annotated, Any
 from cyclopts import Parameter, Token
 from rich.console import Console
 
-FAILED, WRONG, STOPPED = 1, 2, 130
-CODES = f"""Exit codes: 0 done; {FAILED} failed on the way (a training that runs away, a full disk); {WRONG} asked for
-something that cannot be (an option, a file, a value); {STOPPED} stopped by Ctrl-C."""
+ARGUMENTS: ContextVar[Sequence[str]] = ContextVar("arguments", default=())  # of the command line
 
 
-class Stopped(Exception):  # noqa: N818  # nothing went wrong
-    """Ctrl-C, with a word on how to go on."""
+class Interrupted(Exception):  # noqa: N818  # no error
+    """Ctrl-C, with the command that resumes."""
 
 
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Output:
-    """How to speak.
-
-    Args:
-        quiet: Say nothing but errors.
-        json: Print the result as JSON, and nothing else.
-        debug: Show the traceback of an error.
-    """
-
-    quiet: bool = False
-    json: bool = False
-    debug: bool = False
-
-    @property
-    def talks(self) -> bool:
-        """Whether bars and words are wanted."""
-        return not (self.quiet or self.json)
-
-    def say(self, text: str) -> None:
-        """Print words for a person."""
-        if self.talks:
-            Console().print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def tell(self, result: Mapping[str, Any], text: str) -> None:
-        """Print the result, as JSON or in words."""
-        if self.json:
-            print(json.dumps(result, allow_nan=False, default=str))
-        self.say(text)
-
-
-TYPED: ContextVar[Sequence[str]] = ContextVar("typed", default=())
-
-
-def command() -> str:
-    """Return what was typed."""
-    return shlex.join(["scoremh", *TYPED.get()])
-
-
-def again() -> str:
-    """Say what to type to go on with what was stopped."""
-    return f"Nothing is lost. Go on: {command()}" + " --resume" * ("--resume" not in TYPED.get())
-
-
-@contextmanager
-def resumable(how: str) -> Iterator[None]:
-    """Say, where Ctrl-C is pressed within, how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Stopped(f"stopped. {how}") from None
-
-
-def _whole(_: type, tokens: Sequence[Token]) -> int:
-    """Read a whole number; cyclopts would round 1.5."""
+def _whole_number(_: type, tokens: Sequence[Token]) -> int:
+    """Return a whole number; cyclopts would round 1.5."""
     try:
         return int(tokens[0].value)
     except ValueError as error:
         raise ValueError(f"expected a whole number, got {tokens[0].value!r}.") from error
 
 
-Whole = Annotated[int, Parameter(converter=_whole)]
+Whole = Annotated[int, Parameter(converter=_whole_number)]
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+
+@Parameter(name="*", group="Output")
+@dataclass(frozen=True)
+class Output:
+    """Verbosity and format of the output.
+
+    Args:
+        quiet: Print errors only.
+        json: Print the result as JSON, and nothing else.
+        debug: Show the traceback of an error.
+    """
+
+    quiet: Flag = False
+    json: Flag = False
+    debug: Flag = False
+
+    @property
+    def verbose(self) -> bool:
+        """Whether to show progress bars and messages."""
+        return not (self.quiet or self.json)
+
+    def message(self, text: str) -> None:
+        """Print a message, unless the output is quiet or JSON.
+
+        Args:
+            text: The message.
+        """
+        if self.verbose:
+            Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def result(self, result: Mapping[str, Any], text: str) -> None:
+        """Print the result of a command, as JSON or as text.
+
+        Args:
+            result: The result as JSON holds it.
+            text: The result as text.
+        """
+        if self.json:
+            print(json.dumps(result, allow_nan=False, default=str))
+        self.message(text)
+
+
+def command_line() -> str:
+    """Return the command that is running, as it was typed."""
+    return shlex.join(["scoremh", *ARGUMENTS.get()])
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Name the command that resumes, where Ctrl-C is pressed within."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = command_line() + " --resume" * ("--resume" not in ARGUMENTS.get())
+        raise Interrupted(f"interrupted. Nothing is lost. Resume with: {command}") from None

@@ -11,6 +11,7 @@
 """
 
 from scoremh.diagnostics.balance import BalanceResidual, balance_residual
+from scoremh.diagnostics.cautions import Caution
 from scoremh.diagnostics.conservativity import Conservativity, conservativity
 from scoremh.diagnostics.disagreement import Disagreement, disagreement
 from scoremh.diagnostics.stationarity import Stationarity, stationarity
@@ -19,6 +20,7 @@ from scoremh.diagnostics.summary import Summary, summary
 
 __all__ = [
     "BalanceResidual",
+    "Caution",
     "Conservativity",
     "Disagreement",
     "Stationarity",

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scoremh._shared import checks
+from scoremh.diagnostics.cautions import R_HAT_LIMIT, Caution, mixing_cautions
 
-RHAT_LIMIT = 1.01  # Vehtari et al. (2021)
 ROWS_SHOWN = 12
 
 
@@ -55,7 +55,7 @@ class Summary:
         outside: Transitions rejected because p is 0 at the candidate.
         score_calls: Points at which the score was evaluated.
         ess_per_score_call: The smallest ess_bulk over the coordinates, per score call.
-        warnings: What a reader should know, in words.
+        warnings: What a reader should know of these numbers.
     """
 
     table: dict[str, NDArray[np.float64]]
@@ -64,7 +64,7 @@ class Summary:
     outside: int
     score_calls: int
     ess_per_score_call: float
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[Caution] = field(default_factory=list)
 
     def __str__(self) -> str:
         """Return the table, the coordinates with the fewest effective draws first where there are many."""
@@ -92,7 +92,7 @@ class Summary:
         cost = f"{self.score_calls:,} score calls, {self.ess_per_score_call:.3g} effective draws per call"
         lost = f"{self.nonfinite:,} rejections not finite, {self.outside:,} outside the support"
         return "\n".join(
-            [capture.get().rstrip(), f"acceptance {self.acceptance_rate:.3f}; {lost}", cost, *self.warnings]
+            [capture.get().rstrip(), f"acceptance {self.acceptance_rate:.3f}; {lost}", cost, *map(str, self.warnings)]
         )
 
 
@@ -123,21 +123,20 @@ def summary(chains: Record) -> Summary:
     )
 
 
-def _warnings(table: dict[str, NDArray[np.float64]], shape: tuple[int, int], nonfinite: Tensor) -> list[str]:
-    said, r_hat = [], table["r_hat"]
+def _warnings(table: dict[str, NDArray[np.float64]], shape: tuple[int, int], nonfinite: Tensor) -> list[Caution]:
+    cautions, r_hat = [], table["r_hat"]
     if np.isnan(r_hat).all():
-        said.append(f"R-hat and ESS need at least 2 chains of 4 draws that move; there are {shape[0]} of {shape[1]}.")
-    elif np.nanmax(r_hat) > RHAT_LIMIT:
-        place = ", ".join(str(i) for i in np.unravel_index(np.nanargmax(r_hat), r_hat.shape))
-        said.append(
-            f"R-hat is {np.nanmax(r_hat):.2f} on x[{place}]: the chains have not mixed; run longer, or look for modes."
-        )
+        text = f"R-hat and ESS need at least 2 chains of 4 draws that move; there are {shape[0]} of {shape[1]}."
+        cautions.append(Caution("r_hat", None, text))
+    else:
+        names = [f"x[{', '.join(map(str, place))}]" for place in np.ndindex(r_hat.shape)]
+        advice = "run longer, or look for modes."
+        cautions += mixing_cautions(r_hat.ravel(), names, limit=R_HAT_LIMIT, advice=advice)
     if nonfinite.any():
         stuck = int((nonfinite > 0).any(1).sum())
-        said.append(
-            f"{stuck} of {shape[0]} chains met a score or a ratio that was not finite, and stayed where they were."
-        )
-    return said
+        text = f"{stuck} of {shape[0]} chains met a score or a ratio that was not finite, and stayed where they were."
+        cautions.append(Caution("nonfinite", float(stuck), text))
+    return cautions
 
 
 def _format(name: str, value: float) -> str:

@@ -1,7 +1,8 @@
-"""The front door: a scikit-learn estimator that learns from rows, and draws more of them.
+"""The front door: a scikit-learn estimator that learns a distribution from rows, and draws more of them.
 
-`fit` learns a score and an acceptance, finds the step, and checks itself on rows it has not seen. `sample` leads chains
-down from noise, makes steps of the learned kernel, and carries the draws to the rows by the probability flow.
+`fit` learns a score and an acceptance, tunes the step size, and checks itself on held-out rows. `sample` anneals chains
+from noise, runs the learned kernel, and removes the kernel's noise by the probability flow. `evaluate` compares draws
+with rows, and `report` writes a page about all of it.
 """
 
 from scoremh.estimator.diagnosis import Diagnosis

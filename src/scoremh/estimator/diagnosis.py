@@ -1,4 +1,4 @@
-"""What a fit finds out about itself, on rows that it has not seen, in numbers and in words."""
+"""The diagnosis of a fit, on rows that it has not seen: numbers, and cautions where they are bad."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -9,28 +9,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scoremh import diagnostics, metrics
+from scoremh.diagnostics import Caution
+from scoremh.diagnostics.cautions import SHORT_CHAINS_R_HAT_LIMIT, mixing_cautions
 from scoremh.estimator.sampler import Sampler
+from scoremh.evaluation import MIN_ROWS, P_VALUE_LIMIT
 from scoremh.sampling.chains import Chains
 from scoremh.score_matching import implicit_losses
 
-FEW = 20  # rows, below which nothing can be said
-P_VALUE, BALANCE, ACCEPTED = 0.01, 0.5, 0.05  # beyond these a reader is told
-R_HAT = 1.05  # ten effective draws of each of many short chains; for a few long ones 1.01 is usual
+MAX_BALANCE_RESIDUAL, MIN_ACCEPTANCE_RATE = 0.5, 0.05  # beyond, there is a caution
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a fit found out about itself. Printing it says it in words.
+    """What a fit found when it checked itself; print it for the numbers and the cautions.
 
     Args:
-        held_out_loss: Implicit score-matching loss on held-out rows; the lower the better, and it may be negative.
-        conservativity: Asymmetry of the score's Jacobian, at the kernel's noise; 0 for a gradient.
-        balance_residual: Root mean square, in log units, of what a learned acceptance lacks for detailed balance.
+        held_out_loss: Implicit score-matching loss on held-out rows; lower is better, and it may be negative.
+        conservativity: Asymmetry of the score's Jacobian at the kernel's noise level; 0 for a gradient.
+        balance_residual: Root mean square error, in log units, of the detailed balance of a learned acceptance.
         acceptance_rate: Share of the last kernel's moves that were accepted.
-        ess: Effective draws of all chains together, in the coordinate with the fewest; None for chains of few steps.
-        r_hat: Of the coordinate where it is largest; None for chains of few steps.
-        p_value: Of a two-sample test between draws and held-out rows.
-        warnings: What a reader should know, in words.
+        ess: Effective sample size of all chains together, smallest over the coordinates; None for short chains.
+        r_hat: R-hat, largest over the coordinates; None for short chains.
+        p_value: p-value of a two-sample test between draws and held-out rows.
+        warnings: What a reader should know of this fit.
     """
 
     held_out_loss: float | None
@@ -40,38 +41,38 @@ class Diagnosis:
     ess: float | None
     r_hat: float | None
     p_value: float | None
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Caution, ...] = ()
 
     def __str__(self) -> str:
-        """Say it in a few lines."""
+        """Return a line of numbers, and a line for each caution."""
         numbers = [f"{name.replace('_', ' ')} {value:.3g}" for name, value in self.numbers().items()]
-        return "\n".join([", ".join(numbers), *self.warnings])
+        return "\n".join([", ".join(numbers), *map(str, self.warnings)])
 
     def numbers(self) -> dict[str, float]:
-        """Return the numbers that there are, by name."""
+        """Return the numbers that could be computed, by name."""
         return {name: value for name, value in asdict(self).items() if isinstance(value, float)}
 
 
 def diagnose(
-    sampler: Sampler, chains: Chains, held: Tensor, columns: Sequence[str], *, generator: torch.Generator
+    sampler: Sampler, chains: Chains, held_out: Tensor, columns: Sequence[str], *, generator: torch.Generator
 ) -> Diagnosis:
-    """Judge a fit.
+    """Return the diagnosis of a fit.
 
     Args:
-        sampler: What was learned.
-        chains: That it made.
-        held: Rows that it has not seen.
-        columns: Their names.
-        generator: Source of randomness.
+        sampler: Sampler that was learned.
+        chains: Chains that it drew.
+        held_out: Rows that it has not seen.
+        columns: Names of the columns.
+        generator: Random number generator; the same seed gives the same diagnosis.
     """
-    table, enough = diagnostics.summary(chains).table, len(held) >= FEW
+    table = diagnostics.summary(chains).table
     loss = conservativity = balance = p_value = None
-    if enough:
-        loss = float(implicit_losses(sampler.score, held).mean())
-        blurred, score = sampler.blurred(held, generator), sampler.target.score
+    if len(held_out) >= MIN_ROWS:
+        loss = float(implicit_losses(sampler.score, held_out).mean())
+        blurred, score = sampler.blurred(held_out, generator), sampler.target.score
         assert score is not None
         conservativity = diagnostics.conservativity(score, blurred, generator=generator).asymmetry
-        p_value = metrics.two_sample_test(chains.last, held, generator=generator).p_value
+        p_value = metrics.two_sample_test(chains.last, held_out, generator=generator).p_value
         if sampler.learned is not None:
             residual = diagnostics.balance_residual(
                 sampler.learned, sampler.target, sampler.proposed(sampler.step), blurred, groups=1, generator=generator
@@ -86,44 +87,47 @@ def diagnose(
         _finite(table["r_hat"].max()),
         p_value,
     )
-    return replace(found, warnings=(*mixing(table["r_hat"], columns), *_warnings(found, len(held))))
+    return replace(found, warnings=(*chain_cautions(table["r_hat"], columns), *_cautions(found, len(held_out))))
 
 
 def _finite(value: np.float64) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def mixing(r_hat: NDArray[np.float64], columns: Sequence[str]) -> list[str]:
-    """Say, where it is so, that chains have not mixed, and in which column least.
+def chain_cautions(r_hat: NDArray[np.float64], columns: Sequence[str]) -> list[Caution]:
+    """Return a caution where the chains of an estimator have not mixed, or where that is unknown.
 
     Args:
-        r_hat: One per column.
-        columns: Their names.
+        r_hat: R-hat of each column.
+        columns: Names of the columns.
     """
     if not np.isfinite(r_hat).all():
-        return ["Whether the chains have mixed is not known: R-hat needs chains of four draws that move."]
-    if r_hat.max() <= R_HAT:
-        return []
-    return [
-        f"R-hat {r_hat.max():.3g} on {columns[int(r_hat.argmax())]}: the chains have not mixed; how often each region "
-        "is drawn still depends on where the annealing left them. Raise chain_steps, or noise."
-    ]
+        text = "Whether the chains have mixed is unknown: R-hat needs chains of four draws that move."
+        return [Caution("r_hat", None, text)]
+    advice = (
+        "the weights of the modes still depend on where annealing left the chains. Increase chain_steps or noise_level."
+    )
+    return mixing_cautions(r_hat, columns, limit=SHORT_CHAINS_R_HAT_LIMIT, advice=advice)
 
 
-def _warnings(found: Diagnosis, held: int) -> list[str]:
-    said = []
+def _cautions(found: Diagnosis, held_out: int) -> list[Caution]:
+    cautions = []
     if found.p_value is None:
-        said.append(f"Only {held} rows were held out: whether draws are like the data was not tested. Bring more rows.")
-    elif found.p_value < P_VALUE:
-        said.append(
-            f"Two-sample p-value {found.p_value:.3g}: draws can be told from held-out rows. Train longer "
-            "(score_steps), bring more rows, or look where they differ."
+        text = f"Only {held_out} rows were held out: whether draws are like the data was not tested. Provide more rows."
+        cautions.append(Caution("held_out_rows", float(held_out), text))
+    elif found.p_value < P_VALUE_LIMIT:
+        text = (
+            f"Two-sample p-value {found.p_value:.3g}: draws can be told apart from held-out rows. "
+            "Increase score_steps, provide more rows, or see where they differ in a report."
         )
-    if found.balance_residual is not None and found.balance_residual > BALANCE:
-        said.append(
+        cautions.append(Caution("p_value", found.p_value, text))
+    if found.balance_residual is not None and found.balance_residual > MAX_BALANCE_RESIDUAL:
+        text = (
             f"Balance residual {found.balance_residual:.2g}: the learned acceptance is off by that much in log units. "
-            'Train it longer (acceptance_steps), or use acceptance="simpson".'
+            'Increase acceptance_steps, or use acceptance="simpson".'
         )
-    if found.acceptance_rate < ACCEPTED:
-        said.append(f"Acceptance rate {found.acceptance_rate:.2g}: the last kernel hardly moves.")
-    return said
+        cautions.append(Caution("balance_residual", found.balance_residual, text))
+    if found.acceptance_rate < MIN_ACCEPTANCE_RATE:
+        text = f"Acceptance rate {found.acceptance_rate:.2g}: the chains hardly move."
+        cautions.append(Caution("acceptance_rate", found.acceptance_rate, text))
+    return cautions

@@ -4,12 +4,11 @@ import copy
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn import get_config
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
@@ -18,26 +17,21 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh.balance_matching import RECIPE, AcceptanceFit, FormName, fit_acceptance
-from scoremh.coordinates import MAX_WHITENED_SIZE
-from scoremh.estimator import files
 from scoremh.estimator.diagnosis import Diagnosis, diagnose
-from scoremh.estimator.folder import Folder
+from scoremh.estimator.frames import FramesMixin
+from scoremh.estimator.rows import DEPENDENT_COLUMNS, has_dependent_columns, jittered, training_tensor
+from scoremh.estimator.run_folder import RunFolder
 from scoremh.estimator.sampler import AcceptanceName, ProposalName, Sampler
+from scoremh.estimator.serialization import load_model, save_model
+from scoremh.evaluation import MAX_POINTS, Evaluation, evaluate
 from scoremh.sampling.chains import Chains
 from scoremh.score_matching import LEAST, MultilevelDenoising, ScoreFit, fit_score, implicit_losses
 from scoremh.training import Recipe
 
-HELD = 2000  # rows held out at most
-TUNED = 200  # chains that a step is tuned on
-CHECKED = 1000  # chains that a fit checks itself on, at most
-KEPT = 50  # draws of a chain that a fit checks itself on
-HUGE = 1e15  # float32 ends at 3e38
-WIDE = 1e4  # float32 has 7 digits: rows further from 0 than this many of their spreads are learned from in float64
-FLAT, JITTER = 1e-6, 3e-3  # variance of a direction taken for none; noise that is added then; both of the spread
-DEPENDENT = (
-    "Some columns follow from the others: noise of 0.3 % of its spread was added to each. Leave such columns out, and "
-    "compute them from the draws."
-)
+MAX_HELD_OUT_ROWS = 2000
+TUNING_CHAINS = 200  # chains that the step size is tuned on
+MAX_CHECK_CHAINS = 1000  # chains that a fit is checked on, and that a report shows
+MAX_CHECK_DRAWS = 50  # draws of each of them
 Seed = int | np.random.RandomState | None
 
 
@@ -49,33 +43,34 @@ def _has_potential(model: "ScoreMH") -> bool:
     return True
 
 
-class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
-    """Learn the law of rows, and draw more of them, by score-based Metropolis-Hastings.
+class ScoreMH(FramesMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
+    """Learn a distribution from rows, and draw more of them, by score-based Metropolis-Hastings.
 
     Args:
         proposal: "mala" (Langevin), "rw" (a random walk) or "pcn" (preconditioned Crank-Nicolson).
-        acceptance: The rule that decides: learned as a "potential", "antisymmetric" or "free" (the paper's);
+        acceptance: Acceptance rule: learned in the form "potential", "antisymmetric" or "free" (the paper's);
             integrated from the score by "simpson" or "adaptive"; or "always", which is ULA.
-        noise: Blurs the law that the kernel runs on and the acceptance is learned for, in units of the rows' spread.
-            It connects modes; the flow takes it away from the draws, and not from `score_samples`.
-        score_steps: Of the score's training, at most.
-        acceptance_steps: Of the acceptance's training, at most.
-        annealing_steps: Of every chain at each of 15 noise levels, on its way down from noise.
-        chain_steps: Of the last kernel, after that.
+        noise_level: Standard deviation, in units of the data's, of the noise added to the distribution that the kernel
+            targets and the acceptance is learned for. It connects modes; the probability flow removes it from the
+            draws, and not from `score_samples`.
+        score_steps: Number of training steps of the score, at most.
+        acceptance_steps: Number of training steps of the acceptance, at most.
+        annealing_steps: Number of steps of every chain at each of 15 noise levels, from pure noise to `noise_level`.
+        chain_steps: Number of steps of the last kernel, after annealing.
         validation_fraction: Share of the rows that is held out to check the fit, 2,000 rows at most.
         verbose: Show progress bars.
-        random_state: Seed of everything. With a number, `sample` gives the same rows every time, unless it is given a
-            seed of its own.
+        random_state: Random seed or generator. With an int, `fit` learns the same model and `sample` returns the same
+            rows every time.
 
     Attributes:
-        sampler_: What the fit draws with: all of the following, and how they go together.
-        score_: The learned score, a target of its own: `metropolis_hastings(model.score_, ...)`.
-        acceptance_: The learned acceptance; None where the rule is not learned.
-        step_size_: Of the proposal.
+        sampler_: Sampler with the learned score and acceptance and the step size.
+        score_: Learned score, a target of its own: `metropolis_hastings(model.score_, ...)`.
+        acceptance_: Learned acceptance; None where the rule is not learned.
+        step_size_: Step size of the proposal.
         diagnosis_: What `diagnose` returns.
         held_out_: Rows that nothing was learned from.
         n_features_in_: Number of columns.
-        feature_names_in_: Their names, where the rows came with some.
+        feature_names_in_: Names of the columns, where the rows came with some.
 
     Example:
         >>> from scoremh import ScoreMH, datasets
@@ -91,7 +86,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         proposal: ProposalName = "mala",
         acceptance: AcceptanceName = "potential",
         *,
-        noise: float = 0.3,
+        noise_level: float = 0.3,
         score_steps: int = 8000,
         acceptance_steps: int = 4000,
         annealing_steps: int = 20,
@@ -102,7 +97,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.proposal = proposal
         self.acceptance = acceptance
-        self.noise = noise
+        self.noise_level = noise_level
         self.score_steps = score_steps
         self.acceptance_steps = acceptance_steps
         self.annealing_steps = annealing_steps
@@ -112,25 +107,24 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: object = None, *, checkpoint: str | Path | None = None) -> "ScoreMH":
-        """Learn score and acceptance, find the step, and check the fit.
+        """Learn score and acceptance, tune the step size, check the fit, and return the estimator.
 
         Args:
-            X: A row per sample, numbers only.
+            X: Rows of numbers, one per sample.
             y: Not used.
-            checkpoint: A folder to write to as the training goes on. The same call with the same folder and
-                `random_state` goes on from there.
+            checkpoint: Folder for checkpoints of the training. After an interruption, the same call with the same
+                `random_state` resumes from there.
         """
         self.check_parameters()
         rows: NDArray[Any] = validate_data(self, X, dtype=FLOAT_DTYPES, ensure_min_samples=LEAST + 2)
         places = {name: checkpoint and Path(checkpoint) / f"{name}.checkpoint" for name in ("score", "acceptance")}
         for_split, for_score, for_start, for_step, for_acceptance, for_check = _generators(self.random_state, 6)
         order = torch.randperm(len(rows), generator=for_split).numpy()
-        held = min(HELD, math.ceil(self.validation_fraction * len(rows)))
+        held = min(MAX_HELD_OUT_ROWS, math.ceil(self.validation_fraction * len(rows)))
         self.held_out_ = rows[order[:held]]
-        x = torch.from_numpy(rows[order[held:]].astype(np.float64 if _wide(rows) else np.float32))
-        dependent = _dependent(x)
-        if dependent:
-            x = x + JITTER * x.std(0) * rng.normal(tuple(x.shape), x, for_split)
+        x = training_tensor(rows[order[held:]], like=rows)
+        dependent = has_dependent_columns(x)
+        x = jittered(x, for_split) if dependent else x
         score = fit_score(
             x,
             recipe=Recipe(int(self.score_steps)),
@@ -138,8 +132,8 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             progress=self.verbose,
             checkpoint=places["score"],
         )
-        sampler = Sampler(score, float(self.noise), self.proposal, self.acceptance)
-        begun = sampler.annealed(TUNED, int(self.annealing_steps), generator=for_start, progress=self.verbose)
+        sampler = Sampler(score, float(self.noise_level), self.proposal, self.acceptance)
+        begun = sampler.annealed(TUNING_CHAINS, int(self.annealing_steps), generator=for_start, progress=self.verbose)
         sampler = sampler.tuned(begun.draws, int(self.chain_steps), generator=for_step, progress=self.verbose)
         if self.acceptance in get_args(FormName):
             learned = fit_acceptance(
@@ -154,9 +148,11 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             )
             sampler = replace(sampler, learned=learned)
         self.sampler_ = sampler
-        chains = self._run(min(max(TUNED, held), CHECKED), min(KEPT, int(self.chain_steps)), for_check)
+        chains = self._run(
+            min(max(TUNING_CHAINS, held), MAX_CHECK_CHAINS), min(MAX_CHECK_DRAWS, int(self.chain_steps)), for_check
+        )
         found = diagnose(sampler, chains, self._tensor(self.held_out_), self._names, generator=for_check)
-        self.diagnosis_ = replace(found, warnings=(*[DEPENDENT] * dependent, *found.warnings))
+        self.diagnosis_ = replace(found, warnings=(*[DEPENDENT_COLUMNS] * dependent, *found.warnings))
         return self
 
     @property
@@ -175,31 +171,31 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return self.sampler_.step
 
     def check_parameters(self) -> None:
-        """Refuse parameters that make no sense; `fit` does so first."""
+        """Raise an error for invalid parameters; `fit` does so first."""
         checks.one_of(self.proposal, get_args(ProposalName), "proposal")
         checks.one_of(self.acceptance, get_args(AcceptanceName), "acceptance")
         for name in ("score_steps", "acceptance_steps", "annealing_steps", "chain_steps"):
             checks.count(getattr(self, name), name)
         low, high = MultilevelDenoising().low, MultilevelDenoising().high  # what the score learns
-        if not low <= self.noise <= high:
-            fix = "0.3 is good where modes are some spreads apart."
-            raise ValueError(checks.message(f"noise between {low} and {high}", self.noise, fix))
+        if not low <= self.noise_level <= high:
+            fix = "0.3 suits modes that are a few standard deviations apart."
+            raise ValueError(checks.message(f"noise_level between {low} and {high}", self.noise_level, fix))
         if self.acceptance == "always" and self.proposal != "mala":
-            got, fix = f"{self.proposal!r}, which would walk away", 'Use "simpson" with it.'
+            got, fix = f"{self.proposal!r}, which does not use the score", 'Use acceptance="simpson" with it.'
             raise ValueError(checks.message('proposal="mala" with acceptance="always", ULA', got, fix))
         if not 0 < self.validation_fraction < 1:
-            fix = "A fit cannot be judged on what it has seen: 0.1 is a good share."
+            fix = "0.1 is a good share: a fit can only be checked on rows that it has not seen."
             raise ValueError(checks.message("validation_fraction between 0 and 1", self.validation_fraction, fix))
 
     def sample(self, n_samples: int = 1, *, random_state: Seed = None) -> Any:
-        """Draw rows, each the end of a chain of its own that began as noise.
+        """Draw independent rows: each is the end of a chain of its own, started from noise.
 
         Args:
-            n_samples: How many.
-            random_state: Seed; the estimator's own if None.
+            n_samples: Number of rows.
+            random_state: Random seed; the estimator's own if None.
 
         Returns:
-            An array; a data frame where the estimator was fitted on one, or where `set_output` says so.
+            An array; a data frame where the estimator was fitted on one, or where `set_output` asks for it.
         """
         check_is_fitted(self)
         checks.count(n_samples, "n_samples")
@@ -213,13 +209,13 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         random_state: Seed = None,
         store: str | Path | None = None,
     ) -> Chains:
-        """Run chains from noise, and return the steps of the last kernel too, for traces and diagnostics.
+        """Run chains from noise, and return their draws of the last kernel, for traces and diagnostics.
 
         Args:
-            n_chains: How many.
-            draws: To keep of each, the last among them; one per step if None.
-            random_state: Seed; the estimator's own if None.
-            store: A folder to write to. The same call with the same folder and seed goes on from there.
+            n_chains: Number of chains.
+            draws: Number of draws to keep of each, the last one included; one per step if None.
+            random_state: Random seed; the estimator's own if None.
+            store: Folder for checkpoints. After an interruption, the same call with the same seed resumes from there.
         """
         check_is_fitted(self)
         draws = self.chain_steps if draws is None else draws
@@ -233,12 +229,12 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     @available_if(_has_potential)  # type: ignore[untyped-decorator]
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the learned log density of rows up to a constant: the potential, of the law with noise.
+        """Return the learned log density of rows up to a constant: the potential, at the kernel's noise level.
 
-        Other acceptances have none.
+        Only `acceptance="potential"` has one.
 
         Args:
-            X: The rows.
+            X: Rows to evaluate the log density at.
         """
         check_is_fitted(self)
         assert self.acceptance_ is not None
@@ -250,10 +246,10 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return minus the implicit score-matching loss on rows: comparable between models, the higher the better.
 
-        It judges the learned score, and depends neither on the noise nor on the rule.
+        It depends on the learned score alone, and neither on the noise level nor on the acceptance rule.
 
         Args:
-            X: Rows to judge the learned score by.
+            X: Rows to compute the loss on.
             y: Not used.
         """
         check_is_fitted(self)
@@ -261,38 +257,60 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return -float(implicit_losses(self.score_, self._tensor(rows)).mean())
 
     def diagnose(self) -> Diagnosis:
-        """Return what `fit` found out about itself."""
+        """Return what `fit` found when it checked itself on held-out rows."""
         check_is_fitted(self)
         return self.diagnosis_
 
-    def save(self, path: str | Path) -> None:
-        """Write a folder: `config.json`, and weights and held-out rows as safetensors; no pickle.
+    def evaluate(self, X: ArrayLike, *, n_samples: int | None = None, random_state: Seed = None) -> Evaluation:
+        """Compare new draws with rows, and return distances, their floors and a p-value; needs the extra `metrics`.
 
         Args:
-            path: A new folder.
+            X: Rows that the fit has not seen, for example `held_out_`.
+            n_samples: Number of rows to draw and compare; half as many as X has, and at most 1,000, if None.
+            random_state: Random seed of the draws; the estimator's own if None.
         """
         check_is_fitted(self)
-        files.write(self, Folder.create(Path(path), {"finished": False}))
+        rows = torch.from_numpy(np.array(validate_data(self, X, dtype=FLOAT_DTYPES, reset=False)))
+        n = max(1, min(MAX_POINTS, len(rows) // 2)) if n_samples is None else n_samples
+        checks.count(n, "n_samples")
+        draws = self.sample_chains(n, draws=1, random_state=random_state).last
+        return evaluate(draws, rows, points=n, progress=self.verbose)
+
+    def report(self, path: str | Path, X: ArrayLike | None = None, *, random_state: Seed = None) -> None:
+        """Write a page with new draws beside rows, chains, training, metrics and warnings; needs the extra `report`.
+
+        Args:
+            path: HTML file to write; it opens offline.
+            X: Rows to show beside the draws; the held-out rows if None.
+            random_state: Random seed of the draws; the estimator's own if None.
+        """
+        from scoremh.estimator.model_report import write_report
+
+        check_is_fitted(self)
+        given = None if X is None else validate_data(self, X, dtype=FLOAT_DTYPES, reset=False)
+        rows = torch.from_numpy(np.array(self.held_out_ if given is None else given))
+        chains = self.sample_chains(
+            MAX_CHECK_CHAINS, draws=min(MAX_CHECK_DRAWS, int(self.chain_steps)), random_state=random_state
+        )
+        write_report(self, path, chains, rows, "held-out rows" if given is None else "given rows")
+
+    def save(self, path: str | Path) -> None:
+        """Write the estimator to a folder: `config.json`, and weights and held-out rows as safetensors; no pickle.
+
+        Args:
+            path: New folder.
+        """
+        check_is_fitted(self)
+        save_model(self, RunFolder.create(Path(path), {"finished": False}))
 
     @classmethod
     def load(cls, path: str | Path) -> "ScoreMH":
-        """Read what `save`, or `scoremh fit`, wrote; no code in the files is run.
+        """Return the estimator that `save` or `scoremh fit` wrote; no code in the files is executed.
 
         Args:
-            path: The folder.
+            path: Folder that it was written to.
         """
-        return files.read(cls, Folder.open(Path(path)))
-
-    def set_output(self, *, transform: Literal["default", "pandas"] | None = None) -> "ScoreMH":
-        """Choose what `sample` returns: "default" an array, "pandas" a data frame; None changes nothing.
-
-        Args:
-            transform: One of these.
-        """
-        if transform is not None:
-            checks.one_of(transform, ("default", "pandas"), "transform")
-            self._sklearn_output_config = {"transform": transform}  # scikit-learn's name for it: clones keep it
-        return self
+        return load_model(cls, RunFolder.open(Path(path)))
 
     def _run(self, n: int, draws: int, generator: torch.Generator, store: Path | None = None) -> Chains:
         sampler, show = self.sampler_, self.verbose
@@ -305,37 +323,8 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """Return rows as a tensor of the dtype that was learned in."""
         return torch.from_numpy(np.array(rows)).to(next(self.score_.net.parameters()).dtype)
 
-    @property
-    def _names(self) -> list[str]:
-        """The names of the columns; x0, x1, ... where they have none."""
-        unnamed = [f"x{i}" for i in range(self.n_features_in_)]
-        return [str(name) for name in getattr(self, "feature_names_in_", unnamed)]
-
-    def _framed(self, x: Tensor) -> Any:
-        rows = x.numpy().astype(self.held_out_.dtype)
-        like_rows = "pandas" if hasattr(self, "feature_names_in_") else get_config()["transform_output"]
-        if getattr(self, "_sklearn_output_config", {}).get("transform", like_rows) != "pandas":
-            return rows
-        import pandas as pd
-
-        return pd.DataFrame(rows, columns=self._names)
-
 
 def _generators(random_state: Seed, n: int) -> list[torch.Generator]:
-    """Return a generator per part of the work: what one draws does not depend on where another was interrupted."""
+    """Return n independent generators: what one draws does not depend on where another was interrupted."""
     seed = int(check_random_state(random_state).randint(2**31))
     return [torch.Generator().manual_seed(one) for one in rng.seeds(n, torch.Generator().manual_seed(seed))]
-
-
-def _wide(rows: NDArray[Any]) -> bool:
-    """Say whether float32 could not tell such rows apart, or their squares would leave its range."""
-    size, spread = np.abs(rows).max(0), rows.std(0)
-    return bool((size > WIDE * spread).any() or size.max() > HUGE or spread.min() < 1 / HUGE)
-
-
-def _dependent(x: Tensor) -> bool:
-    """Say whether rows lie in a plane, where a law has no density and no score."""
-    if x.shape[1] > MAX_WHITENED_SIZE:  # images: scaled by one number, and their dark corners are given some width
-        return False
-    correlation = torch.corrcoef(x.double().mT).reshape(x.shape[1], x.shape[1])
-    return bool(torch.linalg.eigvalsh(correlation.nan_to_num())[0] < FLAT)

@@ -1,4 +1,4 @@
-"""Charts of samples and of training, as plotly's figures."""
+"""Charts of samples and of training, as plotly figures."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,15 +9,15 @@ from torch import Tensor
 from scoremh.report.choice import few, limits
 from scoremh.report.figures import Figure, axis, clip, figure, literal, packed, series
 
-POINTS = 1000  # shown of a sample
-CELLS = 40  # of a density, along an axis
+POINTS = 1000  # of a sample, at most
+CELLS = 40  # of a density, along each axis
 BINS = 40  # of a histogram
-LOOKS = 300  # shown along a curve
-NEAR = "%{x:.3g}, %{y:.3g}<extra></extra>"
+CURVE_POINTS = 300  # of a curve, at most
+HOVER = "%{x:.3g}, %{y:.3g}<extra></extra>"
 
 
 class View(NamedTuple):
-    """The part of the plane to look at, and the names of its axes."""
+    """The part of the plane that a chart shows, and the names of its axes."""
 
     names: tuple[str, str]
     x: tuple[float, float]
@@ -28,13 +28,13 @@ class View(NamedTuple):
         return axis(self.names[0], self.x), axis(self.names[1], self.y)
 
     def outside(self, points: Tensor) -> int:
-        """Return how many points are not seen."""
+        """Return the number of points outside the view."""
         low, high = points.new_tensor([self.x, self.y]).T
         return int(((points < low) | (points > high)).any(1).sum())
 
 
 def view(names: Sequence[str], data: Tensor, other: Tensor) -> View:
-    """Return a view of points in the plane that holds nearly all of the data, and of the others near it."""
+    """Return a view that holds nearly all of the data, and of the other points near them."""
     x, y = names
     return View((x, y), limits(data[:, 0], other[:, 0]), limits(data[:, 1], other[:, 1]))
 
@@ -59,19 +59,19 @@ def densities(clouds: Sequence[Tensor], at: View) -> list[Figure]:
 
 
 def histograms(clouds: Sequence[tuple[str, Tensor]], name: str, ends: tuple[float, float]) -> Figure:
-    """Return the densities of numbers; the first of them, the data's, as an area."""
+    """Return the densities of numbers; the first of them, that of the data, as an area."""
     curves = [curve(*histogram(x, ends), label, i) for i, (label, x) in enumerate(clouds)]
     return figure(curves, axis(name, ends), axis("density", rangemode="tozero"), showlegend=True, hovermode="x")
 
 
 def losses(history: Mapping[str, Sequence[float]]) -> Figure:
-    """Return curves over steps; all but the losses wait in the legend to be chosen."""
+    """Return curves over training steps; all but the losses are hidden until they are clicked in the legend."""
     names = [name for name in history if name != "step"]
     steps = torch.tensor(history.get("step", range(len(history[names[0]]))), dtype=torch.float64)
     curves = []
     for i, name in enumerate(names[:8]):
         y = torch.tensor(history[name], dtype=torch.float64)
-        seen = few(torch.stack([steps, y], 1)[y.float().isfinite()], LOOKS)
+        seen = few(torch.stack([steps, y], 1)[y.float().isfinite()], CURVE_POINTS)
         label = literal(name.replace("_", " "))
         mode = "lines" if len(seen) > 1 else "markers"
         curve = {"type": "scatter", "mode": mode, "x": packed(seen[:, 0]), "y": packed(seen[:, 1]), "name": label}
@@ -84,7 +84,7 @@ def dots(points: Tensor, colour: str, opacity: float = 0.55) -> dict[str, Any]:
     """Return points as a trace."""
     marker = {"color": colour, "size": 4, "opacity": opacity, "line": {"width": 0}}
     ends = {"x": packed(points[:, 0]), "y": packed(points[:, 1])}
-    return {"type": "scatter", "mode": "markers", **ends, "marker": marker, "hovertemplate": NEAR}
+    return {"type": "scatter", "mode": "markers", **ends, "marker": marker, "hovertemplate": HOVER}
 
 
 def curve(x: Tensor, y: Tensor, label: str, number: int) -> dict[str, Any]:
@@ -98,19 +98,19 @@ def curve(x: Tensor, y: Tensor, label: str, number: int) -> dict[str, Any]:
 
 
 def histogram(x: Tensor, ends: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    """Return the middles of bins and the share of all numbers in each, per width."""
+    """Return the centres of the bins and the density in each."""
     edges = torch.linspace(*ends, BINS + 1, dtype=torch.float64)
     counts = torch.histogram(x, edges).hist
     return (edges[1:] + edges[:-1]) / 2, counts / max(len(x), 1) / (edges[1] - edges[0])
 
 
 def counts(points: Tensor, at: View, weight: Tensor | None = None) -> Tensor:
-    """Return how many points are in each cell of the plane, `(row, column)`, rows going up."""
+    """Return the number of points in each cell of the plane, `(row, column)`, rows going up."""
     ends = [*at.x, *at.y]
     return torch.histogramdd(points, [CELLS, CELLS], range=ends, weight=weight).hist.T.contiguous()
 
 
 def grid(at: View) -> dict[str, float]:
-    """Say where the cells of a heatmap are."""
+    """Return the position of a heatmap's cells, as plotly reads it."""
     wide, high = (at.x[1] - at.x[0]) / CELLS, (at.y[1] - at.y[0]) / CELLS
     return {"x0": at.x[0] + wide / 2, "dx": wide, "y0": at.y[0] + high / 2, "dy": high}

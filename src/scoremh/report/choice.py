@@ -1,4 +1,4 @@
-"""What to show of much: finite rows, a few of them, the part of an axis where they are, the columns that differ."""
+"""The choice of what to show: finite rows, a few of them, the range of an axis, the columns that differ most."""
 
 from itertools import combinations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 from scoremh.metrics import energy_distance
 
-COMPARED = 300  # rows by which columns are compared
-SHORTLIST = 12  # columns all pairs of which are compared
-CORRELATED = 1000  # columns, of the most different, whose second moments are compared: a matrix of their square
-PAIRS = 3
+COMPARED_ROWS = 300  # rows that columns are compared on
+SHORTLIST = 12  # columns of which all pairs are compared
+CORRELATED_COLUMNS = 1000  # columns, the most different ones, whose second moments are compared
+MAX_PAIRS = 3
 
 
 def finite(x: Tensor) -> Tensor:
@@ -44,29 +44,29 @@ def most_different(data: Tensor, samples: Tensor) -> list[tuple[int, int]]:
     """Return the pairs of columns on which samples and data differ most, the most different one first.
 
     The difference is the energy distance in units of the data's standard deviations. Every pair has a column that the
-    pairs before it have not. Of many columns, those are compared whose own laws or second moments differ most.
+    pairs before it have not. Of many columns, those are compared whose marginals or second moments differ most.
     """
     width = data.shape[1]
     if width == 2 or not len(samples):
         return [(0, 1)]
     scale = data.std(0, correction=0)
     scale = torch.where(scale > 0, scale, 1.0)
-    rows = min(COMPARED, len(data), len(samples))
+    rows = min(COMPARED_ROWS, len(data), len(samples))
     a, b = ((few(x, rows) - data.mean(0)).div(scale).clamp(-10, 10) for x in (data, samples))
     ranked = {pair: energy_distance(a[:, list(pair)], b[:, list(pair)]) for pair in combinations(_shortlist(a, b), 2)}
     chosen: list[tuple[int, int]] = []
     for pair in sorted(ranked, key=lambda pair: -ranked[pair]):
-        if len(chosen) < PAIRS and not {*pair} <= {column for one in chosen for column in one}:
+        if len(chosen) < MAX_PAIRS and not {*pair} <= {column for one in chosen for column in one}:
             chosen.append(pair)
     return chosen
 
 
 def _shortlist(a: Tensor, b: Tensor) -> list[int]:
-    """Return columns, half of them for their own law (W1) and half for a second moment with another."""
+    """Return columns, half of them for their marginals (W1) and half for a second moment with another column."""
     if a.shape[1] <= SHORTLIST:
         return list(range(a.shape[1]))
     apart = (a.sort(0).values - b.sort(0).values).abs().mean(0)
-    order = apart.argsort(descending=True, stable=True)[:CORRELATED]
+    order = apart.argsort(descending=True, stable=True)[:CORRELATED_COLUMNS]
     moments = [x[:, order].T @ x[:, order] / len(x) for x in (a, b)]
     change = (moments[0] - moments[1]).abs().triu(1)
     pairs = change.flatten().argsort(descending=True, stable=True)[: SHORTLIST // 4]

@@ -1,4 +1,4 @@
-"""The alphabet of plotly's figures: numbers, texts, axes. A colour that begins with -- is a property of style.css."""
+"""The parts of plotly figures: numbers, texts, axes. A colour that begins with -- is a property of style.css."""
 
 import html
 from base64 import b64encode
@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 Figure = dict[str, Any]
-WIDE = 1e4  # spreads
-SERIES = 5  # colours in style.css, then again from the first
+WIDE_RATIO = 1e4  # distance from 0 over standard deviation, above which float32 has too few digits
+SERIES = 5  # colours in style.css, then the first again
 
 
 def series(number: int) -> str:
@@ -18,7 +18,7 @@ def series(number: int) -> str:
 
 
 def clip(text: object, most: int) -> str:
-    """Return a text, its end cut off where it is longer."""
+    """Return a text, cut off where it is longer than that."""
     text = str(text)
     return text if len(text) <= most else text[: most - 1] + "…"
 
@@ -35,7 +35,7 @@ def packed(x: Tensor) -> dict[str, str]:
     """
     x = x.detach().cpu().double()
     seen = x[x.isfinite()]
-    wide = len(seen) > 1 and bool(seen.abs().max() > WIDE * seen.std())
+    wide = len(seen) > 1 and bool(seen.abs().max() > WIDE_RATIO * seen.std())
     raw = (x if wide else x.float()).numpy().tobytes()
     code = {"dtype": "f8" if wide else "f4", "bdata": b64encode(raw).decode()}
     return code if x.ndim == 1 else {**code, "shape": ", ".join(map(str, x.shape))}

@@ -1,29 +1,35 @@
-"""The page: one file with all that it needs inside, which asks nothing of a network and runs no script but its own."""
+"""The page: a single file that loads nothing from a network and runs no script but its own."""
 
 import math
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
-
+from scoremh._shared.extras import extra
 from scoremh._shared.files import replacing
+from scoremh.evaluation import floor_ratio
 from scoremh.report import charts, images, vectors
-from scoremh.report.contents import Contents, ratio
+from scoremh.report.contents import Contents
 from scoremh.report.figures import clip
-from scoremh.report.panels import Panel, Section
+from scoremh.report.panels import MAX_NAME_LENGTH, Panel, Section
 
-HISTORIES, LINES, METRICS = 6, 40, 24  # shown at most; the file has to stay below 6 MB whatever it is given
-TEXT = 500  # characters of a text
+MAX_HISTORIES, MAX_LINES, MAX_METRICS = 6, 40, 24  # the file has to stay below 6 MB whatever it shows
+MAX_TEXT_LENGTH = 500  # characters
 
 
 def html(contents: Contents) -> str:
-    """Return a page that shows the contents."""
-    from plotly.offline import get_plotlyjs  # here, so that only those wait for it who want a page
+    """Return a page that shows the contents.
+
+    Args:
+        contents: What to show.
+    """
+    with extra("report"):  # here, so that importing this module needs none of them
+        from jinja2 import Environment, PackageLoader
+        from plotly.offline import get_plotlyjs
 
     scripts = [get_plotlyjs(), files("scoremh.report").joinpath("script.js").read_text("utf-8")]
     own = images if contents.images else vectors
@@ -33,10 +39,10 @@ def html(contents: Contents) -> str:
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     page = environment.get_template("template.html").render(
-        title=clip(contents.title, TEXT),
-        about={clip(key, 60): clip(value, TEXT) for key, value in islice(contents.about.items(), LINES)},
-        warnings=[clip(text, TEXT) for text in contents.warnings[:LINES]],
-        more_warnings=max(0, len(contents.warnings) - LINES),
+        title=clip(contents.title, MAX_TEXT_LENGTH),
+        about={_name(key): clip(value, MAX_TEXT_LENGTH) for key, value in islice(contents.about.items(), MAX_LINES)},
+        warnings=[clip(caution, MAX_TEXT_LENGTH) for caution in contents.warnings[:MAX_LINES]],
+        more_warnings=max(0, len(contents.warnings) - MAX_LINES),
         table=_table(contents),
         sections=sections,
         charts=[_drawing(panel) for section in sections for row in section.rows for panel in row],
@@ -47,7 +53,12 @@ def html(contents: Contents) -> str:
 
 
 def write(contents: Contents, path: str | Path) -> None:
-    """Write a page that shows the contents; a write that is killed leaves the old file."""
+    """Write a page that shows the contents; an interrupted write leaves the old file.
+
+    Args:
+        contents: What to show.
+        path: File to write.
+    """
     page = html(contents)
     with replacing(Path(path)) as partial:
         partial.write_text(page, encoding="utf-8", newline="\n")
@@ -59,42 +70,52 @@ def _drawing(panel: Panel) -> dict[str, Any]:
 
 
 def _training(contents: Contents) -> Iterator[Section]:
-    """Yield the histories, where there are some."""
+    """Yield the training histories, where there are some."""
     panels = [
-        Panel(clip(name, 60), f"Lines: the losses of {clip(name, 60)}, step by step", charts.losses(history))
-        for name, history in islice(contents.histories.items(), HISTORIES)
+        Panel(_name(name), f"Lines: the losses of {_name(name)} by step", charts.losses(history))
+        for name, history in islice(contents.histories.items(), MAX_HISTORIES)
         if set(history) - {"step"}
     ]
     if panels:
-        words = [
+        note = (
             "Held out: the loss on rows that were not trained on. Click a name in a legend to show or hide its curve."
-        ]
-        yield Section("Training", words, [panels])
+        )
+        yield Section("Training", [note], [panels])
 
 
 def _table(contents: Contents) -> dict[str, Any]:
     """Return the metrics as texts: a row for every sampler, each value with its ratio to the floor."""
-    names = list(dict.fromkeys(name for row in contents.metrics.values() for name in row))[:METRICS]
+    names = list(dict.fromkeys(name for row in contents.metrics.values() for name in row))[:MAX_METRICS]
     floors = {name: contents.floors[name] for name in names if name in contents.floors}
+    samplers = islice(contents.metrics.items(), MAX_LINES)
     return {
-        "names": [clip(name, 60) for name in names],
-        "rows": [
-            (clip(sampler, 60), [_cell(row.get(name), floors.get(name)) for name in names])
-            for sampler, row in islice(contents.metrics.items(), LINES)
-        ],
-        "floors": [f"{floors[name][0]:.3g} ± {floors[name][1]:.2g}" if name in floors else "" for name in names]
-        if floors
-        else [],
+        "names": [_name(name) for name in names],
+        "rows": [(_name(sampler), _cells(values, names, floors)) for sampler, values in samplers],
+        "floors": [_floor(floors.get(name)) for name in names] if floors else [],
     }
 
 
+def _cells(
+    values: Mapping[str, float | None], names: list[str], floors: Mapping[str, tuple[float, float]]
+) -> list[tuple[str, str]]:
+    return [_cell(values.get(name), floors.get(name)) for name in names]
+
+
 def _cell(value: float | None, floor: tuple[float, float] | None) -> tuple[str, str]:
-    """Return a value and how many times its floor it is, where that says something."""
+    """Return a value, and its multiple of the floor where that is meaningful."""
     if value is None:
         return "—", ""
     if not math.isfinite(value):
         return "not finite", ""
-    times = None if floor is None else ratio(value, floor)
-    if times is None:
+    ratio = None if floor is None else floor_ratio(value, floor)
+    if ratio is None:
         return f"{value:.3g}", ""
-    return f"{value:.3g}", f"{times:.2g}" if times < 100 else f"{times:,.0f}"
+    return f"{value:.3g}", f"{ratio:.2g}" if ratio < 100 else f"{ratio:,.0f}"
+
+
+def _floor(floor: tuple[float, float] | None) -> str:
+    return "" if floor is None else f"{floor[0]:.3g} ± {floor[1]:.2g}"
+
+
+def _name(text: object) -> str:
+    return clip(text, MAX_NAME_LENGTH)

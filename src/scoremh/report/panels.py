@@ -1,4 +1,4 @@
-"""What a page is made of, and the words for what it leaves out."""
+"""Sections and panels of a page, and the notes on what they leave out."""
 
 from dataclasses import dataclass, field
 from itertools import islice
@@ -9,12 +9,13 @@ from torch import Tensor
 from scoremh.report.contents import Contents
 from scoremh.report.figures import Figure, clip, series
 
-SAMPLERS = 6  # that are drawn; the table of metrics has them all
+MAX_SAMPLERS = 6  # in the panels; the table of metrics has them all
+MAX_NAME_LENGTH = 60  # characters
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A chart or an image, its heading, and its description for those who cannot see it."""
+    """A chart or an image, its heading, and its description for screen readers."""
 
     title: str
     label: str
@@ -28,10 +29,10 @@ class Panel:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, what to know about what is below, and panels in rows."""
+    """A heading, notes on what is below, and panels in rows."""
 
     title: str
-    words: list[str]
+    notes: list[str]
     rows: list[list[Panel]] = field(default_factory=list)
 
 
@@ -40,30 +41,37 @@ def colour(number: int) -> str:
     return series(number - 1) if number else "--data"
 
 
-def shown(contents: Contents) -> list[tuple[str, Tensor]]:
-    """Return names and rows: of the data, then of the samples that are drawn."""
-    return [("data", contents.data), *islice(contents.samples.items(), SAMPLERS)]
+def clouds(contents: Contents) -> list[tuple[str, Tensor]]:
+    """Return names and rows of the data, and of the samples that have a panel."""
+    return [(data_title(contents), contents.data), *islice(contents.samples.items(), MAX_SAMPLERS)]
 
 
-def left_out(contents: Contents) -> list[str]:
-    """Say which samples are not drawn, and how many rows and draws are not finite."""
-    words = []
-    hidden = len(contents.samples) - SAMPLERS
+def data_title(contents: Contents) -> str:
+    """Return the name of the data without its article, as a panel's heading."""
+    return contents.data_name.removeprefix("the ")
+
+
+def omissions(contents: Contents) -> list[str]:
+    """Return notes on samples without a panel, and on rows that are not finite."""
+    notes = []
+    hidden = len(contents.samples) - MAX_SAMPLERS
     if hidden > 0:
-        words.append(f"{hidden} more samplers are in the table of metrics alone.")
-    for name, x in [("the data", contents.data), *contents.samples.items()]:
+        notes.append(f"{hidden} more samplers are in the table of metrics alone.")
+    for name, x in [(contents.data_name, contents.data), *contents.samples.items()]:
         lost = int((~x.detach().float().flatten(1).isfinite().all(1)).sum())
         if lost:
-            words.append(f"{lost:,} of {len(x):,} rows of {clip(name, 60)} are not finite and are left out.")
-    return words
+            notes.append(
+                f"{lost:,} of {len(x):,} rows of {clip(name, MAX_NAME_LENGTH)} are not finite and are left out."
+            )
+    return notes
 
 
 def lost_draws(draws: Tensor) -> list[str]:
-    """Say how many draws are not finite."""
+    """Return a note on draws that are not finite, where there are some."""
     lost, every = int((~draws.float().flatten(2).isfinite().all(2)).sum()), draws.shape[0] * draws.shape[1]
     return [f"{lost:,} of {every:,} draws are not finite and are left out."] if lost else []
 
 
-def part(some: int, every: int, what: str) -> str:
-    """Say how many there are, or how many of them are shown."""
+def share(some: int, every: int, what: str) -> str:
+    """Return how many there are, or how many of them are shown."""
     return f"{every:,} {what}" if some >= every else f"{some:,} of {every:,} {what}"

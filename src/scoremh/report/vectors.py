@@ -8,138 +8,150 @@ from scoremh.report import chain_charts, charts
 from scoremh.report.choice import SHORTLIST, finite, limits, most_different
 from scoremh.report.contents import Contents
 from scoremh.report.figures import Figure, clip
-from scoremh.report.panels import Panel, Section, colour, left_out, lost_draws, part, shown
+from scoremh.report.panels import (
+    MAX_NAME_LENGTH,
+    Panel,
+    Section,
+    clouds,
+    colour,
+    data_title,
+    lost_draws,
+    omissions,
+    share,
+)
 
 Clouds = Sequence[tuple[str, Tensor]]  # the data, the run's own samples, and others
-TRACES = 3  # columns whose traces are shown
+MAX_TRACES = 3  # columns with traces
+OUTSIDE_SHARE = 0.01  # of the points; a note says so where more lie outside the view
+ZOOM_NOTE = "Drag to zoom, double-click to see every point, those far out included."
 
 
 def sections(contents: Contents) -> Iterator[Section]:
-    """Yield samples beside data, and the chains."""
-    clouds = [(name, finite(x)) for name, x in shown(contents)]
-    data, own = clouds[0][1], clouds[1][1]
+    """Yield samples beside the data, and the chains."""
+    samples = [(clip(name, MAX_NAME_LENGTH), finite(x)) for name, x in clouds(contents)]
+    data, own = samples[0][1], samples[1][1]
     if data.shape[1] == 1:
         columns = [0]
-        yield _numbers(contents, clouds)
+        yield _numbers(contents, samples)
     else:
         pairs = most_different(data, own)
         columns = list(dict.fromkeys(column for pair in pairs for column in pair))
-        yield _planes(contents, clouds, pairs)
+        yield _planes(contents, samples, pairs)
     if contents.chains is not None:
         draws = contents.chains.draws.detach()[..., columns].cpu().double()
         data, names = data[:, columns], [contents.columns[column] for column in columns]
-        yield _through(draws, data, names)
-        yield _traces(draws, data, names)
+        yield _movie(draws, data, names, contents.data_name)
+        yield _traces(draws, data, names, contents.data_name)
         yield _acceptance(contents.chains.acceptance_prob.detach().cpu().double(), draws, data, names)
 
 
-def _numbers(contents: Contents, clouds: Clouds) -> Section:
-    """Return histograms of the one column."""
-    numbers = [(name, x[:, 0]) for name, x in clouds]
+def _numbers(contents: Contents, samples: Clouds) -> Section:
+    """Return histograms of the only column."""
+    numbers = [(name, x[:, 0]) for name, x in samples]
     chart = charts.histograms(numbers, contents.columns[0], limits(numbers[0][1], numbers[1][1]))
-    panel = Panel(
-        "", f"Histograms of {clip(contents.columns[0], 60)}: {', '.join(clip(n, 60) for n, _ in clouds)}", chart
-    )
-    words = [f"Densities in {charts.BINS} bins. {_ZOOM}", *left_out(contents)]
-    return Section("Samples beside data", words, [[panel]])
+    label = f"Histograms of {_joined(contents.columns)}: {', '.join(name for name, _ in samples)}"
+    notes = [f"Densities in {charts.BINS} bins. {ZOOM_NOTE}", *omissions(contents)]
+    return Section(f"Samples beside {data_title(contents)}", notes, [[Panel("", label, chart)]])
 
 
-def _planes(contents: Contents, clouds: Clouds, pairs: Sequence[tuple[int, int]]) -> Section:
-    """Return points of pairs of columns and, where there are but two columns, densities."""
+def _planes(contents: Contents, samples: Clouds, pairs: Sequence[tuple[int, int]]) -> Section:
+    """Return points of pairs of columns and, where there are only two columns, densities."""
     width = len(contents.columns)
-    words = [f"At most {charts.POINTS:,} points of each are shown. {_ZOOM}"]
-    words += [] if width == 2 else [_chosen(width, contents.run)]
-    rows = []
+    notes = [f"At most {charts.POINTS:,} points of each are shown. {ZOOM_NOTE}"]
+    notes += [] if width == 2 else [_choice_note(width, contents)]
+    rows: list[list[Panel]] = []
     for number, pair in enumerate(pairs):
-        names, parts = [contents.columns[i] for i in pair], [x[:, list(pair)] for _, x in clouds]
-        at = charts.view(names, parts[0], parts[1])
-        points = [charts.scatter(x, at, colour(i)) for i, x in enumerate(parts)]
-        rows.append(_row("points", points, clouds, names, f"pair {number}"))
+        names, planes = [contents.columns[i] for i in pair], [(name, x[:, list(pair)]) for name, x in samples]
+        at = charts.view(names, planes[0][1], planes[1][1])
+        points = [charts.scatter(x, at, colour(i)) for i, (_, x) in enumerate(planes)]
+        rows.append(_row("points", points, samples, names, f"pair {number}"))
         if width == 2:
-            rows.append(_row("density", charts.densities(parts, at), clouds, names, f"pair {number}"))
-            words.append(f"Densities are counts in {charts.CELLS} x {charts.CELLS} cells, blurred by one.")
-        far = {name: at.outside(x) for (name, _), x in zip(clouds, parts, strict=True) if at.outside(x) > 0.01 * len(x)}
-        place = "" if width == 2 else f" of {_and(names)}"
-        words += [f"{count:,} points of {clip(name, 60)} lie outside the view{place}." for name, count in far.items()]
-    rows = [rows[0] + rows[1]] if width == 2 and len(clouds) == 2 else rows
-    return Section("Samples beside data", words + left_out(contents), rows)
+            densities = charts.densities([x for _, x in planes], at)
+            rows.append(_row("density", densities, samples, names, f"pair {number}"))
+            notes.append(f"Densities are counts in {charts.CELLS} x {charts.CELLS} cells, blurred by one.")
+        notes += _outside_notes(planes, at, "" if width == 2 else f" of {_joined(names)}")
+    rows = [rows[0] + rows[1]] if width == 2 and len(samples) == 2 else rows
+    return Section(f"Samples beside {data_title(contents)}", notes + omissions(contents), rows)
 
 
-def _row(what: str, figures: Sequence[Figure], clouds: Clouds, names: Sequence[str], group: str) -> list[Panel]:
+def _outside_notes(planes: Clouds, at: charts.View, plane: str) -> list[str]:
+    """Return notes on samples of which many points lie outside the view."""
+    far = {name: at.outside(x) for name, x in planes if at.outside(x) > OUTSIDE_SHARE * len(x)}
+    return [f"{count:,} points of {name} lie outside the view{plane}." for name, count in far.items()]
+
+
+def _row(what: str, figures: Sequence[Figure], samples: Clouds, names: Sequence[str], group: str) -> list[Panel]:
     """Return a panel of every sample."""
     return [
         Panel(
-            clip(name, 60) if what == "points" else f"{clip(name, 60)}, {what}",
-            f"{what} of {clip(name, 60)}: {_and(names)}",
+            name if what == "points" else f"{name}, {what}",
+            f"{what} of {name}: {_joined(names)}",
             figure,
             colour=colour(i),
             group=group,
             square=True,
         )
-        for i, ((name, _), figure) in enumerate(zip(clouds, figures, strict=True))
+        for i, ((name, _), figure) in enumerate(zip(samples, figures, strict=True))
     ]
 
 
-def _through(draws: Tensor, data: Tensor, names: Sequence[str]) -> Section:
-    """Return all chains at the draw that a slider chooses."""
+def _movie(draws: Tensor, data: Tensor, names: Sequence[str], data_name: str) -> Section:
+    """Return all chains at the draw that a slider selects."""
     points = finite(draws.flatten(0, 1)[:, :2])
     if len(names) == 1:
         ends = limits(data[:, 0], points[:, 0])
         chart, frames = chain_charts.histogram_movie(data[:, 0], draws[..., 0], names[0], ends)
-        few = f"Histograms of {len(draws):,} chains"
+        chains = f"Histograms of {len(draws):,} chains"
     else:
         at = charts.view(names[:2], data[:, :2], points)
         chart, frames = chain_charts.movie(data[:, :2], draws[..., :2], at)
-        few = part(chain_charts.CHAINS, len(draws), "chains")
-    moments = part(len(frames["labels"]), draws.shape[1], "draws")
-    words = [f"{few} at {moments}, over the data in grey.", *lost_draws(draws)]
-    label = f"The chains' {_and(names[:2])} at the draw of the slider, over the data"
+        chains = share(chain_charts.CHAINS, len(draws), "chains")
+    moments = share(len(frames["labels"]), draws.shape[1], "draws")
+    notes = [f"{chains} at {moments}, over {data_name} in grey.", *lost_draws(draws)]
+    label = f"The chains' {_joined(names[:2])} at the draw of the slider, over {data_name}"
     panel = Panel("", label, chart, frames=frames, square=len(names) > 1)
-    return Section("Through the draws", words, [[panel]])
+    return Section("Chains over time", notes, [[panel]])
 
 
-def _traces(draws: Tensor, data: Tensor, names: Sequence[str]) -> Section:
-    lines = [chain_charts.traces(draws[..., i], name, data[:, i]) for i, name in enumerate(names[:TRACES])]
+def _traces(draws: Tensor, data: Tensor, names: Sequence[str], data_name: str) -> Section:
+    lines = [chain_charts.traces(draws[..., i], name, data[:, i]) for i, name in enumerate(names[:MAX_TRACES])]
+    titles = [clip(name, MAX_NAME_LENGTH) for name in names]
     panels = [
-        Panel(clip(name, 60), f"Lines: {clip(name, 60)} of a few chains", chart)
-        for name, chart in zip(names, lines, strict=False)
+        Panel(title, f"Lines: {title} of a few chains", chart) for title, chart in zip(titles, lines, strict=False)
     ]
-    count = part(chain_charts.TRACED, len(draws), "chains")
-    return Section("Traces", [f"{count}. The grey band holds the middle 90 % of the data."], [panels])
+    return Section("Traces", [chain_charts.traces_note(len(draws), data_name)], [panels])
 
 
 def _acceptance(probabilities: Tensor, draws: Tensor, data: Tensor, names: Sequence[str]) -> Section:
-    """Return acceptance by step, and by the place where a move began: where the chain stood a draw before."""
+    """Return acceptance by step, and by the position where a move began: that of the draw before."""
     step = Panel("By step", "Line: mean acceptance at every draw", chain_charts.acceptance_by_step(probabilities))
     moved = draws.shape[1] > 1
-    began, chance = (draws[:, :-1], probabilities[:, 1:]) if moved else (draws, probabilities)
-    began, chance = began.flatten(0, 1)[:, :2], chance.flatten()
-    kept = began.float().isfinite().all(1) & chance.isfinite()
-    began, chance = began[kept], chance[kept]
+    starts, chances = (draws[:, :-1], probabilities[:, 1:]) if moved else (draws, probabilities)
+    starts, chances = starts.flatten(0, 1)[:, :2], chances.flatten()
+    kept = starts.float().isfinite().all(1) & chances.isfinite()
+    starts, chances = starts[kept], chances[kept]
     if len(names) == 1:
-        ends = limits(data[:, 0], began[:, 0])
-        chart = chain_charts.acceptance_along(began[:, 0], chance, names[0], ends)
+        ends = limits(data[:, 0], starts[:, 0])
+        chart = chain_charts.acceptance_along(starts[:, 0], chances, names[0], ends)
     else:
-        chart = chain_charts.acceptance_by_place(began, chance, charts.view(names[:2], data[:, :2], began))
-    place = Panel("By place", f"Mean acceptance by {_and(names[:2])}", chart)
-    words = [
-        "The mean probability that a move is accepted: over the chains at every draw, and by where the draw before was,"
-        f" where there are at least {chain_charts.LEAST}."
-    ]
-    return Section("Acceptance", words, [[step, place]])
+        chart = chain_charts.acceptance_by_position(starts, chances, charts.view(names[:2], data[:, :2], starts))
+    position = Panel("By position", f"Mean acceptance by {_joined(names[:2])}", chart)
+    note = (
+        "The mean probability that a move is accepted: over the chains at every draw, and by the position of the draw "
+        f"before, where there are at least {chain_charts.MIN_MOVES} moves."
+    )
+    return Section("Acceptance", [note], [[step, position]])
 
 
-def _chosen(width: int, run: str) -> str:
-    """Say how the pairs of columns were chosen."""
-    among = "" if width <= SHORTLIST else f", among those {SHORTLIST} whose own laws or correlations differ most"
+def _choice_note(width: int, contents: Contents) -> str:
+    """Return a note on how the pairs of columns were chosen."""
+    among = "" if width <= SHORTLIST else f", among the {SHORTLIST} whose marginals or correlations differ most"
     return (
-        f"Of {width:,} columns, these are the pairs on which {clip(run, 60)} and the data differ most: by energy"
-        f" distance, in units of the data's standard deviations{among}."
+        f"Of {width:,} columns, these are the pairs on which {clip(contents.run, MAX_NAME_LENGTH)} and "
+        f"{contents.data_name} differ most: by energy distance, in units of the standard deviations of "
+        f"{contents.data_name}{among}."
     )
 
 
-def _and(names: Sequence[str]) -> str:
-    return " and ".join(clip(name, 60) for name in names)
-
-
-_ZOOM = "Drag to zoom, double-click to see every point, those far out included."
+def _joined(names: Sequence[str]) -> str:
+    return " and ".join(clip(name, MAX_NAME_LENGTH) for name in names)

@@ -20,7 +20,10 @@ from scoremh._shared import checks
 from scoremh._shared.files import replacing
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from xarray import DataTree
+
+    from scoremh.evaluation import Evaluation
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +77,45 @@ class Chains:
             f"Chains({chains} chains x {draws} draws of {tuple(event)}, {self.description}: "
             f"acceptance {self.acceptance_rate:.3f}{lost}, {cost} score calls per accepted move)"
         )
+
+    def evaluate(
+        self, reference: Float[Tensor, "row *event"], *, points: int = 1000, seed: int = 0, progress: bool = False
+    ) -> "Evaluation":
+        """Compare the last draws with rows that nothing was learned from, and return distances, floors and a p-value.
+
+        Args:
+            reference: Rows to compare with.
+            points: Number of points to compare at most; the floor takes twice as many rows of the reference.
+            seed: Random seed; the same seed gives the same numbers.
+            progress: Show a progress bar.
+        """
+        from scoremh import evaluation
+
+        return evaluation.evaluate(self.last, reference, points=points, seed=seed, progress=progress)
+
+    def report(self, path: str | Path, reference: Float[Tensor, "row *event"] | None = None) -> None:
+        """Write a page with draws, traces, acceptance and warnings, which opens offline; needs the extra `report`.
+
+        Args:
+            path: HTML file to write.
+            reference: Rows to show beside the draws and to compare them with; none if None.
+        """
+        from scoremh import report
+
+        report.write(report.chain_contents(self, reference), path)
+
+    def plot(self, path: str | Path | None = None) -> "Figure":
+        """Return a figure with the draws of the first two coordinates and their traces; needs the extra `report`.
+
+        Args:
+            path: Image file to write as well.
+        """
+        from scoremh.report import static
+
+        figure = static.chain_figure(self)
+        if path is not None:
+            figure.savefig(path)
+        return figure
 
     def to_arviz(self) -> "DataTree":
         """Return the draws as ArviZ's data model: a tree with the groups `posterior` and `sample_stats`."""

@@ -1,0 +1,154 @@
+"""A run folder: `config.json`, which describes the run, and files whose contents it holds a hash of.
+
+`config.json` holds a hash of every file and of itself. A file is first written under a temporary name, then its hash is
+recorded, and only then it is renamed: an interrupted write leaves the old file or the new one, and either is valid.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scoremh._shared import checks
+from scoremh._shared.files import replacing
+from scoremh.training import versions
+
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A folder and its configuration.
+
+    Args:
+        path: Path of the folder.
+        config: Contents of `config.json`.
+    """
+
+    path: Path
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any]) -> "RunFolder":
+        """Create the folder of a run; refuse one that holds a run already.
+
+        Args:
+            path: Path of the folder.
+            config: First contents of `config.json`.
+        """
+        if (path / CONFIG).exists() or (path.exists() and not path.is_dir()):
+            got = "one with a run in it" if path.is_dir() else "a file"
+            raise FileExistsError(checks.message(f"{path} to be a new folder", got, "Choose another folder."))
+        folder = cls(path, {"versions": versions(), **config, "files": {}})
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            folder.update()
+        except OSError as error:
+            fix = "Choose a folder with write permission."
+            raise PermissionError(checks.message(f"{path} to be writable", error.strerror, fix)) from error
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """Open the folder of a run; refuse one that is damaged, or of another version.
+
+        Args:
+            path: Path of the folder.
+        """
+        place = path / CONFIG
+        if not place.is_file():
+            got = f"no {CONFIG} there" if path.is_dir() else "no such folder"
+            fix = "Create one with `scoremh fit data.csv --out FOLDER` or ScoreMH.save."
+            raise FileNotFoundError(checks.message(f"{path} to be the folder of a run", got, fix))
+        config, ours = read_json(place), versions()["scoremh"]
+        try:
+            theirs = config["versions"]["scoremh"]
+        except (KeyError, TypeError):
+            theirs = "unknown version"
+        if ours != theirs:
+            fix = "Fit again, or install the version of scoremh that wrote it."
+            raise ValueError(checks.message(f"{place} of scoremh {ours}", f"one of scoremh {theirs}", fix))
+        if config.pop("hash", None) != _config_hash(config):
+            fix = "The file is damaged or was edited: delete the folder, and fit again."
+            raise ValueError(checks.message(f"{place} as it was written", "other contents", fix))
+        return cls(path, config)
+
+    def update(self, **entries: Any) -> None:
+        """Write entries to `config.json`; what another process wrote there since is kept."""
+        self._write(self._current_config() | entries)
+
+    def _current_config(self) -> dict[str, Any]:
+        """Return what `config.json` holds now."""
+        return RunFolder.open(self.path).config if (self.path / CONFIG).exists() else self.config
+
+    def _write(self, config: dict[str, Any]) -> None:
+        self.config.update(config)
+        with replacing(self.path / CONFIG) as partial:
+            text = json.dumps(config | {"hash": _config_hash(config)}, indent=1, allow_nan=False)
+            partial.write_text(text + "\n")
+
+    def put(self, name: str, write: Callable[[Path], object]) -> None:
+        """Write a file of the run.
+
+        Args:
+            name: Name of the file.
+            write: Function that writes the file to the path it is given.
+        """
+        with replacing(self.path / name) as partial:
+            write(partial)
+            new = _file_hash(partial)
+            self._record(name, lambda old: [*old, new])
+        self._record(name, lambda _: [new])
+
+    def _record(self, name: str, change: Callable[[list[str]], list[str]]) -> None:
+        """Change the hashes of which a file must have one."""
+        now = self._current_config()
+        self._write(now | {"files": now["files"] | {name: change(now["files"].get(name, []))}})
+
+    def remove(self, *names: str) -> None:
+        """Delete files of the run.
+
+        Args:
+            names: Names of the files.
+        """
+        now = self._current_config()
+        self._write(now | {"files": {name: hashes for name, hashes in now["files"].items() if name not in names}})
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+
+    def get(self, name: str, fix: str = "Fit again.") -> Path:
+        """Return the path of a file; refuse one that is missing or damaged.
+
+        Args:
+            name: Name of the file.
+            fix: What to do where it is missing.
+        """
+        path = self.path / name
+        if name not in self.config["files"] or not path.is_file():
+            raise FileNotFoundError(checks.message(f"{path}", "no such file", fix))
+        if _file_hash(path) not in self.config["files"][name]:
+            raise ValueError(checks.message(f"{path} as it was written", "a damaged or foreign file", fix))
+        return path
+
+
+def read_json(path: Path) -> Any:
+    """Return the contents of a JSON file; the error for a damaged one names it.
+
+    Args:
+        path: The file.
+    """
+    try:
+        return json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(checks.message(f"{path} to be JSON", error, "The file is damaged: write it again.")) from error
+
+
+def _config_hash(config: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
