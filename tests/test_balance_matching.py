@@ -33,11 +33,11 @@ from scoremh import (
     sample,
     targets,
 )
-from scoremh._shared import detailed_balance, rng
+from scoremh._shared import detailed_balance
 from scoremh.balance_matching import PRESETS
 from scoremh.coordinates import Affine
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Free, InputsInCoordinates, Potential, PotentialMLP
-from scoremh.training.loop import LOOKS
+from scoremh.training.state import DRAWS_PER_PART
 from scoremh.types import Proposal
 from tests.cases import COVARIANCE, GAUSSIAN, PROPOSALS, TARGETS, f64
 
@@ -163,8 +163,8 @@ def test_the_gradient_goes_through_a_score_by_autograd() -> None:
 
 
 NETS: dict[str, Any] = {
-    "free": lambda: Free(AcceptanceMLP(2, hidden=8, blocks=2)),
-    "antisymmetric": lambda: Antisymmetric(AcceptanceMLP(2, hidden=8, blocks=2)),
+    "free": lambda: Free(AcceptanceMLP(2, hidden=8, blocks=2, generator=seeded())),
+    "antisymmetric": lambda: Antisymmetric(AcceptanceMLP(2, hidden=8, blocks=2, generator=seeded())),
     "potential": lambda: Potential(shaken(PotentialMLP(2, hidden=8, layers=2))),
 }
 
@@ -195,7 +195,6 @@ def shaken(net: nn.Module) -> nn.Module:
 
 
 def made(form: str) -> Any:
-    torch.manual_seed(0)
     return NETS[form]().double()
 
 
@@ -271,7 +270,7 @@ def test_the_terms_of_the_proposal_cancel_for_a_potential(name: str) -> None:
     class Long(nn.Module):
         def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
             x, y = (Point.at(z, known(MIXTURE), proposal.needs) for z in (current, proposed))
-            return logsigmoid(detailed_balance.log_ratio(net, proposal, x, y))
+            return logsigmoid(net.log_ratio(x, y, proposal=proposal))
 
     x, y = (MIXTURE.sample(50, generator=seeded(i)) for i in range(2))
     short, long = (
@@ -286,15 +285,15 @@ def test_the_terms_of_the_proposal_cancel_for_a_potential(name: str) -> None:
 
 def test_forms_are_what_they_say() -> None:
     x, y = (MIXTURE.sample(50, generator=seeded(i)) for i in range(2))
-    net = made("antisymmetric")
-    ratio = net.log_ratio(y, x)
-    torch.testing.assert_close(ratio, -net.log_ratio(x, y))
+    net, walk = made("antisymmetric"), RandomWalk(1.0)
+    ratio = net.log_ratio(Point(x), Point(y), proposal=walk)
+    torch.testing.assert_close(ratio, -net.log_ratio(Point(y), Point(x), proposal=walk))
     torch.testing.assert_close(net(y, x), logsigmoid(ratio))
-    forth, back = detailed_balance.log_accepts(net, y, x)
+    forth, back = net.log_accepts(Point(x), Point(y), proposal=walk)
     torch.testing.assert_close(forth - back, ratio)
     torch.testing.assert_close(forth.exp() + back.exp(), torch.ones(50, dtype=torch.float64))
     free = made("free")
-    torch.testing.assert_close(detailed_balance.log_accepts(free, y, x), (free(y, x), free(x, y)))
+    torch.testing.assert_close(free.log_accepts(Point(x), Point(y), proposal=walk), (free(y, x), free(x, y)))
 
 
 def test_nothing_underflows() -> None:
@@ -548,8 +547,7 @@ def test_an_interrupted_training_goes_on_and_ends_with_the_same_bits(tmp_path: P
         return fitted("free", MALA(0.2), matching=BalanceMatching(1.0, pairs="independent"), net=net, checkpoint=path)
 
     def network(kind: type[AcceptanceMLP]) -> AcceptanceMLP:
-        torch.manual_seed(5)
-        return kind(2, 128, 2)
+        return kind(2, 128, 2, generator=seeded(5))
 
     saved = pytest.MonkeyPatch()
     saved.setattr("scoremh.training.loop.SAVE_SECONDS", 0.0)
@@ -645,8 +643,7 @@ def test_a_potential_is_asked_where_points_know_another_density() -> None:
 
 
 def test_two_networks_have_two_names() -> None:
-    torch.manual_seed(0)
-    first, second = (Learned(Free(AcceptanceMLP(2, 8, 1)), "metropolis") for _ in range(2))
+    first, second = (Learned(Free(AcceptanceMLP(2, 8, 1, generator=seeded(i))), "metropolis") for i in range(2))
     assert repr(first) != repr(second)
     assert repr(first).startswith("Learned(<Free ")
     assert "balance='metropolis'" in repr(first)
@@ -668,7 +665,7 @@ def test_the_defaults_of_the_forms() -> None:
         "potential": BalanceMatching(pairs="independent", alpha=0.5),
     }
     assert defaults == balance_matching.MATCHING
-    assert float(balance_matching.fitting.pair_network("free", (2,), 8, 1).last.bias.detach()) == -5
+    assert float(Free.network((2,), hidden=8, blocks=1).last.bias.detach()) == -5
 
 
 def test_a_potential_learns_from_as_many_points_as_there_are_samples() -> None:
@@ -737,9 +734,11 @@ class Shifted(Rule):
         super().__init__(law, proposal, "barker")
         self.shift = shift
 
-    def both(self, proposed: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
-        ratio = self.ratio(proposed, current)
-        return logsigmoid(ratio) + self.shift, logsigmoid(-ratio)
+    def log_ratio(self, current: Point, proposed: Point, *, proposal: Proposal) -> Tensor:
+        return self.ratio(proposed.x, current.x) + self.shift
+
+    def require(self, target: Target, proposal: Proposal) -> None:
+        return
 
 
 def test_the_residual_finds_what_is_wrong() -> None:
@@ -869,8 +868,10 @@ def test_the_free_form_is_stationary_with_its_scale_pulled_and_not_with_entropy(
     verdicts = []
     for matching in (BalanceMatching(scale=10.0), BalanceMatching(entropy=10.0)):
         x = law.sample(5000, generator=seeded())
-        torch.manual_seed(0)
-        options: Any = {"net": AcceptanceMLP(1, 64, 1), "recipe": Recipe(steps=1500, batch=256, rate=4e-3)}
+        options: Any = {
+            "net": AcceptanceMLP(1, 64, 1, generator=seeded()),
+            "recipe": Recipe(steps=1500, batch=256, rate=4e-3),
+        }
         fit = fit_acceptance(law, walk, x, form="free", matching=matching, generator=seeded(1), **options)
         kernel = metropolis_hastings(law, walk, Learned(fit))
         verdicts.append(diagnostics.stationarity(kernel, law, chains=5000, steps=20, generator=seeded(2)))
@@ -1024,7 +1025,7 @@ class Zones(Box):
 def test_what_a_gradient_does_not_see_is_refused(form: Any) -> None:
     """Where q(x | x') is 0, or jumps, its gradient says nothing of it: a loss of 0 would belong to another law."""
     options: Any = {"recipe": Recipe(steps=1, batch=8, check_every=1)}
-    with pytest.raises(ValueError, match=r"that can be taken back, got \d+ of 32 candidates .*form=\"potential\""):
+    with pytest.raises(ValueError, match=r"reversible steps of .*, got \d+ of 32 candidates .*form=\"potential\""):
         fit_acceptance(MIXTURE, Shrinking(1.5), X, form=form, **options)
     with pytest.raises(ValueError, match="to be smooth and differentiable by autograd in both points, got gradients"):
         fit_acceptance(MIXTURE, Zones(1.0), X, form=form, **options)
@@ -1189,7 +1190,7 @@ def test_a_preset_is_judged_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(AcceptanceMLP, "logit", counted)
     fit_acceptance(GAUSSIAN, RandomWalk(1.0), GAUSSIAN.sample(5000, generator=seeded()), preset="moons")
-    assert rows == 100 + 2 * 2 * 16 * 16 + LOOKS * 2 * 500  # a trial, two steps, and one look
+    assert rows == 100 + 2 * 2 * 16 * 16 + DRAWS_PER_PART * 2 * 500  # a trial, two steps, and one look
 
 
 def test_learned_takes_acceptances_only() -> None:
@@ -1207,8 +1208,7 @@ def test_the_free_form_does_not_get_stuck_where_it_is_flat() -> None:
     law, walk = targets.GaussianMixture([0.8, 0.2], [[5.0, 5.0], [-5.0, -5.0]]), RandomWalk(1.7)
     fit, pairs = trained(law, walk, "free", steps=500)
     assert diagnostics.disagreement(Learned(fit, "metropolis"), Exact(), **pairs).rate < 0.05
-    with rng.layers(1):
-        at_a_half = AcceptanceMLP(2, hidden=128, blocks=2)
+    at_a_half = AcceptanceMLP(2, hidden=128, blocks=2, generator=seeded(1))
     stuck, pairs = trained(law, walk, "free", steps=500, net=at_a_half)
     found = diagnostics.disagreement(Learned(stuck, "metropolis"), Exact(), **pairs)
     assert found.rate > 0.1

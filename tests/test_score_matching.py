@@ -29,7 +29,7 @@ from scoremh import (
     targets,
 )
 from scoremh.networks import InCoordinates, NoiseConditionalMLP, ScoreMLP
-from scoremh.score_matching import PRESETS, choose_level
+from scoremh.score_matching import PRESETS, best_noise_level
 from scoremh.training import Loss, train
 from tests.cases import f64
 
@@ -48,9 +48,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def network(event: int | tuple[int, ...], hidden: int = 16) -> ScoreMLP:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return ScoreMLP(event, hidden).double()
+    return ScoreMLP(event, hidden, generator=seeded(0)).double()
 
 
 class Levelled(nn.Module):
@@ -77,7 +75,7 @@ def test_a_linear_score_learns_the_precision_matrix(loss: Loss) -> None:
         net = nn.Linear(2, 2).double()
     recipe = Recipe(steps=2500, batch=2000, rate=0.03, clip=None)
     train(net, loss, x, recipe=recipe, generator=seeded(1))
-    noise = loss.std**2 if isinstance(loss, DenoisingScoreMatching) else 0.0
+    noise = loss.noise_level**2 if isinstance(loss, DenoisingScoreMatching) else 0.0
     precision = torch.linalg.inv(torch.cov(x.T) + noise * torch.eye(2))
     torch.testing.assert_close(net.weight, -precision, atol=0.1, rtol=0)
     torch.testing.assert_close(net.bias, precision @ x.mean(0), atol=0.1, rtol=0)
@@ -87,9 +85,7 @@ def test_a_linear_score_learns_the_precision_matrix(loss: Loss) -> None:
 def test_a_linear_score_that_knows_the_level_learns_every_precision() -> None:
     """`NoiseConditionalMLP` has to find -(C + sigma^2)^-1 at all levels, from samples of a normal law."""
     x = torch.randn(20_000, 2, generator=seeded()) * torch.tensor([1.0, 0.5])
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        net = NoiseConditionalMLP(2)
+    net = NoiseConditionalMLP(2, generator=seeded(0))
     train(net, MultilevelDenoising(0.1, 3.0), x, recipe=Recipe(steps=2000), generator=seeded(1))
     for sigma in (0.2, 0.5, 1.0, 2.0):
         blurred = x + sigma * torch.randn(x.shape, generator=seeded(2))
@@ -326,8 +322,8 @@ def test_the_level_moves_only_for_a_reason() -> None:
             return -x / (1 + sigma**2)
 
     x = torch.randn(1000, 1, generator=seeded())
-    assert choose_level(Blurred(), [0.01, 1.0, 2.0], x) == 0.01
-    assert choose_level(Blurred(), [0.0100, 0.0101, 1.0], x) == 0.0101
+    assert best_noise_level(Blurred(), [0.01, 1.0, 2.0], x) == 0.01
+    assert best_noise_level(Blurred(), [0.0100, 0.0101, 1.0], x) == 0.0101
 
 
 CIRCLE = torch.linspace(0, 2 * math.pi, 3000)
@@ -435,9 +431,7 @@ def test_with_residual_layers_a_flat_direction_is_learned_beside_a_bent_one() ->
     true = true / (normal.cdf(ends[0]) - normal.cdf(ends[1]))
     errors = []
     for residual in (True, False):
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            net = NoiseConditionalMLP(3, residual=residual)
+        net = NoiseConditionalMLP(3, residual=residual, generator=seeded(0))
         fit = fit_score(x, net=net, recipe=Recipe(2000), generator=seeded(3))
         learned = fit.net(y, level)[:, 1]
         errors.append(float((learned - true).square().mean() / true.square().mean()) ** 0.5)

@@ -11,7 +11,7 @@ from scoremh._shared.algebra import rows_finite
 from scoremh.types import Acceptance, DecidingAcceptance, InformedAcceptance, Need, Point, Proposal, Target, TargetLike
 
 
-def what_is_known(target: TargetLike, proposal: Proposal, rule: Acceptance | None = None) -> Target:
+def validated_target(target: TargetLike, proposal: Proposal, rule: Acceptance | None = None) -> Target:
     """Return what proposal and rule know of p, having refused parts that are none, or that lack what they need."""
     fix = "Wrap a score as Target(score=...), a log density as targets.from_log_density(...)."
     checks.kind(target, TargetLike, "a Target", fix)
@@ -40,9 +40,9 @@ def what_is_known(target: TargetLike, proposal: Proposal, rule: Acceptance | Non
     return known
 
 
-def with_score(target: TargetLike, proposal: Proposal) -> Target:
+def scored_target(target: TargetLike, proposal: Proposal) -> Target:
     """Return what is known of p, having refused a target without a score."""
-    known = what_is_known(target, proposal)
+    known = validated_target(target, proposal)
     if known.score is None:
         fix = "Use targets.from_log_density(log_density), or Exact() where there is a density."
         raise ValueError(checks.message("a target with a score", "a log density only", fix))

@@ -24,7 +24,7 @@ from scoremh.estimator.diagnosis import Diagnosis, diagnose
 from scoremh.estimator.folder import Folder
 from scoremh.estimator.sampler import AcceptanceName, ProposalName, Sampler
 from scoremh.sampling.chains import Chains
-from scoremh.score_matching import LEAST, MultilevelDenoising, ScoreFit, fit_score, implicit_losses
+from scoremh.score_matching import MIN_SAMPLES, MultilevelDenoising, ScoreFit, fit_score, implicit_losses
 from scoremh.training import Recipe
 
 HELD = 2000  # rows held out at most
@@ -121,7 +121,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 `random_state` goes on from there.
         """
         self.check_parameters()
-        rows: NDArray[Any] = validate_data(self, X, dtype=FLOAT_DTYPES, ensure_min_samples=LEAST + 2)
+        rows: NDArray[Any] = validate_data(self, X, dtype=FLOAT_DTYPES, ensure_min_samples=MIN_SAMPLES + 2)
         places = {name: checkpoint and Path(checkpoint) / f"{name}.checkpoint" for name in ("score", "acceptance")}
         for_split, for_score, for_start, for_step, for_acceptance, for_check = _generators(self.random_state, 6)
         order = torch.randperm(len(rows), generator=for_split).numpy()

@@ -7,17 +7,22 @@ a standard error, or by 2 % of what was gained since the first, counts as good, 
 averaged longer and at a lower rate.
 """
 
-from scoremh.training.fits import Fit, load_fit, save_fit, versions
+from scoremh.training.divergence import DivergenceError
+from scoremh.training.fit import Fit, load_fit, save_fit, versions
 from scoremh.training.loop import split, train
-from scoremh.training.recipe import DetailedLoss, DivergenceError, Loss, Recipe
+from scoremh.training.losses import DetailedLoss, Loss, ProbedLoss
+from scoremh.training.plan_text import plan_text
+from scoremh.training.recipe import Recipe
 
 __all__ = [
     "DetailedLoss",
     "DivergenceError",
     "Fit",
     "Loss",
+    "ProbedLoss",
     "Recipe",
     "load_fit",
+    "plan_text",
     "save_fit",
     "split",
     "train",

@@ -10,7 +10,7 @@ from scoremh._shared import checks
 from scoremh._shared.support import Box
 from scoremh.coordinates import Affine, Compose, Coordinates, Sinh
 from scoremh.networks import AtNoiseLevel, InCoordinates
-from scoremh.score_matching.losses import implicit
+from scoremh.score_matching.losses import implicit_losses_of
 from scoremh.training import Fit, load_fit, save_fit
 from scoremh.types import Middle, Target
 
@@ -125,7 +125,7 @@ class ScoreFit(Fit):
 
     @classmethod
     def load(cls, path: str | Path, net: nn.Module | None = None) -> "ScoreFit":
-        """Read what `save` wrote; no code in the file is run.
+        """Return what `save` wrote; no code in the file is run.
 
         Args:
             path: The file.
@@ -139,7 +139,7 @@ def implicit_losses(fit: ScoreFit, x: Float[Tensor, "sample *event"]) -> Float[T
     """Return the implicit score-matching loss of a learned score at every sample, in the samples' own coordinates.
 
     Args:
-        fit: The score.
-        x: Samples that it was not learned from.
+        fit: Learned score.
+        x: Samples that it was not learned from, `(sample, *event)`.
     """
-    return implicit(fit.net if fit.noise_level is None else AtNoiseLevel(fit.net, fit.noise_level), x)
+    return implicit_losses_of(fit.net if fit.noise_level is None else AtNoiseLevel(fit.net, fit.noise_level), x)
