@@ -24,20 +24,25 @@ def validated_target(target: TargetLike, proposal: Proposal, rule: Acceptance | 
     known = Target(target.score, target.log_density, target.support)
     if isinstance(rule, InformedAcceptance):
         known = rule.known(known)
-    parts: tuple[Proposal | Acceptance, ...] = (proposal,) if rule is None else (proposal, rule)
-    for part in parts:
-        if unknown := set(part.needs) - set(get_args(Need)):
-            expected = f"needs to be of {', '.join(map(repr, get_args(Need)))}"
-            raise ValueError(checks.message(expected, f"{unknown} of {checks.named(part)}", "Leave the others out."))
-        if known.log_density is None and "log_density" in part.needs:
-            fix = "Use LineIntegral(), which integrates the score, or give the target a log_density."
-            raise ValueError(checks.message(f"a target with a log_density, which {part} needs", "a score only", fix))
-        if known.score is None and part.needs & {"score", "inner_score"}:
-            fix = "Use RandomWalk(std) with Exact(), or targets.from_log_density(log_density) for a score by autograd."
-            raise ValueError(checks.message(f"a target with a score, which {part} needs", "a log density only", fix))
+    _require_needs(proposal, known)
+    if rule is not None:
+        _require_needs(rule, known)
     if isinstance(rule, InformedAcceptance):
         rule.require(known, proposal)
     return known
+
+
+def _require_needs(part: Proposal | Acceptance, known: Target) -> None:
+    """Refuse a part that needs what is not known of p."""
+    if unknown := set(part.needs) - set(get_args(Need)):
+        expected = f"needs to be of {', '.join(map(repr, get_args(Need)))}"
+        raise ValueError(checks.message(expected, f"{unknown} of {checks.named(part)}", "Leave the others out."))
+    if known.log_density is None and "log_density" in part.needs:
+        fix = "Use LineIntegral(), which integrates the score, or give the target a log_density."
+        raise ValueError(checks.message(f"a target with a log_density, which {part} needs", "a score only", fix))
+    if known.score is None and part.needs & {"score", "inner_score"}:
+        fix = "Use RandomWalk(std) with Exact(), or targets.from_log_density(log_density) for a score by autograd."
+        raise ValueError(checks.message(f"a target with a score, which {part} needs", "a log density only", fix))
 
 
 def scored_target(target: TargetLike, proposal: Proposal) -> Target:

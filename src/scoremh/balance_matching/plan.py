@@ -105,21 +105,16 @@ def acceptance_plan(
         form, matching, standardize, recipe = "free", row.matching, False, row.recipe
         net = row.network(event, generator)
     form = form or "potential"
-    matching = MATCHING[form] if matching is None else matching
-    kind = FORMS[form]
-    if not kind.free_scale and (matching.entropy or matching.scale):
-        got, fix = f"{matching} with form={form!r}", "Leave them out: the scale of this form is not free."
-        raise ValueError(checks.message('entropy and scale with form="free" alone', got, fix))
-    net = kind.network(event, generator=rng.child(generator)) if net is None else net
+    matching = _validated_matching(form, matching)
+    net = FORMS[form].network(event, generator=rng.child(generator)) if net is None else net
     net.to(samples)
-    try_proposal(known, proposal, samples[:TRIED_SAMPLES], differentiate=kind.one_proposal)
+    try_proposal(known, proposal, samples[:TRIED_SAMPLES], differentiate=FORMS[form].one_proposal)
     coordinates = Affine.whitening(samples) if standardize else None
-    made_for = ProposalProbe.of(known, proposal, samples)
-    inputs = net if coordinates is None else InputsInCoordinates(net, coordinates)
-    whole = kind(inputs, made_for if kind.one_proposal else None)
+    made_for = ProposalProbe.of(known, proposal, samples) if FORMS[form].one_proposal else None
+    whole = FORMS[form](net if coordinates is None else InputsInCoordinates(net, coordinates), made_for)
     try_network(whole, type(net), samples[:TRIED_PAIRS])
     loss = MatchedLoss(matching, known, proposal, coordinates, problem_probe(known, proposal, samples))
-    return AcceptancePlan(whole, loss, RECIPE if recipe is None else recipe, samples)
+    return AcceptancePlan(whole, loss, recipe or RECIPE, samples)
 
 
 def problem_probe(target: Target, proposal: Proposal, samples: Tensor) -> Probe:
@@ -154,6 +149,15 @@ def _require_kinds(
     checks.optional(matching, BalanceMatching, "matching")
     checks.optional(net, nn.Module, "net")
     checks.optional(recipe, Recipe, "recipe")
+
+
+def _validated_matching(form: str, matching: BalanceMatching | None) -> BalanceMatching:
+    """Return the loss for a form, having refused terms that belong to another."""
+    matching = matching or MATCHING[form]
+    if not FORMS[form].free_scale and (matching.entropy or matching.scale):
+        got, fix = f"{matching} with form={form!r}", "Leave them out: the scale of this form is not free."
+        raise ValueError(checks.message('entropy and scale with form="free" alone', got, fix))
+    return matching
 
 
 def _require_preset_alone(
