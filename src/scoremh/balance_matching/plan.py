@@ -77,8 +77,9 @@ class AcceptancePlan:
 
     def __str__(self) -> str:
         """Show the plan in a few lines."""
-        form = f"{type(self.form).__name__.lower()} acceptance"
-        return plan_text(form, self.form, self.loss, self.loss.coordinates, self.samples, self.recipe)
+        what, inside = f"{type(self.form).__name__.lower()} acceptance", self.form.net
+        net = inside.net if isinstance(inside, InputsInCoordinates) else inside
+        return plan_text(what, net, self.loss, self.loss.coordinates, self.samples, self.recipe)
 
 
 def acceptance_plan(

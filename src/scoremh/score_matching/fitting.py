@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from scoremh._shared import checks
+from scoremh._shared import checks, rng
 from scoremh.networks import InCoordinates
 from scoremh.score_matching.fit import ScoreFit
 from scoremh.score_matching.losses import MultilevelDenoising
@@ -103,7 +103,8 @@ def train_score(
     noise_level = None
     if isinstance(plan.loss, MultilevelDenoising):
         held_out = split(plan.data, fit.recipe, fit.seed)[1]
-        noise_level = best_noise_level(plan.net, plan.loss.noise_levels(), held_out)
+        with rng.for_layers_of(plan.net, 0):
+            noise_level = best_noise_level(plan.net, plan.loss.noise_levels(), held_out)
     whole = plan.net if plan.coordinates is None else InCoordinates(plan.net, plan.coordinates)
     fields = vars(fit) | {"net": whole.requires_grad_(False).eval()}
     return ScoreFit(**fields, support=plan.support, noise_level=noise_level, loss=checks.named(plan.loss))

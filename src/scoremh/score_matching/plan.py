@@ -155,7 +155,8 @@ def _coordinates(heavy: Coordinates | None, light: Tensor, *, standardize: bool)
 def _require_answer(net: nn.Module, x: Tensor, *sigma: float) -> None:
     """Refuse a network that does not answer with scores of these samples."""
     try:
-        answer = net(x, *sigma)
+        with rng.for_layers_of(net, 0):
+            answer = net(x, *sigma)
     except (RuntimeError, ValueError) as error:
         fix = "Check its input size, and its dtype: net.to(samples) takes that of the samples."
         raise ValueError(checks.message(f"a net for {checks.describe(x)}", f"an error: {error}", fix)) from error

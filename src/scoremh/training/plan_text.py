@@ -10,12 +10,19 @@ from scoremh.training.recipe import Recipe
 def plan_text(
     what: str, net: nn.Module, loss: object, coordinates: Coordinates | None, samples: Tensor, recipe: Recipe
 ) -> str:
-    """Return a plan as a few lines, with the name of what is to be learned in the first."""
-    parts = [part for part in net.modules() if not isinstance(part, Coordinates)]
-    kinds = " of ".join(dict.fromkeys(type(part).__name__ for part in parts if type(part).__module__ != "torch.nn"))
+    """Return a plan as a few lines.
+
+    Args:
+        what: Name of what is to be learned.
+        net: Network, without its coordinates.
+        loss: Loss to minimise.
+        coordinates: Coordinates to learn in; None for those of the samples.
+        samples: Samples to learn from.
+        recipe: How to train.
+    """
     weights = sum(weight.numel() for weight in net.parameters())
     rows = {
-        "network": f"{kinds.partition(' of _')[0]}, {weights:,} weights",
+        "network": f"{type(net).__name__}, {weights:,} weights",
         "loss": checks.named(loss),
         "coordinates": "those of the samples" if coordinates is None else coordinates_text(coordinates),
         "samples": f"{len(samples):,} of shape {tuple(samples.shape[1:])}, {str(samples.dtype).removeprefix('torch.')}",
