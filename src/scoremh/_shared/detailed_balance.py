@@ -8,7 +8,7 @@ A score knows no side of it, but the gradient of the right one with respect to (
 
     (-s(x), s(x')) + grad [log q(x | x') - log q(x' | x)]
 
-A network for a is called as `net(proposed, current)` and answers log a, or says itself what log r it stands for.
+A network for a is called as `net(proposed, current)` and answers log a, or has a `log_ratio` of its own.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def log_accepts(net: Callable[[Tensor, Tensor], Tensor], proposed: Tensor, curre
 
 
 def log_ratio(net: nn.Module, proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
-    """Return the log r that a network stands for: what it says itself, or log a(x', x) - log a(x, x')."""
+    """Return the log r that a network stands for: its own `log_ratio`, or log a(x', x) - log a(x, x')."""
     if isinstance(net, AcceptanceNetwork):
         return net.log_ratio(current, proposed, proposal=proposal)
     forth, back = log_accepts(net, proposed.x, current.x)

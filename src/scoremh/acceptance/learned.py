@@ -20,7 +20,7 @@ LearnedBalance = Literal["direct", "metropolis", "barker"]
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Learned(BalancedRule):
-    """Accept as a network says that `fit_acceptance` trained.
+    """Accept with the probability of a network that `fit_acceptance` trained.
 
     A network that was trained for one proposal and step is refused with another; MALA with another score is another
     proposal. A potential serves all of them: it stands for a log density (up to a constant, also where the proposal

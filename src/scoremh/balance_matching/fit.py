@@ -16,7 +16,8 @@ class AcceptanceFit(Fit):
 
     Args:
         net: A `Free`, `Antisymmetric` or `Potential` form, called with samples.
-        history: From "step", "loss", "held_out", "rate", and the terms of `BalanceMatching`, to a number per look.
+        history: From "step", "loss", "held_out", "rate", and the terms of `BalanceMatching`, to a number per check of
+            the held-out loss.
         recipe: How it was trained.
         seed: Random seed of the training; the same seed gives the same weights.
         seconds: Time it took.
@@ -51,7 +52,7 @@ class AcceptanceFit(Fit):
             return potential(x)
 
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file, whose header says in JSON what was fitted and how."""
+        """Write a safetensors file, whose header describes in JSON what was fitted and how."""
         save_fit(self, path, {"loss": self.loss, "proposal": self.proposal}, {})
 
     @classmethod

@@ -21,7 +21,7 @@ LEAST_LOG_DISTANCE = 1e-6  # a log a nearer to 0 is taken as this far from it: a
 
 @dataclass(frozen=True)
 class BalanceMatching:
-    """The loss, and how its pairs are drawn.
+    """The loss, and the distribution of its pairs.
 
     Args:
         entropy: lambda, the weight of H; for the free form.
@@ -29,13 +29,13 @@ class BalanceMatching:
             compared (standard ones, in `fit_acceptance`): both are scaled down to it, by factors that are taken for
             constants in the gradient of the loss. (The paper clips every term of both on its own; an acceptance in
             balance would then have a loss.) None takes them as they are.
-        pairs: How x' is drawn. "proposed": from q(. | x), where a chain will ask. "independent" (the paper's
+        pairs: Distribution of x'. "proposed": q(. | x), where chains ask for a. "independent" (the paper's
             Algorithm 2): `x' = alpha v' + (1 - alpha) y` with another sample y and v' from q(. | y). "mixed": half of
             each.
-        alpha: Share of the way from y to v', for independent pairs: a number, or values reached one after the other at
-            equal times of a training, with straight lines between.
-        all_pairs: Cross the first half of a batch with the x' drawn from the second (the paper's Algorithm 1), rather
-            than one x' for every x. For independent pairs.
+        alpha: Weight of v' in x', for independent pairs: a number, or values reached one after the other at equal
+            times of a training, interpolated linearly between.
+        all_pairs: Whether to cross the first half of a batch with the x' of the second (the paper's Algorithm 1),
+            rather than to take one x' for every x. For independent pairs.
         scale: Weight of the pull of log a(x', x) + log a(x, x') to Barker's, by a smooth absolute loss; for the free
             form. It rises from 0 to this in the course of a training: the ratio comes first.
     """

@@ -14,7 +14,7 @@ from scoremh.types import Point, Proposal, Target
 # Two rules each: their difference says how far to trust the finer one.
 ROUGH = gauss_legendre(16), gauss_legendre(8)
 FINE = gauss_legendre(256), gauss_legendre(128)
-CANDIDATE_SEED = 0x5C0AE  # none that samples are likely to have been drawn with
+CANDIDATE_SEED = 0x5C0AE  # unlikely to be that of the samples
 MAX_WRONG_SHARE = 1 / 20  # of the candidates, whose gradients may not add up before a proposal is refused
 
 

@@ -159,7 +159,7 @@ def _network(net: Any) -> nn.Module:
 
 
 class _Pairs(NamedTuple):
-    """Pairs inside the support, and what the score says of them."""
+    """Pairs inside the support, with the line integral of the score."""
 
     current: Point
     proposed: Point

@@ -1,4 +1,4 @@
-"""A network as JSON and back: what a saved fit says of its network, so that loading runs no code from the file."""
+"""A network as JSON and back: how a saved fit describes its network, so that loading runs no code from the file."""
 
 from typing import Any
 

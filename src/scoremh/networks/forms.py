@@ -7,7 +7,7 @@ r"""The forms in which an acceptance function can be learned.
 | `Potential` | logsigmoid g, with g = phi(x') - phi(x) + log q(x \| x') - log q(x' \| x) | g |
 
 The first two belong to one proposal and its step. A potential is a log density up to a constant: it serves all.
-A form says here all that differs between forms; its name and its default loss are in `balance_matching.presets`.
+All that differs between forms is in these classes; the default loss of each is in `balance_matching.presets`.
 """
 
 from abc import ABC, abstractmethod

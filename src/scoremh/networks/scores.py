@@ -73,8 +73,8 @@ class NoiseConditionalMLP(nn.Module):
         event: Shape of one event, or its dimension.
         hidden: Width of the hidden layers.
         layers: Number of hidden layers.
-        residual: Add every hidden layer to the one before. Without it, a coordinate that tells nothing of the others
-            may be lost on the way: on Swiss roll the ends of the flat direction are not learned. With it, scores of
+        residual: Whether to add every hidden layer to the one before. Without it, a coordinate that is independent of
+            the others may be lost: on Swiss roll the ends of the flat direction are not learned. With it, scores of
             smooth distributions come out a little noisier.
         generator: Random number generator of the first weights; the same seed gives the same weights.
     """

@@ -21,7 +21,7 @@ class ScoreFit(Fit):
 
     Args:
         net: The network, called with samples: `net(x)`, or `net(x, sigma)` for a noise-conditional one.
-        history: From "step", "loss", "held_out" and "rate" to a number per look.
+        history: From "step", "loss", "held_out" and "rate" to a number per check of the held-out loss.
         recipe: How it was trained.
         seed: Random seed of the training; the same seed gives the same weights.
         seconds: Time it took.
@@ -119,7 +119,7 @@ class ScoreFit(Fit):
         return f"score by {type(self._inside).__name__} and {self.loss}{heavy}{read}\n{super().__repr__()}"
 
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file, whose header says in JSON what was fitted and how."""
+        """Write a safetensors file, whose header describes in JSON what was fitted and how."""
         box = {"support.low": self.support.low, "support.high": self.support.high}
         save_fit(self, path, {"noise_level": self.noise_level, "loss": self.loss}, box)
 

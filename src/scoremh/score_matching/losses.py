@@ -141,6 +141,6 @@ class MultilevelDenoising:
 
 
 def implicit_losses_of(net: nn.Module, x: Float[Tensor, "sample *event"]) -> Float[Tensor, " sample"]:
-    """Return the implicit loss of every sample, with the same projections every time: differences are what counts."""
+    """Return the implicit loss of every sample; the same projections every time make networks comparable."""
     loss = ImplicitScoreMatching() if x[0].numel() <= MAX_EXACT_TRACE_SIZE else SlicedScoreMatching()
     return loss.each(net, x, generator=rng.seeded(0, x.device)).detach()

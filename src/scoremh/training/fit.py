@@ -23,7 +23,8 @@ class Fit:
 
     Args:
         net: Trained network, without gradients and in evaluation mode.
-        history: From "step", "loss", "held_out" and "rate", and the parts of a `DetailedLoss`, to a number per look.
+        history: From "step", "loss", "held_out" and "rate", and the parts of a `DetailedLoss`, to a number per check of
+            the held-out loss.
         recipe: How it was trained.
         seed: Random seed of the training; the same seed gives the same weights.
         seconds: Time it took.
@@ -55,7 +56,7 @@ def versions() -> dict[str, str]:
 
 
 def save_fit(fit: Fit, path: str | Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file, whose header says in JSON what was fitted and how, with more of both."""
+    """Write a safetensors file, whose header describes in JSON what was fitted and how, with more of both."""
     own = {name: getattr(fit, name) for name in ("history", "seed", "seconds", "best")}
     own |= {"recipe": asdict(fit.recipe), "net": networks.describe(fit.net), "versions": versions()}
     weights = {f"net.{name}": tensor for name, tensor in fit.net.state_dict().items()}

@@ -1,4 +1,4 @@
-"""The loop: steps, looks at held-out samples, and checkpoints."""
+"""The loop: steps, checks of the held-out loss, and checkpoints."""
 
 import math
 import time
@@ -65,7 +65,7 @@ def train(
             started = time.monotonic()
             with rng.for_layers_of(net, state.seed + 1 + state.step):  # another stream than that of the batches
                 state.advance(loss, kept, steps)
-                state.look(loss, held, floor)
+                state.evaluate(loss, held, floor)
             state.seconds += time.monotonic() - started
             last = {name: values[-1] for name, values in state.history.items()}
             tick(steps, f"loss {last['loss']:.4g}, held out {last['held_out']:.4g}, rate {last['rate']:.2g}")

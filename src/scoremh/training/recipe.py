@@ -19,10 +19,10 @@ class Recipe:
         schedule: "cosine" down to 0, or "constant".
         average: Decay of the weights' moving average; 0 takes the weights as they are.
         clip: Largest norm of a gradient; None clips nothing.
-        check_every: Number of steps between two looks at the held-out loss.
-        patience: Number of looks at worse losses after which to stop; the best weights are returned, of those within a
-            standard error, or within 2 % of the gain, the latest. None runs to the end and returns the last ones.
-        held_out: Share of the samples held out for those looks, 5,000 of them at most.
+        check_every: Number of steps between two checks of the held-out loss.
+        patience: Number of checks without a better loss after which to stop; the best weights are returned, of those
+            within a standard error, or within 2 % of the gain, the latest. None runs to the end and returns the last.
+        held_out: Share of the samples held out for those checks, 5,000 of them at most.
     """
 
     steps: int = 8000

@@ -1,4 +1,4 @@
-"""The state of a training: steps, and looks at held-out samples."""
+"""The state of a training: optimiser steps, and checks of the held-out loss."""
 
 import math
 import statistics
@@ -14,7 +14,7 @@ from scoremh.training.losses import DetailedLoss, Loss
 from scoremh.training.recipe import Recipe
 
 TIE_SHARE = 0.02  # held-out losses this near, as a share of what was gained since the first, are equal; the later wins
-MAX_PARTS = 20  # of the held-out samples, whose losses say how sure a look is
+MAX_PARTS = 20  # of the held-out samples, whose losses give the standard error of their mean
 MIN_PART_ROWS = 8
 DRAWS_PER_PART = 2  # of a loss's random numbers
 
@@ -32,7 +32,7 @@ class State:
     best: dict[str, Tensor] = field(default_factory=dict)
     step: int = 0
     best_step: int = 0
-    least: list[float] = field(default_factory=list)  # the losses of the parts, at the look with the least mean
+    least: list[float] = field(default_factory=list)  # the losses of the parts, where their mean was least
     waited: int = 0
     seconds: float = 0.0
     history: dict[str, list[float]] = field(
@@ -84,7 +84,7 @@ class State:
             return loss.terms(self.net, x, progress=self.step / self.recipe.steps, generator=self.generator)
         return {"loss": loss.loss(self.net, x, generator=self.generator)}
 
-    def look(self, loss: Loss, held: Tensor, floor: float) -> None:
+    def evaluate(self, loss: Loss, held: Tensor, floor: float) -> None:
         """Judge the averaged weights on the held-out samples, and keep them if none were better."""
         losses = self._part_losses(loss, held)
         value = statistics.fmean(losses)
