@@ -158,6 +158,19 @@ class InformedAcceptance(Acceptance, Protocol):
 
 
 @runtime_checkable
+class AcceptanceNetwork(Protocol):
+    """A network for an acceptance function that says what ratio it stands for, and for which proposals."""
+
+    def log_ratio(self, current: Point, proposed: Point, *, proposal: Proposal) -> Float[Tensor, " chain"]:
+        """Return log r(proposed, current)."""
+        ...
+
+    def require(self, target: Target, proposal: Proposal) -> None:
+        """Refuse a proposal that the network was not learned for."""
+        ...
+
+
+@runtime_checkable
 class Step(Protocol):
     """One transition."""
 

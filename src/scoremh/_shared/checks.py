@@ -83,6 +83,12 @@ def kind(part: object, wanted: type, expected: str, fix: str) -> None:
         raise TypeError(message(expected, describe(part) + without, fix))
 
 
+def optional(part: object, wanted: type, name: str) -> None:
+    """Refuse an argument that is neither None nor an instance."""
+    if part is not None:
+        kind(part, wanted, f"{name} to be a {wanted.__name__}", f"Leave {name} out for a good choice.")
+
+
 def one_of(value: object, options: tuple[object, ...], name: str) -> None:
     """Refuse a value that is not among the options."""
     if value not in options:

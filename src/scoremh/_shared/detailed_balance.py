@@ -8,16 +8,17 @@ A score knows no side of it, but the gradient of the right one with respect to (
 
     (-s(x), s(x')) + grad [log q(x | x') - log q(x' | x)]
 
-A network for a is called as `net(proposed, current)` and answers log a; one that has a `log_density` is a potential
-phi, and stands for log r = phi(x') - phi(x) + log q(x | x') - log q(x' | x).
+A network for a is called as `net(proposed, current)` and answers log a, or has a `log_ratio` of its own.
 """
+
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from scoremh._shared import checks
-from scoremh.types import Point, Proposal, Target
+from scoremh.types import AcceptanceNetwork, Point, Proposal, Target
 
 
 def log_q_ratio(proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
@@ -29,23 +30,16 @@ def log_q_ratio(proposal: Proposal, current: Point, proposed: Point) -> Float[Te
     return proposal.log_prob(current, given=proposed) - proposal.log_prob(proposed, given=current)
 
 
-def log_accepts(net: nn.Module, proposed: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log a(x', x) and log a(x, x'), in one forward."""
-    both = getattr(net, "both", None)
-    forth, back = (
-        net(torch.cat([proposed, current]), torch.cat([current, proposed])).chunk(2)
-        if both is None
-        else both(proposed, current)
-    )
+def log_accepts(net: Callable[[Tensor, Tensor], Tensor], proposed: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what a network of pairs answers in both orders, log a(x', x) and log a(x, x'), in one forward."""
+    forth, back = net(torch.cat([proposed, current]), torch.cat([current, proposed])).chunk(2)
     return forth, back
 
 
 def log_ratio(net: nn.Module, proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
-    """Return the log r that a network stands for."""
-    log_density = getattr(net, "log_density", None)
-    if log_density is not None:
-        change: Tensor = log_density(proposed.x) - log_density(current.x)
-        return change + log_q_ratio(proposal, current, proposed)
+    """Return the log r that a network stands for: its own `log_ratio`, or log a(x', x) - log a(x, x')."""
+    if isinstance(net, AcceptanceNetwork):
+        return net.log_ratio(current, proposed, proposal=proposal)
     forth, back = log_accepts(net, proposed.x, current.x)
     return forth - back
 
@@ -80,13 +74,13 @@ def wanted_gradient(proposal: Proposal, current: Point, proposed: Point) -> Floa
     return score_gradient(current, proposed) + q_gradient(proposal, current, proposed)
 
 
-def probe(target: Target, proposal: Proposal, x: Tensor) -> list[float]:
+def log_q_between(target: Target, proposal: Proposal, x: Tensor) -> Float[Tensor, " answer"]:
     """Return log q from the first half of some points to the second: it tells proposals apart, by their scores as well.
 
     All the way and parts of it: a step that is bounded knows nothing of samples that are far from each other.
     """
     with checks.explained():
         given, to = (Point.at(half, target, proposal.needs) for half in x.chunk(2))
-    answers = [proposal.log_prob(to._replace(x=given.x.lerp(to.x, share)), given=given) for share in (1.0, 0.1, 0.01)]
-    numbers: list[float] = torch.cat(answers).detach().double().tolist()
-    return numbers
+    return torch.cat(
+        [proposal.log_prob(to._replace(x=given.x.lerp(to.x, share)), given=given) for share in (1.0, 0.1, 0.01)]
+    ).detach()

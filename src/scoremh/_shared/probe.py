@@ -1,7 +1,7 @@
 """Is this the same run? Numbers that it gives at a few points, compared up to rounding.
 
-What a run is called says little of a user's own score, proposal or support. What they answer does: a run that gives
-the same numbers at the same points is taken for the same, and may be resumed or used with what was learned from it.
+The name of a user's own score, proposal or support does not tell it from another; its answers do. A run that gives the
+same numbers at the same points is taken for the same, and may be resumed or used with what was learned from it.
 """
 
 from dataclasses import dataclass

@@ -1,17 +1,20 @@
-"""The only place of the library that draws random numbers in a kernel.
+"""Random numbers: everything random takes a `torch.Generator`.
 
-Everything random takes a `torch.Generator`. Where none is given, a private one seeded by the operating system serves;
-torch's global generator is never touched.
+Where none is given, a private one seeded by the operating system serves. torch's global generator is not used: not by
+kernels and sampling, not for the first weights of our networks, not in their training. The exception are networks with
+layers of other classes than ours and `DETERMINISTIC_LAYERS`: dropout, for example, can draw from nowhere else. They are
+trained in a fork of the global generator with a seed of ours, whose own state comes back after.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from scoremh._shared import checks
 
+DETERMINISTIC_LAYERS = (nn.Linear, nn.ModuleList, nn.Sequential)  # of torch, in our networks
 _unseeded: dict[torch.device, torch.Generator] = {}
 
 
@@ -50,9 +53,9 @@ def log_uniform(shape: tuple[int, ...], like: Tensor, generator: torch.Generator
 def seeds(n: int, generator: torch.Generator | None) -> list[int]:
     """Draw seeds for n independent generators."""
     device = torch.device("cpu") if generator is None else resolve(generator, torch.device("cpu")).device
-    out = torch.empty(n, dtype=torch.int64, device=device)
-    drawn: list[int] = out.random_(2**53, generator=resolve(generator, device)).tolist()
-    return drawn
+    numbers = torch.empty(n, dtype=torch.int64, device=device)
+    integers: list[int] = numbers.random_(2**53, generator=resolve(generator, device)).tolist()
+    return integers
 
 
 def seeded(seed: int, device: torch.device) -> torch.Generator:
@@ -60,16 +63,26 @@ def seeded(seed: int, device: torch.device) -> torch.Generator:
     return torch.Generator(device).manual_seed(seed)
 
 
+def child(generator: torch.Generator | None) -> torch.Generator:
+    """Return a new generator on the CPU, seeded from this one: for the first weights of a network."""
+    return seeded(seeds(1, generator)[0], torch.device("cpu"))
+
+
+def draws_globally(net: nn.Module) -> bool:
+    """Return whether a network may draw from torch's global generator: one that is not made of our layers alone."""
+    return not all(
+        type(part) in DETERMINISTIC_LAYERS or type(part).__module__.startswith("scoremh.") for part in net.modules()
+    )
+
+
 @contextmanager
-def layers(seed: int) -> Iterator[None]:
-    """Make torch's global generator one with this seed, within: layers such as dropout draw from it."""
+def global_fork(seed: int) -> Iterator[None]:
+    """Give torch's global generator this seed within, and its own state back after: for code that draws from it."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs as well
         yield
 
 
-@contextmanager
-def weights(generator: torch.Generator | None) -> Iterator[None]:
-    """Make torch's global generator one with a seed from ours, within; modules draw their first weights from it."""
-    with layers(seeds(1, generator)[0]):
-        yield
+def for_layers_of(net: nn.Module, seed: int) -> AbstractContextManager[None]:
+    """Return a context for calling a network: a fork of the global generator where its layers may draw from it."""
+    return global_fork(seed) if draws_globally(net) else nullcontext()

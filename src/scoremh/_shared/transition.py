@@ -11,7 +11,7 @@ from scoremh._shared.algebra import rows_finite
 from scoremh.types import Acceptance, DecidingAcceptance, InformedAcceptance, Need, Point, Proposal, Target, TargetLike
 
 
-def what_is_known(target: TargetLike, proposal: Proposal, rule: Acceptance | None = None) -> Target:
+def validated_target(target: TargetLike, proposal: Proposal, rule: Acceptance | None = None) -> Target:
     """Return what proposal and rule know of p, having refused parts that are none, or that lack what they need."""
     fix = "Wrap a score as Target(score=...), a log density as targets.from_log_density(...)."
     checks.kind(target, TargetLike, "a Target", fix)
@@ -24,25 +24,30 @@ def what_is_known(target: TargetLike, proposal: Proposal, rule: Acceptance | Non
     known = Target(target.score, target.log_density, target.support)
     if isinstance(rule, InformedAcceptance):
         known = rule.known(known)
-    parts: tuple[Proposal | Acceptance, ...] = (proposal,) if rule is None else (proposal, rule)
-    for part in parts:
-        if unknown := set(part.needs) - set(get_args(Need)):
-            expected = f"needs to be of {', '.join(map(repr, get_args(Need)))}"
-            raise ValueError(checks.message(expected, f"{unknown} of {checks.named(part)}", "Leave the others out."))
-        if known.log_density is None and "log_density" in part.needs:
-            fix = "Use LineIntegral(), which integrates the score, or give the target a log_density."
-            raise ValueError(checks.message(f"a target with a log_density, which {part} needs", "a score only", fix))
-        if known.score is None and part.needs & {"score", "inner_score"}:
-            fix = "Use RandomWalk(std) with Exact(), or targets.from_log_density(log_density) for a score by autograd."
-            raise ValueError(checks.message(f"a target with a score, which {part} needs", "a log density only", fix))
+    _require_needs(proposal, known)
+    if rule is not None:
+        _require_needs(rule, known)
     if isinstance(rule, InformedAcceptance):
         rule.require(known, proposal)
     return known
 
 
-def with_score(target: TargetLike, proposal: Proposal) -> Target:
+def _require_needs(part: Proposal | Acceptance, known: Target) -> None:
+    """Refuse a part that needs what is not known of p."""
+    if unknown := set(part.needs) - set(get_args(Need)):
+        expected = f"needs to be of {', '.join(map(repr, get_args(Need)))}"
+        raise ValueError(checks.message(expected, f"{unknown} of {checks.named(part)}", "Leave the others out."))
+    if known.log_density is None and "log_density" in part.needs:
+        fix = "Use LineIntegral(), which integrates the score, or give the target a log_density."
+        raise ValueError(checks.message(f"a target with a log_density, which {part} needs", "a score only", fix))
+    if known.score is None and part.needs & {"score", "inner_score"}:
+        fix = "Use RandomWalk(std) with Exact(), or targets.from_log_density(log_density) for a score by autograd."
+        raise ValueError(checks.message(f"a target with a score, which {part} needs", "a log density only", fix))
+
+
+def scored_target(target: TargetLike, proposal: Proposal) -> Target:
     """Return what is known of p, having refused a target without a score."""
-    known = what_is_known(target, proposal)
+    known = validated_target(target, proposal)
     if known.score is None:
         fix = "Use targets.from_log_density(log_density), or Exact() where there is a density."
         raise ValueError(checks.message("a target with a score", "a log density only", fix))

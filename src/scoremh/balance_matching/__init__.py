@@ -15,17 +15,23 @@ A potential phi stands for D_a = phi(x') - phi(x) + log q(x | x') - log q(x' | x
 is left is | grad phi(x) - s(x) |^2 + | grad phi(x') - s(x') |^2: an ordinary regression, on points.
 """
 
-from scoremh.balance_matching.fitting import MATCHING, PRESETS, RECIPE, AcceptanceFit, FormName, Preset, fit_acceptance
-from scoremh.balance_matching.loss import BalanceMatching, Pairs
+from scoremh.balance_matching.fit import AcceptanceFit
+from scoremh.balance_matching.fitting import fit_acceptance, train_acceptance
+from scoremh.balance_matching.losses import BalanceMatching, Pairs
+from scoremh.balance_matching.plan import AcceptancePlan, acceptance_plan
+from scoremh.balance_matching.presets import MATCHING, PRESETS, RECIPE, FormName, Preset
 
 __all__ = [
     "MATCHING",
     "PRESETS",
     "RECIPE",
     "AcceptanceFit",
+    "AcceptancePlan",
     "BalanceMatching",
     "FormName",
     "Pairs",
     "Preset",
+    "acceptance_plan",
     "fit_acceptance",
+    "train_acceptance",
 ]

@@ -4,24 +4,25 @@ import math
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from scoremh._shared import checks, detailed_balance, rng
 from scoremh._shared.algebra import gauss_legendre, inner, line, per_chain, rows_finite, weighted_sum, whole_way
-from scoremh.networks import Form, Free, InputsInCoordinates, Potential
+from scoremh.networks import Form
 from scoremh.types import Point, Proposal, Target
 
 # Two rules each: their difference says how far to trust the finer one.
 ROUGH = gauss_legendre(16), gauss_legendre(8)
 FINE = gauss_legendre(256), gauss_legendre(128)
-SEED = 0x5C0AE  # of the candidates: none that samples are likely to have been drawn with
+CANDIDATE_SEED = 0x5C0AE  # unlikely to be that of the samples
+MAX_WRONG_SHARE = 1 / 20  # of the candidates, whose gradients may not add up before a proposal is refused
 
 
-def try_out(target: Target, proposal: Proposal, x: Tensor, *, differentiate: bool) -> None:
+def try_proposal(target: Target, proposal: Proposal, x: Tensor, *, differentiate: bool) -> None:
     """Refuse a score or a proposal with answers of a wrong shape or type, or with gradients that are not its own.
 
     Args:
-        target: Has the score, and the support outside of which it is not asked.
+        target: Target with a score, which is not asked outside of its support.
         proposal: q.
         x: A few samples inside the support.
         differentiate: Whether the training needs gradients of log q.
@@ -32,9 +33,9 @@ def try_out(target: Target, proposal: Proposal, x: Tensor, *, differentiate: boo
     assert at.score is not None
     if not (finite := rows_finite(at.score)).all():
         got = f"NaN or inf at {int((~finite).sum())} of {len(x)}, the first at {checks.short(x[~finite][0].tolist())}"
-        fix = "Mend the score, or give the target a support that leaves such points out."
+        fix = "Correct the score, or give the target a support that leaves such points out."
         raise ValueError(checks.message("a score that is finite at the samples", got, fix))
-    candidates = proposal.sample(at, generator=rng.seeded(SEED, x.device))
+    candidates = proposal.sample(at, generator=rng.seeded(CANDIDATE_SEED, x.device))
     checks.answer(candidates, x, x.shape, "proposal.sample")
     checks.answer(proposal.log_prob(at, given=at), x, x.shape[:1], "proposal.log_prob")
     if differentiate:
@@ -43,21 +44,24 @@ def try_out(target: Target, proposal: Proposal, x: Tensor, *, differentiate: boo
 
 
 @torch.no_grad()
-def try_network(net: Form, x: Tensor) -> None:
-    """Refuse a network that does not answer with a number per pair, or per point."""
-    points, called = ((x,), "net(x)") if isinstance(net, Potential) else ((x.roll(1, 0), x), "net(proposed, current)")
-    _require_own_gradient(type(net.net.net if isinstance(net.net, InputsInCoordinates) else net.net))
+def try_network(form: Form, kind: type[nn.Module], x: Tensor) -> None:
+    """Refuse a network that does not answer with a number per pair, or per point.
+
+    Args:
+        form: The acceptance function.
+        kind: Class of the network in it.
+        x: A few samples.
+    """
+    _require_own_gradient(kind)
     try:
-        with rng.layers(0):  # of dropout
-            answer = net(*points)
+        with rng.for_layers_of(form, 0):
+            answer = form(*form.inputs(x))
     except (RuntimeError, ValueError, TypeError) as error:
         fix = "net(proposed, current) answers for pairs, net(x) for a potential; check its input size and its dtype."
-        expected = f"{called} to take {checks.describe(x)}"
+        expected = f"{form.call} to take {checks.describe(x)}"
         raise ValueError(checks.message(expected, f"an error: {error}", fix)) from error
     checks.answer(answer, x, x.shape[:1], "net")
-    if isinstance(net, Free) and bool((answer > 0).any()):
-        fix = "End the network with torch.nn.functional.logsigmoid."
-        raise ValueError(checks.message(f"{called} to answer log a, at most 0", float(answer.max()), fix))
+    form.require_answer(answer)
 
 
 def _require_own_gradient(kind: type) -> None:
@@ -106,12 +110,12 @@ def _compare_gradients(target: Target, proposal: Proposal, at: Point, candidates
     if lost := int((values == -math.inf).sum()):
         got = f"{lost} of {tried} candidates x' with q(x | x') = 0, where its gradient says nothing"
         fix = 'Use form="potential", which does not need it.'
-        raise ValueError(checks.message(f"steps of {name} that can be taken back", got, fix))
+        raise ValueError(checks.message(f"reversible steps of {name}", got, fix))
     for rules in (ROUGH, FINE):  # what looks wrong is looked at more closely
         total, other = (weighted_sum(one.weights, _along(target, proposal, at, v, one.nodes)[1]) for one in rules)
         wrong = (total - values).abs() > 0.1 + 0.05 * values.abs() + 2 * (total - other).abs()  # NaN is not
         at, v, values, total = at.map(lambda part, rows=wrong: part[rows]), v[wrong], values[wrong], total[wrong]
-        if len(v) <= tried / 20:
+        if len(v) <= MAX_WRONG_SHARE * tried:
             return
     worst = (total - values).abs().argmax()
     score = ", and the score it needs," if "score" in proposal.needs else ""

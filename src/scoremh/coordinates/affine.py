@@ -71,7 +71,7 @@ class Affine(Coordinates):
 
         Args:
             covariance: `(d,)`, a diagonal, or a symmetric positive definite matrix `(d, d)`.
-            mean: Of the event's shape, or a number.
+            mean: Mean of the event's shape, or a number.
         """
         if not isinstance(covariance, Tensor) or covariance.ndim not in (1, 2) or not covariance.is_floating_point():
             expected = "covariance to be a floating tensor of shape (d,) or (d, d)"

@@ -1,4 +1,4 @@
-"""Is a learned acceptance in balance? Its log ratio beside the one the score, or the density, gives.
+"""Residuals of detailed balance: the log ratio of a learned acceptance beside that of the score, or of the density.
 
 With D_a = log a(x', x) - log a(x, x'), balance is D_a = log r. A score gives log r by its line integral; where the
 target has a log density as well, that is compared too.
@@ -6,19 +6,18 @@ target has a log density as well, that is compared too.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from scoremh._shared import checks, detailed_balance, rng
-from scoremh._shared.algebra import gauss_legendre, inner, scores_along, weighted_sum, whole_way
-from scoremh._shared.transition import with_score
-from scoremh.networks import Form
-from scoremh.types import Need, Point, Proposal, TargetLike
+from scoremh._shared.algebra import Quadrature, gauss_legendre, inner, scores_along, weighted_sum, whole_way
+from scoremh._shared.transition import scored_target
+from scoremh.types import AcceptanceNetwork, Need, Point, Proposal, Target, TargetLike
 
-WORST = 5  # pairs shown
+MAX_WORST_PAIRS = 5  # shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,11 +25,11 @@ class Comparison:
     """Residuals D_a - log r over pairs, in log units.
 
     Args:
-        rms: Root of their mean square.
-        bias: Their mean.
-        correlation: Of D_a with log r.
-        worst: The largest, with their signs.
-        worst_pairs: Where they are: `(pair, 2, *event)`, x and x'.
+        rms: Root of the mean square of the residuals.
+        bias: Mean of the residuals.
+        correlation: Correlation of D_a with log r.
+        worst: Largest residuals, with their signs.
+        worst_pairs: Pairs with the largest residuals, x and x': `(pair, 2, *event)`.
     """
 
     rms: float
@@ -40,7 +39,7 @@ class Comparison:
     worst_pairs: Tensor
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Show the residuals in a line."""
         return (
             f"rms {self.rms:.3g}, bias {self.bias:.3g}, correlation {self.correlation:.4f}, worst {self.worst[0]:.3g}"
         )
@@ -51,9 +50,9 @@ class Distance:
     """Residuals of the pairs whose distance |x' - x| is between two numbers.
 
     Args:
-        low: The one.
-        high: The other.
-        pairs: How many there are.
+        low: Smallest distance.
+        high: Largest distance.
+        pairs: Number of pairs.
         rms: Root of the mean square of their residuals.
         bias: Mean of their residuals.
     """
@@ -70,11 +69,12 @@ class BalanceResidual:
     """How far detailed balance is from holding. Printing it shows a table by distance.
 
     Args:
-        integral: Against the line integral of the score.
-        density: Against the target's log density; None where it has none.
-        distances: The residuals against the line integral, by |x' - x|, in groups of equal size.
-        pairs: How many were judged; candidates outside the support are left out.
-        without_way: How many more were judged by the density alone: the straight way to them leaves the support.
+        integral: Residuals against the line integral of the score.
+        density: Residuals against the target's log density; None where it has none.
+        distances: Residuals against the line integral, by |x' - x|, in groups of equal size.
+        pairs: Number of pairs that were judged; candidates outside the support are left out.
+        without_way: Number of further pairs that were judged by the density alone: the straight way between their
+            points leaves the support.
     """
 
     integral: Comparison
@@ -84,7 +84,7 @@ class BalanceResidual:
     without_way: int = 0
 
     def __str__(self) -> str:
-        """Say it in a few lines."""
+        """Show the residuals in a few lines."""
         more = f", and {self.without_way} without a way inside the support" if self.without_way else ""
         lines = [f"balance of {self.pairs} pairs{more}, in log units", f"  against the line integral: {self.integral}"]
         if self.density is not None:
@@ -110,12 +110,12 @@ def balance_residual(
 
     Args:
         net: A network that answers log a as `net(proposed, current)`, a potential, or what `fit_acceptance` returned.
-        target: Its score, and its log density where it has one, give the ratio to compare with.
-        proposal: Draws a candidate for every sample.
-        samples: Of the target, and not of the training.
-        nodes: Of the Gauss-Legendre rule that integrates the score.
-        groups: Into how many the pairs are divided by distance.
-        generator: Source of randomness.
+        target: Target whose score, and log density where it has one, give the ratio to compare with.
+        proposal: Proposal that draws a candidate for every sample.
+        samples: Samples of the target, `(sample, *event)`, other than those of the training.
+        nodes: Number of nodes of the Gauss-Legendre rule that integrates the score.
+        groups: Number of groups into which the pairs are divided by distance.
+        generator: Random number generator; the same seed gives the same candidates.
 
     Returns:
         Residuals in log units: 0.1 is a ratio wrong by a tenth.
@@ -123,65 +123,101 @@ def balance_residual(
     checks.events(samples, "samples")
     checks.count(nodes, "nodes")
     checks.count(groups, "groups")
-    network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", net)
-    kind = nn.Module if network is net else Form  # any network may be one; a fit says what it is of
-    checks.kind(network, kind, "a network for an acceptance", "Pass what fit_acceptance returned, or its net.")
-    known = with_score(target, proposal)
-    assert known.score is not None
-    if isinstance(network, Form):
+    network = _network(net)
+    known = scored_target(target, proposal)
+    if isinstance(network, AcceptanceNetwork):
         network.require(known, proposal)
-    needs: frozenset[Need] = proposal.needs | {"score", "log_density"}  # what the target does not have stays None
-    if known.support is not None:
-        samples = samples[checks.inside(known.support(samples), samples)]
-    with checks.explained():
-        current = Point.at(samples, known, needs)
-    candidates = proposal.sample(current, generator=rng.resolve(generator, samples.device))
-    _, places, weights = gauss_legendre(nodes)
-    ways = torch.ones(len(candidates), dtype=torch.bool, device=candidates.device)  # to integrate the score along
-    if known.support is not None:
-        inside = known.support(candidates)
-        current, candidates = current.map(lambda part: part[inside]), candidates[inside]
-        ways = whole_way(known.support, current.x, candidates - current.x, places)
-    if int(ways.sum()) < max(2, groups):
-        got = f"{int(ways.sum())} pairs for {groups} groups"
-        fix = "Bring more samples of the target, or a smaller step."
-        raise ValueError(checks.message("two pairs, and one for every group", got, fix))
-    proposed = Point.at(candidates, known, needs)
-    log_q = detailed_balance.log_q_ratio(proposal, current, proposed)
-    learned = detailed_balance.log_ratio(network, proposal, current, proposed)
-    x, y = current.x[ways], proposed.x[ways]
-    v = y - x
-    change = inner(weighted_sum(weights, scores_along(known.score, x, v, places)), v)
-    for name, values, fix in (
-        ("the score", change, "Give the target a support, outside of which no pair counts."),
-        ("log q", log_q, "Use a proposal whose steps can be taken back."),
-        ("the network", learned, "Train it again."),
-    ):
-        if not values.isfinite().all():
-            got = f"{int((~values.isfinite()).sum())} of {len(values)} that are not, of {name}"
-            raise ValueError(checks.message("finite numbers for every pair", got, fix))
-    density = None
-    if current.log_density is not None and proposed.log_density is not None:
-        density = _compare(learned, proposed.log_density - current.log_density + log_q, current.x, proposed.x)
-    distance, order = v.flatten(1).norm(dim=1).sort()
-    residual = (learned[ways] - change - log_q[ways])[order]
+    pairs = _pairs(known, proposal, samples, gauss_legendre(nodes), groups, generator)
+    log_q = detailed_balance.log_q_ratio(proposal, pairs.current, pairs.proposed)
+    learned = detailed_balance.log_ratio(network, proposal, pairs.current, pairs.proposed)
+    _require_finite("the score", pairs.change, "Give the target a support, outside of which no pair counts.")
+    _require_finite("log q", log_q, "Use a proposal with reversible steps: q(x | x') > 0 where q(x' | x) > 0.")
+    _require_finite("the network", learned, "Train it again.")
+    x, y, ways = pairs.current.x, pairs.proposed.x, pairs.ways
+    density, before, after = None, pairs.current.log_density, pairs.proposed.log_density
+    if before is not None and after is not None:
+        density = _compare(learned, after - before + log_q, x, y)
+    distance, order = (y[ways] - x[ways]).flatten(1).norm(dim=1).sort()
+    residual = (learned[ways] - pairs.change - log_q[ways])[order]
     parts = zip(distance.tensor_split(groups), residual.tensor_split(groups), strict=True)
     return BalanceResidual(
-        integral=_compare(learned[ways], change + log_q[ways], x, y),
+        integral=_compare(learned[ways], pairs.change + log_q[ways], x[ways], y[ways]),
         density=density,
         distances=tuple(Distance(float(d[0]), float(d[-1]), len(d), _rms(r), float(r.mean())) for d, r in parts),
-        pairs=len(v),
-        without_way=len(ways) - len(v),
+        pairs=len(distance),
+        without_way=len(ways) - len(distance),
     )
 
 
+def _network(net: Any) -> nn.Module:
+    """Return the network of an acceptance, given it or what holds it; a fit of something else is refused."""
+    network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", net)
+    kind = nn.Module if network is net else AcceptanceNetwork  # any network may be one; a fit knows what it is of
+    checks.kind(network, kind, "a network for an acceptance", "Pass what fit_acceptance returned, or its net.")
+    found: nn.Module = network
+    return found
+
+
+class _Pairs(NamedTuple):
+    """Pairs inside the support, with the line integral of the score."""
+
+    current: Point
+    proposed: Point
+    ways: Tensor
+    """Which pairs have a straight way inside the support, to integrate the score along."""
+    change: Tensor
+    """log p(x') - log p(x) of those, by the line integral."""
+
+
+def _pairs(
+    target: Target,
+    proposal: Proposal,
+    samples: Tensor,
+    rule: Quadrature,
+    groups: int,
+    generator: torch.Generator | None,
+) -> _Pairs:
+    """Draw a candidate for every sample, and integrate the score on the way there."""
+    assert target.score is not None
+    needs: frozenset[Need] = proposal.needs | {"score", "log_density"}  # what the target does not have stays None
+    if target.support is not None:
+        samples = samples[checks.inside(target.support(samples), samples)]
+    with checks.explained():
+        current = Point.at(samples, target, needs)
+    candidates = proposal.sample(current, generator=rng.resolve(generator, samples.device))
+    ways = torch.ones(len(candidates), dtype=torch.bool, device=candidates.device)
+    if target.support is not None:
+        inside = target.support(candidates)
+        current, candidates = current.map(lambda part: part[inside]), candidates[inside]
+        ways = whole_way(target.support, current.x, candidates - current.x, rule.nodes)
+    if int(ways.sum()) < max(2, groups):
+        got, fix = (
+            f"{int(ways.sum())} pairs for {groups} groups",
+            "Bring more samples of the target, or a smaller step.",
+        )
+        raise ValueError(checks.message("two pairs, and one for every group", got, fix))
+    proposed = Point.at(candidates, target, needs)
+    x, v = current.x[ways], candidates[ways] - current.x[ways]
+    change = inner(weighted_sum(rule.weights, scores_along(target.score, x, v, rule.nodes)), v)
+    return _Pairs(current, proposed, ways, change)
+
+
+def _require_finite(name: str, values: Tensor, fix: str) -> None:
+    """Refuse answers that are not finite."""
+    if not values.isfinite().all():
+        got = f"{int((~values.isfinite()).sum())} of {len(values)} that are not, of {name}"
+        raise ValueError(checks.message("finite numbers for every pair", got, fix))
+
+
 def _rms(residual: Tensor) -> float:
+    """Return the root of the mean square."""
     return math.sqrt(float(residual.double().square().mean()))
 
 
 def _compare(learned: Tensor, true: Tensor, current: Tensor, proposed: Tensor) -> Comparison:
+    """Return the residuals of log ratios over pairs."""
     residual = learned - true
-    rows = residual.abs().argsort(descending=True)[:WORST]
+    rows = residual.abs().argsort(descending=True)[:MAX_WORST_PAIRS]
     both = torch.stack([learned.double(), true.double()])
     return Comparison(
         rms=_rms(residual),

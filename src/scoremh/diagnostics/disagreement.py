@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from scoremh._shared import checks, rng
-from scoremh._shared.transition import judge, what_is_known
+from scoremh._shared.transition import judge, validated_target
 from scoremh.types import Acceptance, Point, Proposal, Target, TargetLike
 
 
@@ -63,7 +63,7 @@ def disagreement(
         The share of decisions that differ, and both acceptance rates. Both rules decide as in a kernel.
     """
     checks.events(x)
-    knowns = [what_is_known(target, proposal, rule) for rule in (rule_a, rule_b)]
+    knowns = [validated_target(target, proposal, rule) for rule in (rule_a, rule_b)]
     generator = rng.resolve(generator, x.device)
     with checks.explained():
         here = Point.at(x, knowns[0], proposal.needs)

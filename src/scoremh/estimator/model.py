@@ -25,7 +25,7 @@ from scoremh.estimator.sampler import AcceptanceName, ProposalName, Sampler
 from scoremh.estimator.serialization import load_model, save_model
 from scoremh.evaluation import MAX_POINTS, Evaluation, evaluate
 from scoremh.sampling.chains import Chains
-from scoremh.score_matching import LEAST, MultilevelDenoising, ScoreFit, fit_score, implicit_losses
+from scoremh.score_matching import MIN_SAMPLES, MultilevelDenoising, ScoreFit, fit_score, implicit_losses
 from scoremh.training import Recipe
 
 MAX_HELD_OUT_ROWS = 2000
@@ -116,7 +116,7 @@ class ScoreMH(FramesMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
                 `random_state` resumes from there.
         """
         self.check_parameters()
-        rows: NDArray[Any] = validate_data(self, X, dtype=FLOAT_DTYPES, ensure_min_samples=LEAST + 2)
+        rows: NDArray[Any] = validate_data(self, X, dtype=FLOAT_DTYPES, ensure_min_samples=MIN_SAMPLES + 2)
         places = {name: checkpoint and Path(checkpoint) / f"{name}.checkpoint" for name in ("score", "acceptance")}
         for_split, for_score, for_start, for_step, for_acceptance, for_check = _generators(self.random_state, 6)
         order = torch.randperm(len(rows), generator=for_split).numpy()

@@ -35,7 +35,6 @@ from scoremh import (
     sample,
     targets,
 )
-from scoremh._shared import rng
 from scoremh.acceptance import BalancedRule, RatioRule
 from scoremh.acceptance.learned import LearnedBalance
 from scoremh.balance_matching import MATCHING, RECIPE, FormName, Pairs
@@ -212,8 +211,8 @@ def learned(
     """Train by the defaults, but for the matching; with the paper's entropy from the first weights that torch gives."""
     net = None
     if matching == AS_IN_THE_PAPER:
-        with rng.layers(3 * seed):
-            net = AcceptanceMLP(tuple(x.shape[1:]), hidden=128, blocks=2)
+        first = torch.Generator().manual_seed(3 * seed)
+        net = AcceptanceMLP(tuple(x.shape[1:]), hidden=128, blocks=2, generator=first)
     return fit_acceptance(
         target, proposal, x, form=form, matching=matching, net=net, recipe=recipe, generator=seeded(3, seed)
     )

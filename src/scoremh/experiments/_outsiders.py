@@ -58,9 +58,9 @@ def spline_flow(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
     import zuko
 
     u, mean, root = _standard(x)
-    with rng.weights(generator):
+    with rng.global_fork(rng.seeds(1, generator)[0]):
         net = zuko.flows.NSF(u.shape[1], **SIZES)
     fit = train(net, _Likelihood(), u, recipe=RECIPE, generator=generator)
-    with torch.no_grad(), rng.weights(generator):
+    with torch.no_grad(), rng.global_fork(rng.seeds(1, generator)[0]):
         draws: Tensor = fit.net().sample((n,))
     return mean + draws @ root.mT

@@ -32,9 +32,8 @@ from scoremh import (
 )
 from scoremh._shared import rng
 from scoremh.balance_matching import PRESETS, RECIPE, FormName
-from scoremh.balance_matching.fitting import pair_network
 from scoremh.experiments import _outsiders
-from scoremh.networks import Free, NoiseConditionalMLP
+from scoremh.networks import FORMS, Free, NoiseConditionalMLP
 from scoremh.types import Acceptance, Kernel, Proposal
 
 LAWS: dict[str, Callable[..., Tensor]] = {
@@ -169,8 +168,7 @@ class Problem:
 def fitted(problem: Problem) -> dict[str, Any]:
     """Learn the score, with residual layers: the surfaces are bent in two directions and flat in the third."""
     x, generator = problem.x, seeded(1, problem.seed)
-    with rng.weights(generator):
-        net = NoiseConditionalMLP(tuple(x.shape[1:]), residual=True)
+    net = NoiseConditionalMLP(tuple(x.shape[1:]), residual=True, generator=rng.child(generator))
     fit = fit_score(x, net=net, generator=generator)
     fit.save(problem.path("score"))
     return {"seconds": fit.seconds, "level": fit.noise_level}
@@ -197,7 +195,8 @@ def trained(problem: Problem, kind: str, form: FormName, step: float, steps: int
     if form == "potential":
         net, recipe = None, replace(RECIPE, steps=POTENTIAL * steps)
     else:  # wide networks take small steps: with RECIPE's rate the widest do not learn
-        net = pair_network(form, tuple(x.shape[1:]), row.hidden, row.blocks, generator=generator)
+        sizes = {"hidden": row.hidden, "blocks": row.blocks}
+        net = FORMS[form].network(tuple(x.shape[1:]), generator=rng.child(generator), **sizes)
         recipe = replace(RECIPE, steps=steps, rate=RATE / row.hidden)
     fit = fit_acceptance(
         problem.score.at(LEVEL),

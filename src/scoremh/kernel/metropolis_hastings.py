@@ -11,7 +11,7 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import per_chain
-from scoremh._shared.transition import judge, what_is_known
+from scoremh._shared.transition import judge, validated_target
 from scoremh.acceptance import BalancedRule
 from scoremh.kernel import compatibility
 from scoremh.kernel.counted_score import CountedScore
@@ -45,7 +45,7 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         >>> move.accepted.shape
         torch.Size([3])
     """
-    known = what_is_known(target, proposal, acceptance)
+    known = validated_target(target, proposal, acceptance)
     needs = proposal.needs | acceptance.needs
     compatibility.warn_if_degenerate(proposal, acceptance)
 

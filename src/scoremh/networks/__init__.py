@@ -1,22 +1,21 @@
 """Networks for scores and acceptance functions: the paper's, their forms, and their coordinates."""
 
+from scoremh.networks import forms
+from scoremh.networks.acceptances import AcceptanceMLP, PotentialMLP
+from scoremh.networks.descriptions import build, describe
+from scoremh.networks.forms import *  # noqa: F403  # every form, so that a new one is added there alone
 from scoremh.networks.in_coordinates import InCoordinates, InputsInCoordinates
-from scoremh.networks.mlp import AtNoiseLevel, NoiseConditionalMLP, ScoreMLP
-from scoremh.networks.pairs import AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP
-from scoremh.networks.specs import build, describe
+from scoremh.networks.scores import AtNoiseLevel, NoiseConditionalMLP, ScoreMLP
 
 __all__ = [
     "AcceptanceMLP",
-    "Antisymmetric",
     "AtNoiseLevel",
-    "Form",
-    "Free",
     "InCoordinates",
     "InputsInCoordinates",
     "NoiseConditionalMLP",
-    "Potential",
     "PotentialMLP",
     "ScoreMLP",
     "build",
     "describe",
 ]
+__all__ += forms.__all__

@@ -4,15 +4,14 @@ r"""Losses that learn a score from samples.
 |---|---|---|
 | `ImplicitScoreMatching` | E[ \|s\|^2 / 2 + tr J ] (Hyvarinen 2005) | a divergence |
 | `SlicedScoreMatching` | E[ \|s\|^2 / 2 + v.Jv ], or with (v.s)^2 for \|s\|^2 (Song et al. 2020) | one product with J |
-| `DenoisingScoreMatching` | E[ \|std s(x + std z) + z\|^2 ] / 2 (Vincent 2011) | nothing |
-| `MultilevelDenoising` | the same over a range of levels | a network that takes the level |
+| `DenoisingScoreMatching` | E[ \|sigma s(x + sigma z) + z\|^2 ] / 2 (Vincent 2011) | nothing |
+| `MultilevelDenoising` | the same over a range of noise levels | a network that takes sigma |
 
 The first two estimate the score itself, up to a constant half its mean square, and are unbounded below where samples
 have no width in some direction. The others estimate the score of the samples blurred by noise, which always exists.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,9 +20,8 @@ from torch import Tensor, nn
 
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import inner, per_chain
-from scoremh.networks import AtNoiseLevel
 
-EXACT_TRACE = 32  # coordinates up to which a held-out trace is summed exactly; beyond, it is estimated
+MAX_EXACT_TRACE_SIZE = 32  # coordinates up to which a held-out trace is summed exactly; beyond, it is estimated
 
 
 def score_and_divergence(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,8 +56,8 @@ class SlicedScoreMatching:
     """The trace by random normal projections v.
 
     Args:
-        variance_reduced: Use |s|^2 / 2, the mean over v of (v.s)^2 / 2: what the paper calls sliced.
-        projections: Vectors v per sample.
+        variance_reduced: Whether to use |s|^2 / 2, the mean over v of (v.s)^2 / 2: what the paper calls sliced.
+        projections: Number of vectors v per sample.
     """
 
     variance_reduced: bool = True
@@ -89,19 +87,19 @@ class DenoisingScoreMatching:
     """The score of samples blurred by Gaussian noise of one level.
 
     Args:
-        std: Of the noise, in the coordinates of the network.
+        noise_level: Standard deviation of the noise, in the coordinates of the network.
     """
 
-    std: float
+    noise_level: float
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        checks.positive(self.std, "std")
+        checks.positive(self.noise_level, "noise_level")
 
     def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
-        """Return the mean over a batch, weighted by std^2."""
+        """Return the mean over a batch, weighted by sigma^2."""
         z = rng.normal(tuple(x.shape), x, generator)
-        error = self.std * net(x + self.std * z) + z
+        error = self.noise_level * net(x + self.noise_level * z) + z
         return inner(error, error).mean() / 2
 
 
@@ -113,8 +111,8 @@ class MultilevelDenoising:
     al. 2022).
 
     Args:
-        low: The least noise, in the coordinates of the network.
-        high: The most; a few times the spread of the samples, so that their modes merge.
+        low: Lowest noise level, in the coordinates of the network.
+        high: Highest noise level; a few times the spread of the samples, so that their modes merge.
     """
 
     low: float = 0.02
@@ -129,38 +127,20 @@ class MultilevelDenoising:
             raise ValueError(checks.message("low below high", got, "Swap or correct them."))
 
     def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
-        """Return the mean over a batch, each sample at a level of its own."""
+        """Return the mean over a batch, each sample at a noise level of its own."""
         sigma = self.low * (math.log(self.high / self.low) * rng.uniform((len(x),), x, generator)).exp()
         z = rng.normal(tuple(x.shape), x, generator)
         wide = per_chain(sigma, x)
         error = wide * net(x + wide * z, sigma) + z
         return ((1 + sigma.square()) * inner(error, error)).mean() / 2
 
-    def levels(self) -> list[float]:
-        """Return the levels at which to consider reading the score: seven, up to fifteen times the lowest."""
+    def noise_levels(self) -> list[float]:
+        """Return the noise levels at which to consider reading the score: seven, up to fifteen times the lowest."""
         top = min(15 * self.low, self.high)
         return [self.low * (top / self.low) ** (i / 6) for i in range(7)]
 
 
-def implicit(net: nn.Module, x: Float[Tensor, "sample *event"]) -> Float[Tensor, " sample"]:
-    """Return the implicit loss of every sample, with the same projections every time: differences are what counts."""
-    judge = ImplicitScoreMatching() if x[0].numel() <= EXACT_TRACE else SlicedScoreMatching()
-    return judge.each(net, x, generator=rng.seeded(0, x.device)).detach()
-
-
-def choose_level(net: nn.Module, levels: Sequence[float], x: Float[Tensor, "sample *event"]) -> float:
-    """Return the level at which to read a noise-conditional score, by its implicit loss on samples it has not seen.
-
-    A low level is near the score of the samples themselves but hard to learn, a high one is blurred. From the middle
-    level on, the next one is taken as long as it is better by more than a standard error.
-    """
-    each = [implicit(AtNoiseLevel(net, level), x) for level in levels]
-
-    def better(there: int) -> bool:
-        gain = each[here] - each[there]
-        return len(x) > 1 and float(gain.mean()) > float(gain.std()) / math.sqrt(len(x))
-
-    here = len(levels) // 2
-    while steps := [there for there in (here - 1, here + 1) if 0 <= there < len(levels) and better(there)]:
-        here = steps[0]
-    return levels[here]
+def implicit_losses_of(net: nn.Module, x: Float[Tensor, "sample *event"]) -> Float[Tensor, " sample"]:
+    """Return the implicit loss of every sample; the same projections every time make networks comparable."""
+    loss = ImplicitScoreMatching() if x[0].numel() <= MAX_EXACT_TRACE_SIZE else SlicedScoreMatching()
+    return loss.each(net, x, generator=rng.seeded(0, x.device)).detach()

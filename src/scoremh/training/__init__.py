@@ -2,22 +2,27 @@
 
 What is judged and returned are averaged weights, `a += (1 - decay) (w - a)` after every step. The decay grows to its
 value from the start, so that the average forgets where the training began. A held-out loss is computed with the same
-random numbers every time: its changes are those of the network. A look that is worse than the best one by no more than
-a standard error, or by 2 % of what was gained since the first, counts as good, and the later wins: its weights are
+random numbers every time: its changes are those of the network. A loss that is above the least one by no more than a
+standard error, or by 2 % of what was gained since the first, counts as equal, and the later wins: its weights are
 averaged longer and at a lower rate.
 """
 
-from scoremh.training.fits import Fit, load_fit, save_fit, versions
+from scoremh.training.divergence import DivergenceError
+from scoremh.training.fit import Fit, load_fit, save_fit, versions
 from scoremh.training.loop import split, train
-from scoremh.training.recipe import DetailedLoss, DivergenceError, Loss, Recipe
+from scoremh.training.losses import DetailedLoss, Loss, ProbedLoss
+from scoremh.training.plan_text import plan_text
+from scoremh.training.recipe import Recipe
 
 __all__ = [
     "DetailedLoss",
     "DivergenceError",
     "Fit",
     "Loss",
+    "ProbedLoss",
     "Recipe",
     "load_fit",
+    "plan_text",
     "save_fit",
     "split",
     "train",

@@ -1,42 +1,11 @@
-"""What a training is told: what is minimised, and how; and what it says when it runs away."""
+"""How to train."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args, runtime_checkable
-
-import torch
-from torch import Tensor, nn
+from typing import Literal, get_args
 
 from scoremh._shared import checks
 
 Schedule = Literal["cosine", "constant"]
-
-
-@runtime_checkable
-class Loss(Protocol):
-    """What a network is trained on, or judged by."""
-
-    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return the mean loss over a batch, differentiable in the weights."""
-        ...
-
-
-@runtime_checkable
-class DetailedLoss(Loss, Protocol):
-    """A loss of several parts, which may change as a training goes on."""
-
-    def terms(
-        self, net: nn.Module, x: Tensor, *, progress: float, generator: torch.Generator | None = None
-    ) -> dict[str, Tensor]:
-        """Return "loss" and what else to record of a batch, after this share of the training."""
-        ...
-
-
-class DivergenceError(RuntimeError):
-    """Training ran away. Carries the `step`, the `loss` and the `history` up to there."""
-
-    def __init__(self, text: str, step: int, loss: float, history: dict[str, list[float]]) -> None:
-        super().__init__(text)
-        self.step, self.loss, self.history = step, loss, history
 
 
 @dataclass(frozen=True)
@@ -44,16 +13,16 @@ class Recipe:
     """How to train.
 
     Args:
-        steps: Optimiser steps at most.
-        batch: Samples per step, drawn with replacement.
+        steps: Largest number of optimiser steps.
+        batch: Number of samples per step, drawn with replacement.
         rate: Adam's learning rate, at the start.
         schedule: "cosine" down to 0, or "constant".
         average: Decay of the weights' moving average; 0 takes the weights as they are.
-        clip: Largest norm of a gradient; None lets it be.
-        check_every: Steps between two looks at the held-out loss.
-        patience: Looks at worse losses after which to stop; the best weights are returned, of those within a standard
-            error, or within 2 % of the gain, the latest. None runs to the end and returns the last ones.
-        held_out: Share of the samples kept for those looks, 5,000 of them at most.
+        clip: Largest norm of a gradient; None clips nothing.
+        check_every: Number of steps between two checks of the held-out loss.
+        patience: Number of checks without a better loss after which to stop; the best weights are returned, of those
+            within a standard error, or within 2 % of the gain, the latest. None runs to the end and returns the last.
+        held_out: Share of the samples held out for those checks, 5,000 of them at most.
     """
 
     steps: int = 8000

@@ -1,4 +1,4 @@
-"""The loss of Score Balance Matching, and the pairs it is a mean over."""
+"""The loss of Score Balance Matching, and the pairs it is a mean over; its equations are in the package's docstring."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -12,16 +12,16 @@ from torch.nn.functional import logsigmoid, smooth_l1_loss
 from scoremh._shared import checks, detailed_balance
 from scoremh._shared.algebra import per_chain
 from scoremh.coordinates import Coordinates
-from scoremh.networks import Potential
+from scoremh.networks import Form
 from scoremh.types import Point, Proposal, Target
 
 Pairs = Literal["independent", "proposed", "mixed"]
-SURE = 1e-6  # log a above -SURE is taken as this far from 0, where H is 0 and its parts are not finite
+LEAST_LOG_DISTANCE = 1e-6  # a log a nearer to 0 is taken as this far from it: at 0 the parts of H are not finite
 
 
 @dataclass(frozen=True)
 class BalanceMatching:
-    """The loss, and how its pairs are drawn.
+    """The loss, and the distribution of its pairs.
 
     Args:
         entropy: lambda, the weight of H; for the free form.
@@ -29,13 +29,13 @@ class BalanceMatching:
             compared (standard ones, in `fit_acceptance`): both are scaled down to it, by factors that are taken for
             constants in the gradient of the loss. (The paper clips every term of both on its own; an acceptance in
             balance would then have a loss.) None takes them as they are.
-        pairs: How x' is drawn. "proposed": from q(. | x), where a chain will ask. "independent" (the paper's
+        pairs: Distribution of x'. "proposed": q(. | x), where chains ask for a. "independent" (the paper's
             Algorithm 2): `x' = alpha v' + (1 - alpha) y` with another sample y and v' from q(. | y). "mixed": half of
             each.
-        alpha: Of independent pairs: a number, or values reached one after the other at equal times of a training,
-            with straight lines between.
-        all_pairs: Cross the first half of a batch with the x' drawn from the second (the paper's Algorithm 1), rather
-            than one x' for every x. For independent pairs.
+        alpha: Weight of v' in x', for independent pairs: a number, or values reached one after the other at equal
+            times of a training, interpolated linearly between.
+        all_pairs: Whether to cross the first half of a batch with the x' of the second (the paper's Algorithm 1),
+            rather than to take one x' for every x. For independent pairs.
         scale: Weight of the pull of log a(x', x) + log a(x, x') to Barker's, by a smooth absolute loss; for the free
             form. It rises from 0 to this in the course of a training: the ratio comes first.
     """
@@ -80,29 +80,32 @@ class BalanceMatching:
         """Return pairs: where a chain would be, as leaves to differentiate at, and x'.
 
         Args:
-            target: Its score is evaluated at x.
+            target: Target whose score is evaluated at x.
             proposal: q.
-            x: Samples.
-            others: Where the x' of independent pairs come from; the samples themselves, moved on by one, if None.
+            x: Samples, `(sample, *event)`.
+            others: Samples that the x' of independent pairs come from; the same ones, moved on by one, if None.
             progress: Share of the training that is done, for alpha.
-            generator: Source of randomness.
+            generator: Random number generator; the same seed gives the same pairs.
         """
         if others is None:
             current = detailed_balance.leaf(x, target, proposal)
-            own = self._own(len(x))
+            own = self._proposed_pairs(len(x))
             origin = current.map(lambda part: torch.cat([part[:own], part[own:].roll(1, 0)]).detach())
-            return current, self._moved(origin, proposal, progress, generator)
-        proposed = self._moved(Point.at(others, target, proposal.needs), proposal, progress, generator)
+            return current, self._candidates(origin, proposal, progress, generator)
+        proposed = self._candidates(Point.at(others, target, proposal.needs), proposal, progress, generator)
         if self.all_pairs:
             x, proposed = x.repeat_interleave(len(others), 0), proposed.repeat(len(x), *(1,) * (x.ndim - 1))
         return detailed_balance.leaf(x, target, proposal), proposed
 
-    def _own(self, pairs: int) -> int:
-        """Return for how many pairs, the first ones, x' comes from x itself."""
+    def _proposed_pairs(self, pairs: int) -> int:
+        """Return the number of pairs, the first ones, in which x' comes from x itself."""
         return {"independent": 0, "mixed": pairs // 2, "proposed": pairs}[self.pairs]
 
-    def _moved(self, origin: Point, proposal: Proposal, progress: float, generator: torch.Generator | None) -> Tensor:
-        moved, own = proposal.sample(origin, generator=generator), self._own(len(origin.x))
+    def _candidates(
+        self, origin: Point, proposal: Proposal, progress: float, generator: torch.Generator | None
+    ) -> Tensor:
+        """Return an x' for every origin."""
+        moved, own = proposal.sample(origin, generator=generator), self._proposed_pairs(len(origin.x))
         return torch.cat([moved[:own], torch.lerp(origin.x[own:], moved[own:], self.alpha_at(progress))])
 
     def between(
@@ -121,33 +124,17 @@ class BalanceMatching:
             inside = target.support(proposed)
             proposed = torch.where(per_chain(inside, proposed), proposed, _another(current.x.detach()))
         there = detailed_balance.leaf(proposed, target, proposal)
-        if isinstance(net, Potential):
-            given, forth, back = _potential(net, proposal, current, there)
-            wanted = detailed_balance.score_gradient(current, there)
-        else:
-            learning = torch.is_grad_enabled()
-            with torch.enable_grad():
-                given, forth, back = _learned(net, current, there, learning=learning)
-                wanted = detailed_balance.wanted_gradient(proposal, current, there)
+        learned, wanted, forth, back = Form.of(net).regression(current, there, proposal=proposal)
         if inside is not None:  # what the proposal says of such a pair may not be a number
-            wanted = torch.where(inside[:, None], wanted, given.detach())
+            wanted = torch.where(inside[:, None], wanted, learned.detach())
         if coordinates is not None:
             u = coordinates.inverse(torch.cat([current.x, there.x]).detach())
-            given, wanted = (_pulled(side, coordinates, u) for side in (given, wanted))
-        clipped = torch.zeros_like(forth)
-        if self.clip is not None:
-            factors = [(self.clip / side.detach().norm(dim=1)).clamp(max=1) for side in (given, wanted)]
-            given, wanted = (side * factor[:, None] for side, factor in zip((given, wanted), factors, strict=True))
-            clipped = (torch.minimum(*factors) < 1).to(forth)
-        sure = (forth if self.entropy else forth.detach()).clamp(max=-SURE)  # what has no weight needs no graph
-        rest = -sure.expm1()
-        ratio = (forth - back).detach()
-        barker = logsigmoid(ratio) + logsigmoid(-ratio)
-        product = forth + back if self.scale else (forth + back).detach()
+            learned, wanted = (_pulled(side, coordinates, u) for side in (learned, wanted))
+        learned, wanted, clipped = self._clipped(learned, wanted)
         each = {
-            "balance": (given - wanted).square().sum(1),
-            "entropy": sure * sure.exp() + rest * rest.log(),
-            "scale": smooth_l1_loss(product, barker, reduction="none"),
+            "balance": (learned - wanted).square().sum(1),
+            "entropy": self._negative_entropy(forth),
+            "scale": self._distance_from_barker(forth, back),
             "acceptance": forth.detach().exp(),
             "clipped": clipped,
         }
@@ -158,6 +145,27 @@ class BalanceMatching:
         for name, factor in (("entropy", self.entropy), ("scale", progress * self.scale)):
             loss = loss + factor * terms[name] if factor else loss
         return {"loss": loss} | {name: value.detach() for name, value in terms.items()}
+
+    def _clipped(self, learned: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return both gradients with norms of at most C, and 1 for every pair where one was longer."""
+        if self.clip is None:
+            return learned, wanted, learned.new_zeros(len(learned))
+        factors = [(self.clip / side.detach().norm(dim=1)).clamp(max=1) for side in (learned, wanted)]
+        learned, wanted = (side * factor[:, None] for side, factor in zip((learned, wanted), factors, strict=True))
+        return learned, wanted, (torch.minimum(*factors) < 1).to(learned)
+
+    def _negative_entropy(self, log_accept: Tensor) -> Tensor:
+        """Return H(a); what has no weight needs no graph."""
+        log_a = (log_accept if self.entropy else log_accept.detach()).clamp(max=-LEAST_LOG_DISTANCE)
+        rest = -log_a.expm1()
+        return log_a * log_a.exp() + rest * rest.log()
+
+    def _distance_from_barker(self, forth: Tensor, back: Tensor) -> Tensor:
+        """Return how far log a(x', x) + log a(x, x') is from that of Barker's rule, as a smooth absolute loss."""
+        ratio = (forth - back).detach()
+        barker = logsigmoid(ratio) + logsigmoid(-ratio)
+        product = forth + back if self.scale else (forth + back).detach()
+        return smooth_l1_loss(product, barker, reduction="none")
 
     def terms(
         self,
@@ -173,14 +181,15 @@ class BalanceMatching:
         """Draw pairs and return the terms of their loss.
 
         Args:
-            net: Answers log a as `net(proposed, current)`, or is a `Potential`. A potential learns from points, and a
-                pair has two: it takes half as many pairs, x from the one half of the samples and x' from the other.
-            target: Its score is what is matched.
+            net: A form, or any network that answers log a as `net(proposed, current)`. A form that learns from points,
+                of which a pair has two, takes half as many pairs, x from the first half of the samples and x' from the
+                second.
+            target: Target whose score is matched.
             proposal: q, whose `log_prob` is differentiated.
-            x: Samples.
+            x: Samples, `(sample, *event)`.
             coordinates: Coordinates in which gradients are compared; those of x itself if None.
             progress: Share of the training that is done, for alpha and scale.
-            generator: Source of randomness.
+            generator: Random number generator; the same seed gives the same pairs.
 
         Returns:
             "loss", the weighted sum of "balance", "entropy" and "scale", which can be differentiated; "acceptance", the
@@ -188,7 +197,7 @@ class BalanceMatching:
             do not count.
         """
         half = len(x) // 2
-        halves = (x[:half], x[half : 2 * half]) if half and (self.all_pairs or isinstance(net, Potential)) else (x,)
+        halves = (x[:half], x[half : 2 * half]) if half and (self.all_pairs or Form.of(net).from_points) else (x,)
         current, proposed = self.draw(target, proposal, *halves, progress=progress, generator=generator)
         return self.between(net, target, proposal, current, proposed, coordinates, progress)
 
@@ -206,23 +215,3 @@ def _pulled(
     """Return the gradient with respect to u, from that with respect to x, of both points of every pair."""
     at_points = torch.cat(gradient.chunk(2, 1)).reshape(u.shape)
     return torch.cat(coordinates.pull_gradient(at_points, u).flatten(1).chunk(2), 1)
-
-
-def _learned(net: nn.Module, current: Point, proposed: Point, *, learning: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return grad D_a, and log a in both orders."""
-    forth, back = detailed_balance.log_accepts(net, proposed.x, current.x)
-    gradients = torch.autograd.grad((forth - back).sum(), (current.x, proposed.x), create_graph=learning)
-    return torch.cat([gradient.flatten(1) for gradient in gradients], 1), forth, back
-
-
-def _potential(net: Potential, proposal: Proposal, current: Point, proposed: Point) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradient of phi(x') - phi(x), and log a in both orders by Barker's rule."""
-    phi, gradient = net.value_and_gradient(torch.cat([current.x, proposed.x]).detach())
-    before, after = phi.chunk(2)
-    with torch.no_grad():
-        change = detailed_balance.log_q_ratio(
-            proposal, current, proposed
-        ).nan_to_num()  # a bounded step may allow neither way
-    at_current, at_proposed = gradient.flatten(1).chunk(2)
-    ratio = after - before + change
-    return torch.cat([-at_current, at_proposed], 1), logsigmoid(ratio), logsigmoid(-ratio)

@@ -1,4 +1,4 @@
-"""A network as JSON and back: what a saved fit says of its network, so that loading runs no code from the file."""
+"""A network as JSON and back: how a saved fit describes its network, so that loading runs no code from the file."""
 
 from typing import Any
 
@@ -7,15 +7,17 @@ from torch import nn
 
 from scoremh._shared import checks
 from scoremh.coordinates import Affine, Compose, Coordinates, Sinh, SquareRoot
+from scoremh.networks.acceptances import AcceptanceMLP, PotentialMLP
+from scoremh.networks.forms import FORMS, Form
 from scoremh.networks.in_coordinates import InCoordinates, InputsInCoordinates
-from scoremh.networks.mlp import NoiseConditionalMLP, ScoreMLP
-from scoremh.networks.pairs import AcceptanceMLP, Antisymmetric, Form, Free, MadeFor, Potential, PotentialMLP
+from scoremh.networks.proposal_probe import ProposalProbe
+from scoremh.networks.scores import NoiseConditionalMLP, ScoreMLP
 
 PLAIN: dict[str, Any] = {cls.__name__: cls for cls in (AcceptanceMLP, NoiseConditionalMLP, PotentialMLP, ScoreMLP)}
 WITH_COORDINATES: dict[str, type[InCoordinates | InputsInCoordinates]] = {
     cls.__name__: cls for cls in (InCoordinates, InputsInCoordinates)
 }
-FORMS: dict[str, type[Form]] = {cls.__name__: cls for cls in (Antisymmetric, Free, Potential)}
+FORMS_BY_KIND = {cls.__name__: cls for cls in FORMS.values()}
 
 
 def describe(net: nn.Module) -> dict[str, Any]:
@@ -24,7 +26,7 @@ def describe(net: nn.Module) -> dict[str, Any]:
     if isinstance(net, InCoordinates | InputsInCoordinates):
         return {"kind": kind, "inside": describe(net.net), "coordinates": describe_coordinates(net.coordinates)}
     if isinstance(net, Form):
-        return {"kind": kind, "inside": describe(net.net), "made_for": net.made_for and net.made_for._asdict()}
+        return {"kind": kind, "inside": describe(net.net), "made_for": net.made_for and net.made_for.to_json()}
     return {"kind": kind, "config": net.config if kind in PLAIN else None}
 
 
@@ -38,9 +40,9 @@ def build(spec: dict[str, Any], inside: nn.Module | None = None) -> nn.Module:
     if spec["kind"] in WITH_COORDINATES:
         coordinates = build_coordinates(spec["coordinates"])
         return WITH_COORDINATES[spec["kind"]](build(spec["inside"], inside), coordinates)
-    if spec["kind"] in FORMS:
-        made_for = spec["made_for"] and MadeFor(**spec["made_for"])
-        return FORMS[spec["kind"]](build(spec["inside"], inside), made_for)
+    if spec["kind"] in FORMS_BY_KIND:
+        made_for = spec["made_for"] and ProposalProbe.from_json(spec["made_for"])
+        return FORMS_BY_KIND[spec["kind"]](build(spec["inside"], inside), made_for)
     if inside is not None:
         return inside
     if spec["kind"] not in PLAIN:

@@ -10,7 +10,7 @@ from scoremh._shared import checks
 from scoremh._shared.support import Box
 from scoremh.coordinates import Affine, Compose, Coordinates, Sinh
 from scoremh.networks import AtNoiseLevel, InCoordinates
-from scoremh.score_matching.losses import implicit
+from scoremh.score_matching.losses import implicit_losses_of
 from scoremh.training import Fit, load_fit, save_fit
 from scoremh.types import Middle, Target
 
@@ -21,7 +21,7 @@ class ScoreFit(Fit):
 
     Args:
         net: The network, called with samples: `net(x)`, or `net(x, sigma)` for a noise-conditional one.
-        history: From "step", "loss", "held_out" and "rate" to a number per look.
+        history: From "step", "loss", "held_out" and "rate" to a number per check of the held-out loss.
         recipe: How it was trained.
         seed: Random seed of the training; the same seed gives the same weights.
         seconds: Time it took.
@@ -119,13 +119,13 @@ class ScoreFit(Fit):
         return f"score by {type(self._inside).__name__} and {self.loss}{heavy}{read}\n{super().__repr__()}"
 
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file, whose header says in JSON what was fitted and how."""
+        """Write a safetensors file, whose header describes in JSON what was fitted and how."""
         box = {"support.low": self.support.low, "support.high": self.support.high}
         save_fit(self, path, {"noise_level": self.noise_level, "loss": self.loss}, box)
 
     @classmethod
     def load(cls, path: str | Path, net: nn.Module | None = None) -> "ScoreFit":
-        """Read what `save` wrote; no code in the file is run.
+        """Return what `save` wrote; no code in the file is run.
 
         Args:
             path: The file.
@@ -139,7 +139,7 @@ def implicit_losses(fit: ScoreFit, x: Float[Tensor, "sample *event"]) -> Float[T
     """Return the implicit score-matching loss of a learned score at every sample, in the samples' own coordinates.
 
     Args:
-        fit: The score.
-        x: Samples that it was not learned from.
+        fit: Learned score.
+        x: Samples that it was not learned from, `(sample, *event)`.
     """
-    return implicit(fit.net if fit.noise_level is None else AtNoiseLevel(fit.net, fit.noise_level), x)
+    return implicit_losses_of(fit.net if fit.noise_level is None else AtNoiseLevel(fit.net, fit.noise_level), x)

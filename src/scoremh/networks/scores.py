@@ -23,16 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
 from scoremh._shared import checks
-
-Event = int | tuple[int, ...]
-
-
-def shape_of(event: Event) -> tuple[int, ...]:
-    """Return the shape of one event, given it or its dimension."""
-    shape = (event,) if isinstance(event, int) else tuple(event)
-    for size in shape:
-        checks.count(size, "event size")
-    return shape
+from scoremh.networks.layers import Event, event_shape, linear
 
 
 class ScoreMLP(nn.Module):
@@ -41,14 +32,17 @@ class ScoreMLP(nn.Module):
     Args:
         event: Shape of one event, or its dimension.
         hidden: Width of both hidden layers.
+        generator: Random number generator of the first weights; the same seed gives the same weights.
     """
 
-    def __init__(self, event: Event, hidden: int = 64) -> None:
+    def __init__(self, event: Event, hidden: int = 64, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
         checks.count(hidden, "hidden")
-        self.event, self.hidden = shape_of(event), hidden
+        self.event, self.hidden = event_shape(event), hidden
         size = math.prod(self.event)
-        self.first, self.second, self.last = nn.Linear(size, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, size)
+        self.first = linear(size, hidden, generator)
+        self.second = linear(hidden, hidden, generator)
+        self.last = linear(hidden, size, generator)
 
     @property
     def config(self) -> dict[str, object]:
@@ -79,20 +73,29 @@ class NoiseConditionalMLP(nn.Module):
         event: Shape of one event, or its dimension.
         hidden: Width of the hidden layers.
         layers: Number of hidden layers.
-        residual: Add every hidden layer to the one before. Without it, a coordinate that tells nothing of the others
-            may be lost on the way: on Swiss roll the ends of the flat direction are not learned. With it, scores of
-            smooth laws come out a little noisier.
+        residual: Whether to add every hidden layer to the one before. Without it, a coordinate that is independent of
+            the others may be lost: on Swiss roll the ends of the flat direction are not learned. With it, scores of
+            smooth distributions come out a little noisier.
+        generator: Random number generator of the first weights; the same seed gives the same weights.
     """
 
-    def __init__(self, event: Event, hidden: int = 128, layers: int = 3, residual: bool = False) -> None:
+    def __init__(
+        self,
+        event: Event,
+        hidden: int = 128,
+        layers: int = 3,
+        residual: bool = False,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
         super().__init__()
         checks.count(hidden, "hidden")
         checks.count(layers, "layers")
-        self.event, self.hidden, self.layers, self.residual = shape_of(event), hidden, layers, residual
+        self.event, self.hidden, self.layers, self.residual = event_shape(event), hidden, layers, residual
         size = math.prod(self.event)
         sizes = [size + 1, *[hidden] * layers]
-        self.body = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
-        self.last = nn.Linear(hidden, size)
+        self.body = nn.ModuleList(linear(a, b, generator) for a, b in pairwise(sizes))
+        self.last = linear(hidden, size, generator)
         nn.init.zeros_(self.last.weight)  # D starts as the best linear denoiser: the score of a standard normal
         nn.init.zeros_(self.last.bias)
 

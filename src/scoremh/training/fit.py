@@ -19,13 +19,14 @@ from scoremh.training.recipe import Recipe
 
 @dataclass(eq=False, repr=False)
 class Fit:
-    """A trained network, and how it came about. Printing it says how long the training took, and how well it went.
+    """A trained network, and how it was trained. Printing it shows how long that took, and how well it went.
 
     Args:
-        net: Ready to use: no gradients, evaluation mode.
-        history: From "step", "loss", "held_out" and "rate", and the parts of a `DetailedLoss`, to a number per look.
+        net: Trained network, without gradients and in evaluation mode.
+        history: From "step", "loss", "held_out" and "rate", and the parts of a `DetailedLoss`, to a number per check of
+            the held-out loss.
         recipe: How it was trained.
-        seed: Of the training's own generator.
+        seed: Random seed of the training; the same seed gives the same weights.
         seconds: Time it took.
         best: Step whose weights these are.
     """
@@ -38,7 +39,7 @@ class Fit:
     best: int
 
     def __repr__(self) -> str:
-        """Say it in a few lines."""
+        """Show the size of the training and its losses."""
         size = sum(p.numel() for p in self.net.parameters())
         steps, held = int(self.history["step"][-1]), self.history["held_out"]
         stopped = "stopped early" if steps < self.recipe.steps else "ran to the end"
@@ -55,7 +56,7 @@ def versions() -> dict[str, str]:
 
 
 def save_fit(fit: Fit, path: str | Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file, whose header says in JSON what was fitted and how, with more of both."""
+    """Write a safetensors file, whose header describes in JSON what was fitted and how, with more of both."""
     own = {name: getattr(fit, name) for name in ("history", "seed", "seconds", "best")}
     own |= {"recipe": asdict(fit.recipe), "net": networks.describe(fit.net), "versions": versions()}
     weights = {f"net.{name}": tensor for name, tensor in fit.net.state_dict().items()}
@@ -63,11 +64,11 @@ def save_fit(fit: Fit, path: str | Path, header: Mapping[str, Any], tensors: Map
 
 
 def load_fit(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read what `save_fit` wrote: the fields of the fit, and the tensors that are no weights; no code is run.
+    """Return what `save_fit` wrote: the fields of the fit, and the tensors that are no weights; no code is run.
 
     Args:
         path: The file.
-        kind: The class that was saved.
+        kind: Name of the class that was saved.
         net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
     """
     with reading(path, f"a file that {kind}.save wrote", "Name such a file.") as file:

@@ -1,0 +1,96 @@
+"""Checkpoints: a training in a file, from which the same training is resumed."""
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from scoremh._shared.files import reading, require_file, require_same, save_tensors
+from scoremh._shared.probe import Probe
+from scoremh.training.state import State
+
+NUMBERS = ("seed", "step", "best_step", "least", "waited", "seconds", "history")
+
+
+@dataclass
+class Checkpoint:
+    """A file that holds one training.
+
+    Args:
+        path: The file; None writes nothing.
+        header: What the training is; that of another one is refused.
+        probe: Numbers that its loss answers; other ones are refused.
+        any_seed: Whether to take the seed of the training that is in the file.
+    """
+
+    path: Path | None
+    header: dict[str, Any]
+    probe: Probe
+    any_seed: bool
+    written: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        """Refuse a folder."""
+        if self.path is not None:
+            require_file(self.path)
+
+    def save(self, state: State, *, seconds: float = 0.0) -> None:
+        """Write the state of a training, if this many seconds have passed since the last time."""
+        if self.path is None or time.monotonic() - self.written < seconds:
+            return
+        flat = {f"{part}.{name}": t for part, tensors in _tensors(state).items() for name, t in tensors.items()}
+        numbers = {name: getattr(state, name) for name in NUMBERS}
+        parts = {"header": self.header, "numbers": numbers, "probe": self.probe.to_json()}
+        save_tensors(self.path, flat, {name: json.dumps(part) for name, part in parts.items()})
+        self.written = time.monotonic()
+
+    def resume(self, state: State) -> None:
+        """Give a state what the file holds of the same training, where there is one."""
+        if self.path is None or not self.path.exists():
+            return
+        parts: dict[str, dict[str, Tensor]] = {name: {} for name in _tensors(state)}
+        with reading(self.path, "a checkpoint of a training", "Name another file, or delete this one.") as file:
+            found, numbers, probe = (json.loads(file.metadata()[name]) for name in ("header", "numbers", "probe"))
+            for key in file.keys():  # noqa: SIM118  # a file, not a dict
+                part, name = key.split(".", 1)
+                parts[part][name] = file.get_tensor(key)
+        same = {key: value for key, value in self.header.items() if key != "versions"}
+        seed = {} if self.any_seed else {"seed": state.seed}
+        require_same(same | seed, found | {"seed": numbers["seed"]}, self.path, "training", "file")
+        self.probe.require_same(
+            Probe.from_json(probe),
+            f"{self.path} to hold this training",
+            "one whose score, proposal or support answers differently",
+            "Use another file, or delete this one to begin again.",
+        )
+        _restore(state, parts, numbers)
+
+
+def _tensors(state: State) -> dict[str, dict[str, Tensor]]:
+    """Return the tensors of a state, by part."""
+    moments = state.optimiser.state_dict()["state"]
+    return {
+        "net": state.net.state_dict(),
+        "average": state.average.state_dict(),
+        "best": state.best,
+        "adam": {f"{i}.{name}": value for i, values in moments.items() for name, value in values.items()},
+        "generator": {"state": state.generator.get_state()},
+    }
+
+
+def _restore(state: State, parts: dict[str, dict[str, Tensor]], numbers: dict[str, Any]) -> None:
+    """Give a state its tensors and numbers back."""
+    state.net.load_state_dict(parts["net"])
+    state.average.load_state_dict(parts["average"])
+    state.best = parts["best"]
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, value in parts["adam"].items():
+        moments.setdefault(int(name.split(".")[0]), {})[name.split(".", 1)[1]] = value
+    groups = state.optimiser.state_dict()["param_groups"]
+    state.optimiser.load_state_dict({"state": moments, "param_groups": groups})
+    state.generator.set_state(parts["generator"]["state"])
+    for name, value in numbers.items():
+        setattr(state, name, value)
