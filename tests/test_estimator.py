@@ -18,8 +18,9 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from scoremh import Learned, ScoreMH, metrics, metropolis_hastings, networks, sample, targets
-from scoremh.estimator.sampler import AcceptanceName, ProposalName
+from scoremh import MALA, Learned, LineIntegral, ScoreMH, metrics, metropolis_hastings, networks, sample, targets
+from scoremh.estimator.acceptance_names import AcceptanceName
+from scoremh.sampler import ProposalName
 from tests.estimator_cases import FRAME, LAW, SMALL, X, small
 
 __all__ = ["small"]  # a fixture
@@ -52,7 +53,8 @@ def test_draws_are_like_rows_it_has_not_seen(trained: ScoreMH) -> None:
     drawn = torch.from_numpy(trained.sample(1000)).float()
     assert metrics.two_sample_test(drawn, fresh, generator=torch.Generator().manual_seed(3)).p_value > 0.001
     assert abs(float((drawn[:, 0] > 0).float().mean()) - 0.7) < 0.06  # four standard errors
-    start = trained.sampler_.start(1000, torch.Generator().manual_seed(4))
+    noise = trained.sampler_.start(1000, generator=torch.Generator().manual_seed(4))
+    start = trained.score_.coordinates(noise)
     assert metrics.two_sample_test(start, fresh, generator=torch.Generator().manual_seed(3)).p_value == 0.001
 
 
@@ -221,8 +223,10 @@ def test_chains_start_from_noise_and_end_in_the_sample(small: ScoreMH) -> None:
 
 def test_a_fitted_score_is_a_target(small: ScoreMH) -> None:
     assert small.acceptance_ is not None
-    kernel = metropolis_hastings(small.score_, small.sampler_.proposed(0.1), Learned(small.acceptance_))
+    kernel = metropolis_hastings(small.score_, MALA(0.1), LineIntegral())
     assert sample(kernel, torch.zeros(3, 2), draws=2).draws.shape == (3, 2, 2)
+    within = metropolis_hastings(small.sampler_.target, small.sampler_.proposal_at(0.1), Learned(small.acceptance_))
+    assert sample(within, torch.zeros(3, 2), draws=2).draws.shape == (3, 2, 2)
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

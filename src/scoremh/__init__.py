@@ -10,12 +10,10 @@ from scoremh import datasets, diagnostics, metrics, networks, targets
 from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor
 from scoremh.annealing import anneal
 from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
-from scoremh.kernel import metropolis_hastings
-from scoremh.kernel.compatibility import DegenerateRuleWarning
+from scoremh.kernel import DegenerateRuleWarning, metropolis_hastings
 from scoremh.proposals import MALA, PCN, RandomWalk, StudentWalk
-from scoremh.sampling import sample
-from scoremh.sampling.chains import Chains
-from scoremh.sampling.tuning import TuningError, tune
+from scoremh.sampler import Sampler
+from scoremh.sampling import Chains, TuningError, sample, tune
 from scoremh.score_matching import (
     DenoisingScoreMatching,
     ImplicitScoreMatching,
@@ -55,6 +53,7 @@ __all__ = [
     "Proposal",
     "RandomWalk",
     "Recipe",
+    "Sampler",
     "ScoreFit",
     "ScoreMH",
     "SlicedScoreMatching",

@@ -43,6 +43,14 @@ FLOW_CHUNK_ROWS = 10_000
 FIRST_STEP_SIZE = 0.05  # that tuning tries
 
 
+def check_noise_level(noise_level: float) -> None:
+    """Refuse a noise level that a score has not learned."""
+    if not LOWEST_NOISE <= noise_level <= HIGHEST_NOISE:
+        fix = "0.3 suits modes that are a few standard deviations apart."
+        expected = f"noise_level between {LOWEST_NOISE} and {HIGHEST_NOISE}"
+        raise ValueError(checks.message(expected, noise_level, fix))
+
+
 @dataclass(frozen=True, eq=False)
 class Sampler:
     """A noise-conditional score with a proposal, a rule and a step.
@@ -77,10 +85,7 @@ class Sampler:
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
         checks.one_of(self.proposal, get_args(ProposalName), "proposal")
-        if not LOWEST_NOISE <= self.noise_level <= HIGHEST_NOISE:
-            fix = "0.3 is good where modes are some spreads apart."
-            expected = f"noise_level between {LOWEST_NOISE} and {HIGHEST_NOISE}"
-            raise ValueError(checks.message(expected, self.noise_level, fix))
+        check_noise_level(self.noise_level)
         if self.step_size is not None:
             checks.positive(self.step_size, "step_size", ", or leave it out and call tune()")
 

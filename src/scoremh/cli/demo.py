@@ -7,24 +7,24 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from scoremh import Chains, ScoreMH, datasets
+from scoremh import Always, Chains, ScoreMH, datasets
 from scoremh._shared import checks
 from scoremh.cli.output import Output, Whole, command_line
 from scoremh.cli.report import run_source
 from scoremh.cli.run_files import CHAINS, METRICS, REPORT, clear_run
 from scoremh.estimator.model_report import model_contents
 from scoremh.estimator.run_folder import CONFIG, RunFolder
-from scoremh.estimator.sampler import AcceptanceName, ProposalName
 from scoremh.estimator.serialization import save_model
 from scoremh.evaluation import Evaluation, evaluate
 from scoremh.report import write
 from scoremh.report.static import scatter_panels
+from scoremh.sampler import ProposalName
 
-SAMPLERS: dict[str, tuple[ProposalName, AcceptanceName]] = {
-    "Score MALA": ("mala", "potential"),
-    "Score RW": ("rw", "potential"),
-    "Score pCN": ("pcn", "potential"),
-    "ULA": ("mala", "always"),
+SAMPLERS: dict[str, tuple[ProposalName, Always | None]] = {  # None: the learned potential
+    "Score MALA": ("mala", None),
+    "Score RW": ("rw", None),
+    "Score pCN": ("pcn", None),
+    "ULA": ("mala", Always()),
 }
 ROWS, DRAWS, STEPS, KEPT_DRAWS = 5000, 1000, 300, 50
 PANEL_POINTS = 700
@@ -95,14 +95,13 @@ def _fitted_model(x: Tensor, seed: int, *, verbose: bool) -> ScoreMH:
 def _chains(model: ScoreMH, generator: torch.Generator, *, progress: bool) -> dict[str, Chains]:
     """Return chains of every kernel from the same start: one potential serves every proposal."""
     first = model.sampler_
-    start = first.annealed(DRAWS, model.annealing_steps, generator=generator, progress=progress)
+    start = first.anneal(DRAWS, model.annealing_steps, generator=generator, progress=progress).draws
     chains = {}
     for name, (proposal, acceptance) in SAMPLERS.items():
-        learned = first.learned if acceptance == "potential" else None
-        sampler = replace(first, proposal=proposal, acceptance=acceptance, learned=learned)
+        sampler = replace(first, proposal=proposal, acceptance=acceptance or first.acceptance)
         if proposal != first.proposal:
-            sampler = sampler.tuned(start.draws[:200], STEPS, generator=generator, progress=progress)
-        chains[name] = sampler.run(start, STEPS, KEPT_DRAWS, generator=generator, progress=progress)
+            sampler = sampler.tune(start[:200], steps=STEPS, generator=generator, progress=progress)
+        chains[name] = sampler.run(start, STEPS, draws=KEPT_DRAWS, generator=generator, progress=progress)
     return chains
 
 

@@ -15,9 +15,10 @@ from scoremh._shared.files import fingerprint, require_same
 from scoremh.cli.output import Flag, Output, Whole, command_line, resumable
 from scoremh.cli.run_files import TRAINING_CHECKPOINTS, clear_run
 from scoremh.datasets import files as tables
+from scoremh.estimator.acceptance_names import AcceptanceName
 from scoremh.estimator.run_folder import CONFIG, RunFolder
-from scoremh.estimator.sampler import AcceptanceName, ProposalName
 from scoremh.estimator.serialization import json_parameters, save_model
+from scoremh.sampler import ProposalName
 
 
 @Parameter(name="*", group="Estimator")

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scoremh import diagnostics, metrics
+from scoremh.balance_matching import AcceptanceFit
 from scoremh.diagnostics import Caution
 from scoremh.diagnostics.cautions import SHORT_CHAINS_R_HAT_LIMIT, mixing_cautions
-from scoremh.estimator.sampler import Sampler
 from scoremh.evaluation import MIN_ROWS, P_VALUE_LIMIT
+from scoremh.sampler import Sampler
 from scoremh.sampling.chains import Chains
 from scoremh.score_matching import implicit_losses
 
@@ -69,14 +70,13 @@ def diagnose(
     loss = conservativity = balance = p_value = None
     if len(held_out) >= MIN_ROWS:
         loss = float(implicit_losses(sampler.score, held_out).mean())
-        blurred, score = sampler.blurred(held_out, generator), sampler.target.score
+        blurred, score = sampler.blur(held_out, generator=generator), sampler.target.score
         assert score is not None
         conservativity = diagnostics.conservativity(score, blurred, generator=generator).asymmetry
         p_value = metrics.two_sample_test(chains.last, held_out, generator=generator).p_value
-        if sampler.learned is not None:
-            residual = diagnostics.balance_residual(
-                sampler.learned, sampler.target, sampler.proposed(sampler.step), blurred, groups=1, generator=generator
-            )
+        if isinstance(sampler.acceptance, AcceptanceFit):
+            parts = sampler.acceptance, sampler.target, sampler.tuned_proposal
+            residual = diagnostics.balance_residual(*parts, blurred, groups=1, generator=generator)
             balance = residual.integral.rms
     found = Diagnosis(
         loss,

@@ -16,16 +16,18 @@ from sklearn.utils.validation import FLOAT_DTYPES, check_is_fitted, validate_dat
 from torch import Tensor
 
 from scoremh._shared import checks, rng
-from scoremh.balance_matching import RECIPE, AcceptanceFit, FormName, fit_acceptance
+from scoremh.acceptance import LineIntegral
+from scoremh.balance_matching import RECIPE, AcceptanceFit
+from scoremh.estimator.acceptance_names import RULES, AcceptanceName, acceptance_name
 from scoremh.estimator.diagnosis import Diagnosis, diagnose
 from scoremh.estimator.frames import FramesMixin
 from scoremh.estimator.rows import DEPENDENT_COLUMNS, has_dependent_columns, jittered, training_tensor
 from scoremh.estimator.run_folder import RunFolder
-from scoremh.estimator.sampler import AcceptanceName, ProposalName, Sampler
 from scoremh.estimator.serialization import load_model, save_model
 from scoremh.evaluation import MAX_POINTS, Evaluation, evaluate
+from scoremh.sampler import ProposalName, Sampler, check_noise_level
 from scoremh.sampling.chains import Chains
-from scoremh.score_matching import MIN_SAMPLES, MultilevelDenoising, ScoreFit, fit_score, implicit_losses
+from scoremh.score_matching import MIN_SAMPLES, ScoreFit, fit_score, implicit_losses
 from scoremh.training import Recipe
 
 MAX_HELD_OUT_ROWS = 2000
@@ -36,7 +38,7 @@ Seed = int | np.random.RandomState | None
 
 
 def _has_potential(model: "ScoreMH") -> bool:
-    acceptance = model.sampler_.acceptance if hasattr(model, "sampler_") else model.acceptance
+    acceptance = acceptance_name(model.sampler_.acceptance) if hasattr(model, "sampler_") else model.acceptance
     if acceptance != "potential":
         expected = 'acceptance="potential", which learns a log density'
         raise AttributeError(checks.message(expected, repr(acceptance), "Fit with that one."))
@@ -65,7 +67,7 @@ class ScoreMH(FramesMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
     Attributes:
         sampler_: Sampler with the learned score and acceptance and the step size.
         score_: Learned score, a target of its own: `metropolis_hastings(model.score_, ...)`.
-        acceptance_: Learned acceptance; None where the rule is not learned.
+        acceptance_: Learned acceptance for `sampler_.target`, in the coordinates of the score; None without one.
         step_size_: Step size of the proposal.
         diagnosis_: What `diagnose` returns.
         held_out_: Rows that nothing was learned from.
@@ -125,28 +127,15 @@ class ScoreMH(FramesMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
         x = training_tensor(rows[order[held:]], like=rows)
         dependent = has_dependent_columns(x)
         x = jittered(x, for_split) if dependent else x
-        score = fit_score(
-            x,
-            recipe=Recipe(int(self.score_steps)),
-            generator=for_score,
-            progress=self.verbose,
-            checkpoint=places["score"],
-        )
-        sampler = Sampler(score, float(self.noise_level), self.proposal, self.acceptance)
-        begun = sampler.annealed(TUNING_CHAINS, int(self.annealing_steps), generator=for_start, progress=self.verbose)
-        sampler = sampler.tuned(begun.draws, int(self.chain_steps), generator=for_step, progress=self.verbose)
-        if self.acceptance in get_args(FormName):
-            learned = fit_acceptance(
-                sampler.target,
-                sampler.proposed(sampler.step),
-                sampler.blurred(x, for_acceptance),
-                form=self.acceptance,  # type: ignore[arg-type]
-                recipe=replace(RECIPE, steps=int(self.acceptance_steps)),
-                generator=for_acceptance,
-                progress=self.verbose,
-                checkpoint=places["acceptance"],
-            )
-            sampler = replace(sampler, learned=learned)
+        show: dict[str, Any] = {"progress": self.verbose}
+        recipe = Recipe(int(self.score_steps))
+        score = fit_score(x, recipe=recipe, generator=for_score, checkpoint=places["score"], **show)
+        sampler = Sampler(score, float(self.noise_level), self.proposal, RULES.get(self.acceptance, LineIntegral()))
+        start = sampler.anneal(TUNING_CHAINS, int(self.annealing_steps), generator=for_start, **show)
+        sampler = sampler.tune(start.draws, steps=int(self.chain_steps), generator=for_step, **show)
+        if self.acceptance not in RULES:
+            training = {"recipe": replace(RECIPE, steps=int(self.acceptance_steps)), "checkpoint": places["acceptance"]}
+            sampler = sampler.learn_acceptance(x, self.acceptance, generator=for_acceptance, **training, **show)  # type: ignore[arg-type]
         self.sampler_ = sampler
         chains = self._run(
             min(max(TUNING_CHAINS, held), MAX_CHECK_CHAINS), min(MAX_CHECK_DRAWS, int(self.chain_steps)), for_check
@@ -163,12 +152,14 @@ class ScoreMH(FramesMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def acceptance_(self) -> AcceptanceFit | None:
         """The learned acceptance."""
-        return self.sampler_.learned
+        acceptance = self.sampler_.acceptance
+        return acceptance if isinstance(acceptance, AcceptanceFit) else None
 
     @property
     def step_size_(self) -> float:
-        """The step of the proposal."""
-        return self.sampler_.step
+        """The step size of the proposal."""
+        assert self.sampler_.step_size is not None  # `fit` has tuned it
+        return self.sampler_.step_size
 
     def check_parameters(self) -> None:
         """Raise an error for invalid parameters; `fit` does so first."""
@@ -176,10 +167,7 @@ class ScoreMH(FramesMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
         checks.one_of(self.acceptance, get_args(AcceptanceName), "acceptance")
         for name in ("score_steps", "acceptance_steps", "annealing_steps", "chain_steps"):
             checks.count(getattr(self, name), name)
-        low, high = MultilevelDenoising().low, MultilevelDenoising().high  # what the score learns
-        if not low <= self.noise_level <= high:
-            fix = "0.3 suits modes that are a few standard deviations apart."
-            raise ValueError(checks.message(f"noise_level between {low} and {high}", self.noise_level, fix))
+        check_noise_level(float(self.noise_level))
         if self.acceptance == "always" and self.proposal != "mala":
             got, fix = f"{self.proposal!r}, which does not use the score", 'Use acceptance="simpson" with it.'
             raise ValueError(checks.message('proposal="mala" with acceptance="always", ULA', got, fix))
@@ -239,9 +227,11 @@ class ScoreMH(FramesMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         assert self.acceptance_ is not None
         x = torch.from_numpy(np.array(validate_data(self, X, dtype=np.float64, reset=False)))
-        net = copy.deepcopy(self.acceptance_.net).double()  # so that an answer does not depend on the other rows
+        # in float64, so that an answer does not depend on the other rows
+        net, coordinates = (copy.deepcopy(part).double() for part in (self.acceptance_.net, self.score_.coordinates))
         with torch.inference_mode():
-            return net(x).numpy()  # type: ignore[no-any-return]
+            u = coordinates.inverse(x)  # type: ignore[operator]
+            return (net(u) - coordinates.log_det(u)).numpy()  # type: ignore[no-any-return, operator]
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return minus the implicit score-matching loss on rows: comparable between models, the higher the better.
@@ -313,11 +303,15 @@ class ScoreMH(FramesMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
         return load_model(cls, RunFolder.open(Path(path)))
 
     def _run(self, n: int, draws: int, generator: torch.Generator, store: Path | None = None) -> Chains:
-        sampler, show = self.sampler_, self.verbose
-        stores = (None, None) if store is None else (store / "annealing", store / "chains")
-        steps, length = int(self.annealing_steps), int(self.chain_steps)
-        begun = sampler.annealed(n, steps, generator=generator, progress=show, store=stores[0])
-        return sampler.run(begun, length, draws, generator=generator, progress=show, store=stores[1])
+        return self.sampler_.sample(
+            n,
+            annealing_steps=int(self.annealing_steps),
+            chain_steps=int(self.chain_steps),
+            draws=draws,
+            generator=generator,
+            progress=self.verbose,
+            store=store,
+        )
 
     def _tensor(self, rows: NDArray[Any]) -> Tensor:
         """Return rows as a tensor of the dtype that was learned in."""

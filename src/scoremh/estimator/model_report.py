@@ -9,6 +9,7 @@ from torch import Tensor
 
 from scoremh import diagnostics
 from scoremh.diagnostics import Caution
+from scoremh.estimator.acceptance_names import acceptance_name
 from scoremh.estimator.diagnosis import chain_cautions
 from scoremh.evaluation import Evaluation
 from scoremh.report import Contents, write
@@ -108,8 +109,8 @@ def sampler_name(model: "ScoreMH") -> str:
     Args:
         model: Fitted estimator.
     """
-    sampler = model.sampler_
-    return "ULA" if sampler.acceptance == "always" else f"Score {PROPOSALS[sampler.proposal]} ({sampler.acceptance})"
+    name = acceptance_name(model.sampler_.acceptance)
+    return "ULA" if name == "always" else f"Score {PROPOSALS[model.sampler_.proposal]} ({name})"
 
 
 def _column_names(model: "ScoreMH", rows: Tensor) -> list[str]:

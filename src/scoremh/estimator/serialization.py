@@ -11,9 +11,10 @@ from scoremh._shared import checks
 from scoremh._shared.files import save_tensors
 from scoremh.balance_matching import AcceptanceFit
 from scoremh.diagnostics import Caution
+from scoremh.estimator.acceptance_names import RULES, acceptance_name
 from scoremh.estimator.diagnosis import Diagnosis
 from scoremh.estimator.run_folder import RunFolder
-from scoremh.estimator.sampler import Sampler
+from scoremh.sampler import Sampler
 from scoremh.score_matching import ScoreFit
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def save_model(model: "ScoreMH", folder: RunFolder) -> None:
     names, sampler = getattr(model, "feature_names_in_", None), model.sampler_
     folder.update(
         parameters=json_parameters(model),
-        sampler={name: getattr(sampler, name) for name in ("noise", "proposal", "acceptance", "step")},
+        sampler={name: getattr(sampler, name) for name in ("noise_level", "proposal", "step_size")},
+        acceptance=acceptance_name(sampler.acceptance),
         output=getattr(model, "_sklearn_output_config", None),
         columns=None if names is None else [str(name) for name in names],
         event=folder.config.get("event", [model.n_features_in_]),
@@ -68,8 +70,9 @@ def load_model(cls: type["ScoreMH"], folder: RunFolder) -> "ScoreMH":
         raise ValueError(checks.message(f"{folder.path} to hold a finished fit", "an interrupted one", fix))
     config = folder.config
     model = cls(**config["parameters"])
-    learned = AcceptanceFit.load(folder.get(ACCEPTANCE)) if ACCEPTANCE in config["files"] else None
-    model.sampler_ = Sampler(ScoreFit.load(folder.get(SCORE)), **config["sampler"], learned=learned)
+    rule = RULES.get(config["acceptance"])
+    acceptance = AcceptanceFit.load(folder.get(ACCEPTANCE)) if rule is None else rule
+    model.sampler_ = Sampler(ScoreFit.load(folder.get(SCORE)), **config["sampler"], acceptance=acceptance)
     model.held_out_ = load_file(folder.get(HELD_OUT))["rows"]
     diagnosis = config["diagnosis"]
     model.diagnosis_ = Diagnosis(**diagnosis | {"warnings": tuple(Caution(**one) for one in diagnosis["warnings"])})
