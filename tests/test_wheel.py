@@ -173,7 +173,7 @@ def test_the_core_works_with_the_hard_dependencies_alone(tmp_path: Path) -> None
 
 
 NEEDS: dict[str, str] = {  # an extra, and something that needs it
-    "cli": "sys.argv = ['scoremh', 'doctor']; from scoremh.__main__ import main; main()",
+    "cli": "from scoremh.__main__ import main; main(['doctor'])",
     "metrics": "scoremh.metrics.w1(torch.zeros(3, 2), torch.ones(3, 2))",
     "parquet": "open('a.parquet', 'wb').write(b'PAR1'); scoremh.datasets.load('a.parquet')",
     "report": "from scoremh.report import html; html(None)",
@@ -184,13 +184,16 @@ NEEDS: dict[str, str] = {  # an extra, and something that needs it
 def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return what each says without its extra, all of one process."""
     script = f"""
-        import torch, scoremh
+        import contextlib, io, torch, scoremh
         said = {{}}
         for extra, call in {NEEDS!r}.items():
             try:
-                exec(call)
-            except (ImportError, SystemExit) as error:
+                with contextlib.redirect_stderr(io.StringIO()) as printed:
+                    exec(call)
+            except ImportError as error:
                 said[extra] = str(error)
+            except SystemExit as end:  # the command line prints its errors
+                said[extra] = f"exit code {{end.code}}: {{printed.getvalue()}}"
         print(json.dumps(said))
     """
     said: dict[str, str] = alone(script, other_modules(), tmp_path_factory.mktemp("alone"))
@@ -202,3 +205,4 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_a_missing_extra_is_named(extra: str, refusals: dict[str, str]) -> None:
     expected = rf"expected \w+, of the extra '{extra}', to be installed, got No module named .*\. "
     assert re.search(expected + re.escape(f"Run: pip install 'scoremh[{extra}]'"), refusals[extra]), refusals
+    assert extra != "cli" or refusals[extra].startswith("exit code 2: scoremh: expected ")
