@@ -1,5 +1,7 @@
 """The forms of a learned acceptance, and the rule that they make."""
 
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from torch.nn.functional import logsigmoid
 from scoremh import (
     MALA,
     PCN,
+    AcceptanceFit,
     BalanceMatching,
     Exact,
     Learned,
@@ -214,3 +217,36 @@ def test_an_acceptance_in_low_precision_knows_its_proposal() -> None:
     metropolis_hastings(NORMAL, RandomWalk(1.0), Learned(fit))
     with pytest.raises(ValueError, match="for which this acceptance was learned"):
         metropolis_hastings(NORMAL, RandomWalk(1.3), Learned(fit))
+
+
+class Halved(Antisymmetric):
+    """A fourth form, half as willing as Barker's rule: its ratio is that of an antisymmetric network."""
+
+    def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
+        return super().forward(proposed, current) - math.log(2)
+
+    def log_accepts(self, current: Point, proposed: Point, *, proposal: Proposal) -> tuple[Tensor, Tensor]:
+        forth, back = super().log_accepts(current, proposed, proposal=proposal)
+        return forth - math.log(2), back - math.log(2)
+
+
+def test_a_fourth_form_is_a_class_and_a_default_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing else has to know of it: planning, training, files, rules and judging ask the class.
+
+    It takes the name of another, since names are checked as types under pytest.
+    """
+    direct = fitted("antisymmetric")
+    monkeypatch.setitem(networks.FORMS, "antisymmetric", Halved)
+    fit = fitted("antisymmetric", checkpoint=tmp_path / "checkpoint")
+    assert repr(fit).startswith("halved acceptance by BalanceMatching(")
+    fit.save(tmp_path / "fit")
+    rule = Learned(AcceptanceFit.load(tmp_path / "fit"))
+    chains = sample(metropolis_hastings(GAUSSIAN, RandomWalk(1.0), rule), X, draws=5, generator=seeded())
+    assert 0 < chains.acceptance_rate < 0.5
+    with pytest.raises(ValueError, match="for which this acceptance was learned"):
+        metropolis_hastings(GAUSSIAN, RandomWalk(2.0), rule)
+    found = diagnostics.balance_residual(fit, GAUSSIAN, RandomWalk(1.0), X, generator=seeded())
+    expected = diagnostics.balance_residual(direct, GAUSSIAN, RandomWalk(1.0), X, generator=seeded())
+    assert found.integral.rms == pytest.approx(expected.integral.rms, rel=0.2)  # the scale of a is no residual
+    with pytest.raises(ValueError, match='entropy and scale with form="free" alone'):
+        fitted("antisymmetric", matching=BalanceMatching(scale=1.0))

@@ -1,7 +1,6 @@
 """What `fit_acceptance` will train, and how: every default chosen, every argument checked."""
 
 from dataclasses import dataclass, field, replace
-from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -146,7 +145,7 @@ def _require_kinds(
 ) -> None:
     """Refuse arguments of another kind than they should be."""
     if form is not None:
-        checks.one_of(form, get_args(FormName), "form")
+        checks.one_of(form, tuple(FORMS), "form")
     checks.optional(matching, BalanceMatching, "matching")
     checks.optional(net, nn.Module, "net")
     checks.optional(recipe, Recipe, "recipe")

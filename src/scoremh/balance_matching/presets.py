@@ -10,7 +10,7 @@ from scoremh.balance_matching.losses import BalanceMatching
 from scoremh.networks import AcceptanceMLP
 from scoremh.training import Recipe
 
-FormName = Literal["free", "antisymmetric", "potential"]
+FormName = Literal["free", "antisymmetric", "potential"]  # the names of `networks.FORMS`
 # A potential serves every proposal: it learns from points half way to proposals, nearer to where chains are.
 MATCHING: Mapping[str, BalanceMatching] = {
     "free": BalanceMatching(scale=1.0),

@@ -17,7 +17,6 @@ PLAIN: dict[str, Any] = {cls.__name__: cls for cls in (AcceptanceMLP, NoiseCondi
 WITH_COORDINATES: dict[str, type[InCoordinates | InputsInCoordinates]] = {
     cls.__name__: cls for cls in (InCoordinates, InputsInCoordinates)
 }
-FORMS_BY_KIND = {cls.__name__: cls for cls in FORMS.values()}
 
 
 def describe(net: nn.Module) -> dict[str, Any]:
@@ -40,9 +39,10 @@ def build(spec: dict[str, Any], inside: nn.Module | None = None) -> nn.Module:
     if spec["kind"] in WITH_COORDINATES:
         coordinates = build_coordinates(spec["coordinates"])
         return WITH_COORDINATES[spec["kind"]](build(spec["inside"], inside), coordinates)
-    if spec["kind"] in FORMS_BY_KIND:
+    forms = {cls.__name__: cls for cls in FORMS.values()}
+    if spec["kind"] in forms:
         made_for = spec["made_for"] and ProposalProbe.from_json(spec["made_for"])
-        return FORMS_BY_KIND[spec["kind"]](build(spec["inside"], inside), made_for)
+        return forms[spec["kind"]](build(spec["inside"], inside), made_for)
     if inside is not None:
         return inside
     if spec["kind"] not in PLAIN:
