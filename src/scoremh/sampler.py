@@ -39,8 +39,7 @@ HIGHEST_NOISE, LOWEST_NOISE = MultilevelDenoising().high, MultilevelDenoising().
 ANNEALING_LEVELS = 15
 ANNEALING_STEP_SIZE = 0.5  # of MALA, over the squared noise level
 FLOW_LEVELS = 8  # from the kernel's noise level to the lowest, whose noise is removed in one stroke
-FLOW_CHUNK_ROWS = 10_000
-FIRST_STEP_SIZE = 0.05  # that tuning tries
+FLOW_CHUNK_ROWS, FIRST_STEP_SIZE = 10_000, 0.05  # rows carried down at once; the step size that tuning tries first
 
 
 def check_noise_level(noise_level: float) -> None:
@@ -108,9 +107,9 @@ class Sampler:
     @property
     def rule(self) -> Acceptance:
         """The acceptance rule."""
-        if isinstance(self.acceptance, AcceptanceFit):
-            return Learned(self.acceptance, "direct" if isinstance(self.acceptance.net, Free) else "metropolis")
-        return self.acceptance
+        if not isinstance(self.acceptance, AcceptanceFit):
+            return self.acceptance
+        return Learned(self.acceptance, "direct" if isinstance(self.acceptance.net, Free) else "metropolis")
 
     @property
     def tuned_proposal(self) -> Proposal:
@@ -179,8 +178,7 @@ class Sampler:
     ) -> "Sampler":
         """Return the sampler with the step size at which its proposal is accepted at the most efficient rate.
 
-        The rate is that of the integrated score: an acceptance is learned for a step that is known, and `Always` has
-        no rate.
+        The rate is that of the integrated score: `Always` has none, and an acceptance is learned for a known step.
 
         Args:
             start: Number of chains to anneal for it, or points u where chains have come down to.
@@ -298,6 +296,5 @@ class Sampler:
             options: More arguments of `fit_acceptance`.
         """
         blurred = self.blur(rows, generator=generator)
-        options = {"form": form, "generator": generator, **options}
-        learned = fit_acceptance(self.target, self.tuned_proposal, blurred, **options)
-        return replace(self, acceptance=learned)
+        options = {"form": form, "standardize": False, "generator": generator, **options}  # u is standard already
+        return replace(self, acceptance=fit_acceptance(self.target, self.tuned_proposal, blurred, **options))

@@ -1,4 +1,4 @@
-"""The vocabulary: what is known of a law, where the chains are, what moved, and the parts of a kernel.
+"""The vocabulary: what is known of a distribution, where the chains are, what moved, and the parts of a kernel.
 
 A transition of Metropolis-Hastings from `x` proposes `x' ~ q(. | x)` and accepts it with probability `a(x', x)`.
 The first axis of every tensor is the chain; what follows is one event of any shape. Log quantities have shape
@@ -18,7 +18,7 @@ ScoreFn = Callable[[Tensor], Tensor]
 LogDensityFn = Callable[[Tensor], Tensor]
 SupportFn = Callable[[Tensor], Tensor]
 Balance = Literal["metropolis", "barker"]
-# Where most of a heavy-tailed law lies, and how wide that is: numbers, or tuples over the flattened event.
+# Where most of a heavy-tailed distribution lies, and how wide that is: numbers, or tuples over the flattened event.
 Middle = tuple[float | tuple[float, ...], float | tuple[float, ...]]
 
 # What a proposal or a rule asks of the target. "score" and "log_density" are kept at every point;
@@ -194,7 +194,7 @@ class Kernel(NamedTuple):
     init: Callable[[Tensor], Point]
     step: Step
     run: Run | None = None
-    """Several steps at once, where that is faster than calling `step`; the same law, not the same bits."""
+    """Several steps at once, where that is faster than calling `step`; the same Markov chain, not the same bits."""
     target_rate: float | None = None
     """The acceptance rate at which this kernel is most efficient; `tune` aims at it."""
     parts: tuple[object, ...] = ("a kernel",)

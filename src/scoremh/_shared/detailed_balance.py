@@ -80,7 +80,8 @@ def log_q_between(target: Target, proposal: Proposal, x: Tensor) -> Float[Tensor
     All the way and parts of it: a step that is bounded knows nothing of samples that are far from each other.
     """
     with checks.explained():
-        given, to = (Point.at(half, target, proposal.needs) for half in x.chunk(2))
+        every, half = Point.at(x, target, proposal.needs), -(-len(x) // 2)
+    given, to = every.map(lambda part: part[:half]), every.map(lambda part: part[half:])
     return torch.cat(
         [proposal.log_prob(to._replace(x=given.x.lerp(to.x, share)), given=given) for share in (1.0, 0.1, 0.01)]
     ).detach()

@@ -19,12 +19,12 @@ from scoremh._shared import checks, rng
 from scoremh.acceptance import LineIntegral
 from scoremh.balance_matching import RECIPE, AcceptanceFit
 from scoremh.estimator.acceptance_names import RULES, AcceptanceName, acceptance_name
-from scoremh.estimator.diagnosis import Diagnosis, diagnose
+from scoremh.estimator.diagnosis import diagnose
 from scoremh.estimator.frames import FramesMixin
+from scoremh.estimator.judging import MAX_CHECK_CHAINS, MAX_CHECK_DRAWS, JudgingMixin, Seed
 from scoremh.estimator.rows import DEPENDENT_COLUMNS, has_dependent_columns, jittered, training_tensor
 from scoremh.estimator.run_folder import RunFolder
 from scoremh.estimator.serialization import load_model, save_model
-from scoremh.evaluation import MAX_POINTS, Evaluation, evaluate
 from scoremh.sampler import ProposalName, Sampler, check_noise_level
 from scoremh.sampling.chains import Chains
 from scoremh.score_matching import MIN_SAMPLES, ScoreFit, fit_score, implicit_losses
@@ -32,9 +32,6 @@ from scoremh.training import Recipe
 
 MAX_HELD_OUT_ROWS = 2000
 TUNING_CHAINS = 200  # chains that the step size is tuned on
-MAX_CHECK_CHAINS = 1000  # chains that a fit is checked on, and that a report shows
-MAX_CHECK_DRAWS = 50  # draws of each of them
-Seed = int | np.random.RandomState | None
 
 
 def _has_potential(model: "ScoreMH") -> bool:
@@ -45,7 +42,7 @@ def _has_potential(model: "ScoreMH") -> bool:
     return True
 
 
-class ScoreMH(FramesMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
+class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
     """Learn a distribution from rows, and draw more of them, by score-based Metropolis-Hastings.
 
     Args:
@@ -245,44 +242,6 @@ class ScoreMH(FramesMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         rows: NDArray[Any] = validate_data(self, X, dtype=FLOAT_DTYPES, reset=False)
         return -float(implicit_losses(self.score_, self._tensor(rows)).mean())
-
-    def diagnose(self) -> Diagnosis:
-        """Return what `fit` found when it checked itself on held-out rows."""
-        check_is_fitted(self)
-        return self.diagnosis_
-
-    def evaluate(self, X: ArrayLike, *, n_samples: int | None = None, random_state: Seed = None) -> Evaluation:
-        """Compare new draws with rows, and return distances, their floors and a p-value; needs the extra `metrics`.
-
-        Args:
-            X: Rows that the fit has not seen, for example `held_out_`.
-            n_samples: Number of rows to draw and compare; half as many as X has, and at most 1,000, if None.
-            random_state: Random seed of the draws; the estimator's own if None.
-        """
-        check_is_fitted(self)
-        rows = torch.from_numpy(np.array(validate_data(self, X, dtype=FLOAT_DTYPES, reset=False)))
-        n = max(1, min(MAX_POINTS, len(rows) // 2)) if n_samples is None else n_samples
-        checks.count(n, "n_samples")
-        draws = self.sample_chains(n, draws=1, random_state=random_state).last
-        return evaluate(draws, rows, points=n, progress=self.verbose)
-
-    def report(self, path: str | Path, X: ArrayLike | None = None, *, random_state: Seed = None) -> None:
-        """Write a page with new draws beside rows, chains, training, metrics and warnings; needs the extra `report`.
-
-        Args:
-            path: HTML file to write; it opens offline.
-            X: Rows to show beside the draws; the held-out rows if None.
-            random_state: Random seed of the draws; the estimator's own if None.
-        """
-        from scoremh.estimator.model_report import write_report
-
-        check_is_fitted(self)
-        given = None if X is None else validate_data(self, X, dtype=FLOAT_DTYPES, reset=False)
-        rows = torch.from_numpy(np.array(self.held_out_ if given is None else given))
-        chains = self.sample_chains(
-            MAX_CHECK_CHAINS, draws=min(MAX_CHECK_DRAWS, int(self.chain_steps)), random_state=random_state
-        )
-        write_report(self, path, chains, rows, "held-out rows" if given is None else "given rows")
 
     def save(self, path: str | Path) -> None:
         """Write the estimator to a folder: `config.json`, and weights and held-out rows as safetensors; no pickle.
