@@ -25,7 +25,13 @@ from scoremh.kernel import composition
 from scoremh.networks import NoiseConditionalMLP
 
 CHAINS = (100, 1_000, 10_000)
-BRIEF = {"score_steps": 400, "acceptance_steps": 300, "annealing_steps": 5, "verbose": False, "random_state": 0}
+BRIEF: dict[str, Any] = {
+    "score_steps": 400,
+    "acceptance_steps": 300,
+    "annealing_steps": 5,
+    "verbose": False,
+    "random_state": 0,
+}
 # The most a row may cost at 100, 1,000 and 10,000 chains: 1.1 times ULA's and MALA's limits with a bare network.
 LIMITS = {"ULA": (1.375, 1.21, 1.21), "MALA": (2.53, 2.42, 2.42)}
 SECTION = """
@@ -85,12 +91,12 @@ def doors() -> list[Door]:
 def measured(door: Door, chains: int, effort: Effort) -> Ratio:
     """Return the cost of a step in bare forwards."""
     kernel, score = door.sampler.kernel, door.sampler.target.score
-    assert score is not None
+    assert isinstance(score, torch.nn.Module)
     generator = torch.Generator().manual_seed(0)
     u = door.sampler.start(chains, noise_level=door.sampler.noise_level, generator=generator)
-    steps = timing.steps_for(lambda n: timing.forwards(score, [u], n), effort)  # type: ignore[arg-type]
+    steps = timing.steps_for(lambda n: timing.forwards(score, [u], n), effort)
     alternatives: dict[str, Callable[[], object]] = {
-        "bare": lambda: timing.forwards(score, [u], steps),  # type: ignore[arg-type]
+        "bare": lambda: timing.forwards(score, [u], steps),
         "step": lambda: scoremh.sample(kernel, u, draws=steps, generator=generator),
     }
     seconds = timing.interleaved(alternatives, effort)
@@ -101,7 +107,7 @@ def measured(door: Door, chains: int, effort: Effort) -> Ratio:
 def counted_transitions() -> Iterator[Counter[str]]:
     """Yield a counter of the transitions that kernels make meanwhile, by "fused" and "step by step"."""
     made: Counter[str] = Counter()
-    fused, judge = composition.fused, composition.judge
+    fused, judge = composition.fused, composition.judge  # type: ignore[attr-defined]
 
     def counting_fused(*parts: Any) -> Any:
         run = fused(*parts)
@@ -142,9 +148,9 @@ def table1_share() -> str:
     first = ScoreMH(**BRIEF).fit(x).sampler_
     with counted_transitions() as made:
         for proposal in ("mala", "rw", "pcn"):
-            tuned = replace(first, proposal=proposal).tune(100, steps=50, annealing_steps=2)  # type: ignore[arg-type]
+            tuned = replace(first, proposal=proposal).tune(100, steps=50, annealing_steps=2)
             for form in ("free", "antisymmetric", "potential"):
-                learned = tuned.learn_acceptance(torch.from_numpy(x), form, recipe=Recipe(steps=50))  # type: ignore[arg-type]
+                learned = tuned.learn_acceptance(torch.from_numpy(x), form, recipe=Recipe(steps=50))
                 learned.run(learned.start(100), 50)
             for rule in (LineIntegral(), LineIntegral("adaptive")):
                 replace(tuned, acceptance=rule).run(tuned.start(100), 50)
