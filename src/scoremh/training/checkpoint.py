@@ -30,7 +30,7 @@ class Checkpoint:
     header: dict[str, Any]
     probe: Probe
     any_seed: bool
-    written: float = field(default_factory=time.monotonic)
+    written: float = field(default_factory=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
         """Refuse a folder."""
