@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from scoremh.plots.lines import _looks
 
 from scoremh import RandomWalk, Recipe, Target, balance_matching, fit_score, plots, score_matching
 from scoremh.experiments import _acceptance_cells, _cells, acceptance, scores
-from scoremh.plots.lines import _looks
 
 
 def test_a_picture_without_panels_is_refused(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from scoremh._shared import checks
-from scoremh.plots.style import COLOURS, INK, PAPER, frame, limits
 from scoremh.types import LogDensityFn
+from studies.plots.style import COLOURS, INK, PAPER, frame, limits
 
 BINS = 60
 

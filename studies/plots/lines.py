@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from scoremh._shared import checks
-from scoremh.plots.style import COLOURS, INK, LINES, PAPER, rows_and_columns
+from studies.plots.style import COLOURS, INK, LINES, PAPER, rows_and_columns
 
 Curve = tuple[Sequence[float], Sequence[float]] | tuple[Sequence[float], Sequence[float], Sequence[float]]
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from scoremh._shared import checks
-from scoremh.plots.style import INK, PAPER, limits
+from studies.plots.style import INK, PAPER, limits
 
 VIEW = {"elev": 9, "azim": -83}  # along a rolled-up surface, so that its layers are seen
 

@@ -1,0 +1,63 @@
+"""Pages from templates: prose is in `templates/`, numbers and verdicts are filled in."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from rich.console import Console
+from rich.markdown import Markdown
+
+from studies.framework.study import Records, Study
+
+TEMPLATES = Path(__file__).parent.parent / "templates"
+
+
+def formatted(value: Any, spec: str) -> str:
+    """Return a value as Python's format has it: `{{ 1000 | fmt(",") }}` is 1,000."""
+    return format(value, spec)
+
+
+def listed(values: Sequence[Any], spec: str = "", none: str = "none") -> str:
+    """Return values separated by commas."""
+    return ", ".join(format(value, spec) for value in values) or none
+
+
+def environment() -> Environment:
+    """Return the environment of all templates: a name that is missing is an error, and blocks leave no empty lines."""
+    found = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # Markdown
+    )
+    found.filters |= {"fmt": formatted, "listed": listed}
+    return found
+
+
+def render(study: Study, records: Records) -> str:
+    """Return the section of a study, as Markdown."""
+    template = environment().get_template(f"{study.name}.md")
+    numbers = study.numbers(records)
+    text = template.render(settings=records.settings, claims=study.verdicts(records), **numbers).strip()
+    missing = records.settings.get("missing_seeds")
+    return text + (f"\n\n**Not computed yet**: seeds {listed(missing)}." if missing else "")
+
+
+def fill(page: str, name: str, section: str) -> str:
+    """Put a section into its place on a page, `<!-- name -->` to `<!-- end -->`; at the end where it has none."""
+    mark, end = f"<!-- {name} -->\n", "<!-- end -->"
+    if mark not in page:
+        page += f"{page and chr(10)}{mark}{end}\n"
+    before, _, rest = page.partition(mark)
+    return f"{before}{mark}{section}\n{end}{rest.partition(end)[2]}"
+
+
+def write(study: Study, records: Records, docs: Path) -> None:
+    """Write the section of a study into its page and show it."""
+    section, path = render(study, records), docs / study.page
+    page = path.read_text() if path.exists() else ""
+    whole = study.page == f"{study.name}.md"
+    path.write_text(f"{section}\n" if whole else fill(page, study.name, section))
+    Console().print(Markdown(section))
