@@ -1,5 +1,6 @@
 """Pages from templates: prose is in `templates/`, numbers and verdicts are filled in."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
         autoescape=False,  # Markdown
     )
     found.filters |= {"fmt": formatted, "listed": listed}
@@ -40,7 +42,8 @@ def render(study: Study, records: Records) -> str:
     """Return the section of a study, as Markdown."""
     template = environment().get_template(f"{study.name}.md")
     numbers = study.numbers(records)
-    text = template.render(settings=records.settings, claims=study.verdicts(records), **numbers).strip()
+    text = template.render(settings=records.settings, claims=study.verdicts(records), **numbers)
+    text = re.sub(r"\n{3,}", "\n\n", text).strip()
     missing = records.settings.get("missing_seeds")
     return text + (f"\n\n**Not computed yet**: seeds {listed(missing)}." if missing else "")
 

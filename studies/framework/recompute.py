@@ -19,7 +19,7 @@ def recompute(study: Study, preset: str, wanted: Sequence[str], out: Path, docs:
     Args:
         study: Whose cells.
         preset: Name of its preset; that of the kept records.
-        wanted: Axes with the values to compute, as `seed=1` or `rule=ula|simpson`; `kind` is an axis too. A cell
+        wanted: Axes with the values to compute, as `seed=1` or `rule=ula|simpson`; `records` is the kind. A cell
             without such an axis is computed.
         out: Folder for runs.
         docs: Folder with the kept records, `results/NAME.json`.
@@ -42,7 +42,7 @@ def recompute(study: Study, preset: str, wanted: Sequence[str], out: Path, docs:
 
 def matches(cell: Cell, axes: Mapping[str, Sequence[str]]) -> bool:
     """Return whether a cell has these values on those of the axes that it has."""
-    place = cell.axes | {"kind": cell.kind}
+    place = cell.axes | {"records": cell.kind}
     return all(str(place[axis]) in values for axis, values in axes.items() if axis in place)
 
 

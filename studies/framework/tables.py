@@ -74,3 +74,25 @@ def shown_seeds(settings: Mapping[str, Any]) -> str:
     """Return how many seeds there are, and which: "2 seeds (1, 2)"."""
     seeds = settings["seeds"]
     return f"{len(seeds)} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))})"
+
+
+def number(value: float | None) -> str:
+    """Return three digits and no exponent.
+
+    >>> number(0.0123456), number(0.000123456), number(None)
+    ('0.0123', '0.00012', '')
+    """
+    if value is None:
+        return ""
+    return f"{value:.3g}" if abs(value) >= 0.001 else f"{value:.5f}"
+
+
+def number_and_spread(values: Sequence[float]) -> str:
+    """Return mean and standard deviation; "diverged" where a value is infinite.
+
+    >>> number_and_spread([0.1, 0.2]), number_and_spread([math.inf])
+    ('0.15 +- 0.07', 'diverged')
+    """
+    if not math.isfinite(mean(values)):
+        return "diverged"
+    return number(mean(values)) + (f" +- {spread(values):.1g}" if len(values) > 1 else "")

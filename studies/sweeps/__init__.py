@@ -1,0 +1,151 @@
+"""Acceptance rules over step sizes: W1 on Swiss roll, and the two figures of Appendix A on Moons."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from studies.framework import Cell, Claim, Records, Study
+from studies.framework.tables import shown_seeds
+from studies.sweeps import ratios
+from studies.sweeps.cells import KINDS, LABELS, Sweep, cells
+from studies.sweeps.findings import METRICS, compared, draw, good_factors, means, shown, step_sizes
+from studies.table1.problem import NOISE_LEVEL, SAMPLES
+
+CLOSE = 1.5  # times the least W1
+SWISS_ROLL_RULES = ("ula", "score_mala", "potential", "simpson")
+SWISS_ROLL_FACTORS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
+TAYLOR_RULES = ("taylor1", "taylor1_averaged", "taylor2", "taylor2_averaged", "simpson", "gauss3")
+LEARNED_RULES = ("ula", "taylor1_averaged", "score_mala", "potential", "simpson")
+MOONS_FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+def presets(
+    dataset: str, rules: tuple[str, ...], factors: tuple[float, ...], draws: int, training: tuple[int, int]
+) -> dict[str, Sweep]:
+    """Return the presets of a sweep; training steps are those of the small and of the paper's."""
+    ends = (0.25, 1.0, factors[-1])
+    return {
+        "quick": Sweep(dataset, rules, ends, (11,), draws=500, chain_steps=100, training=training[0], floors=2),
+        "paper": Sweep(
+            dataset, rules, factors, (1, 2, 3), draws=draws, chain_steps=300, training=training[1], floors=5
+        ),
+    }
+
+
+def reach(records: Records) -> dict[str, float]:
+    """Return the largest good factor of every rule by W1, 0 where there is none."""
+    return {rule: max(factors, default=0.0) for rule, factors in good_factors(records, "w1", CLOSE).items()}
+
+
+def robust(records: Records) -> bool:
+    """Return whether Score MALA is good up to a larger step size than ULA."""
+    return reach(records)["score_mala"] > reach(records)["ula"]
+
+
+def averaged_is_better(records: Records) -> dict[str, bool]:
+    """Return by metric whether averaged Taylor-1 is better than both rules without averaging."""
+    against = {
+        m: [compared(records, "taylor1_averaged", other, m) for other in ("taylor1", "taylor2")] for m in METRICS
+    }
+    return {metric: all(better > worse for better, worse in counts) for metric, counts in against.items()}
+
+
+def averaged_is_second_order(records: Records) -> dict[str, bool]:
+    """Return by metric whether averaged Taylor-1 is as good as averaged Taylor-2 at half of the steps or more."""
+    worse = {metric: compared(records, "taylor1_averaged", "taylor2_averaged", metric)[1] for metric in METRICS}
+    return {metric: 2 * count <= len(records.settings["factors"]) for metric, count in worse.items()}
+
+
+def learned_is_better(records: Records) -> bool:
+    """Return whether score-based MALA is better than averaged Taylor-1 at more steps than it is worse, by MMD."""
+    better, worse = compared(records, "score_mala", "taylor1_averaged", "mmd")
+    return better > worse
+
+
+def common(records: Records, *metrics: str) -> dict[str, Any]:
+    """Return what all three templates need."""
+    return {
+        "samples": SAMPLES,
+        "level": NOISE_LEVEL,
+        "seeds": shown_seeds(records.settings),
+        "tables": [shown(records, metric) for metric in metrics],
+        "labels": LABELS,
+        "count": len(records.settings["factors"]),
+    }
+
+
+def taylor_cells(config: Sweep) -> list[list[Cell]]:
+    """Return the cells of the sweep, and the comparisons of log ratios."""
+    return [*cells(config), ratios.cells(config)]
+
+
+def step_size_numbers(records: Records) -> dict[str, Any]:
+    """Return what the template needs."""
+    h, good = step_sizes(records), good_factors(records, "w1", CLOSE)
+    far = reach(records)
+    return common(records, "w1") | {
+        "close": CLOSE,
+        "good": {LABELS[rule]: [h[f] for f in factors] for rule, factors in good.items()},
+        "simpson_reaches": far["simpson"] == max(far.values()),
+    }
+
+
+def taylor_numbers(records: Records) -> dict[str, Any]:
+    """Return what the template needs."""
+    others = ("taylor1", "taylor2", "taylor2_averaged", "simpson")
+    against = {
+        metric: {LABELS[other]: compared(records, "taylor1_averaged", other, metric) for other in others}
+        for metric in METRICS
+    }
+    return common(records, *METRICS) | {"metrics": METRICS, "against": against} | ratios.numbers(records)
+
+
+def taylor_vs_learned_numbers(records: Records) -> dict[str, Any]:
+    """Return what the template needs."""
+    least = min(means(records, "score_mala", "mmd").values())
+    taylor = means(records, "taylor1_averaged", "mmd")
+    return common(records, "mmd") | {
+        "learned": compared(records, "score_mala", "taylor1_averaged", "mmd"),
+        "simpson": compared(records, "simpson", "score_mala", "mmd"),
+        "good": [h for f, h in step_sizes(records).items() if taylor[f] <= 2 * least],
+    }
+
+
+def picture(records: Records, folder: Path, docs: Path, *, name: str, metrics: tuple[str, ...], title: str) -> None:
+    """Draw the metrics over step sizes."""
+    draw(records, docs / f"{name}.png", metrics, title)
+
+
+STEP_SIZE = Study(
+    "step-size",
+    "W1 against the step size on Swiss roll: how far does an accept step let steps grow?",
+    presets("swiss_roll", SWISS_ROLL_RULES, SWISS_ROLL_FACTORS, 2000, (80, 300)),
+    cells,
+    KINDS,
+    step_size_numbers,
+    partial(picture, name="step-size", metrics=("w1",), title="Swiss roll: W1 against the step size"),
+    {"robust": Claim("Score MALA is more robust to the step size than ULA, by W1 on Swiss roll", robust)},
+)
+TAYLOR = Study(
+    "taylor",
+    "Appendix A, first figure: Taylor rules with and without averaging, beside integrals of the score, on Moons",
+    presets("moons", TAYLOR_RULES, MOONS_FACTORS, 1000, (0, 0)),
+    taylor_cells,
+    (*KINDS, ratios.Ratio),
+    taylor_numbers,
+    partial(picture, name="taylor", metrics=tuple(METRICS), title="Taylor rules and integrals of the score on Moons"),
+    {
+        "better": Claim("averaged Taylor-1 is better than Taylor-1 and Taylor-2 without averaging", averaged_is_better),
+        "second_order": Claim("averaged Taylor-1 is about as good as averaged Taylor-2", averaged_is_second_order),
+    },
+)
+TAYLOR_VS_LEARNED = Study(
+    "taylor-vs-learned",
+    "Appendix A, second figure: MMD over step sizes, of Taylor rules, learned acceptances and Simpson, on Moons",
+    presets("moons", LEARNED_RULES, MOONS_FACTORS, 1000, (250, 1000)),
+    cells,
+    KINDS,
+    taylor_vs_learned_numbers,
+    partial(picture, name="taylor-vs-learned", metrics=("mmd",), title="Moons: MMD against the step size"),
+    {"learned": Claim("score-based MALA outperforms the averaged Taylor rule", learned_is_better)},
+)

@@ -1,0 +1,174 @@
+"""The cells of a sweep: acceptance rules over a range of MALA's step sizes on one dataset.
+
+Scores, starts, chains and distances are those of Table 1.
+"""
+
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
+
+from scoremh import Always, DegenerateRuleWarning, LineIntegral, Taylor, fit_acceptance
+from scoremh.balance_matching import RECIPE, FormName
+from scoremh.types import Acceptance
+from studies.framework import Cell, Record
+from studies.framework.runner import earlier
+from studies.table1 import problem as table1
+from studies.table1.judging import distances, floor
+from studies.table1.problem import Problem, seeded
+
+
+class Rule(NamedTuple):
+    """A line of the figure: a rule, or the form of one that is learned."""
+
+    label: str
+    rule: Acceptance | None = None
+    form: FormName | None = None
+
+
+RULES = {
+    "ula": Rule("ULA", Always()),
+    "taylor1": Rule("Taylor-1", Taylor(1)),
+    "taylor1_averaged": Rule("Taylor-1, averaged", Taylor(1, average=True)),
+    "taylor2": Rule("Taylor-2", Taylor(2)),
+    "taylor2_averaged": Rule("Taylor-2, averaged", Taylor(2, average=True)),
+    "simpson": Rule("Simpson", LineIntegral()),
+    "gauss3": Rule("Gauss, 3 nodes", LineIntegral("gauss", nodes=3)),
+    "score_mala": Rule("Score MALA, free", form="free"),
+    "potential": Rule("Score MALA, potential", form="potential"),
+}
+LABELS = {name: rule.label for name, rule in RULES.items()}
+POTENTIAL_STEPS = 4  # times as many training steps for a potential, each of which costs half as much and less
+ANY_STEP: Literal["any"] = "any"  # a potential serves every step
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All that decides the numbers.
+
+    Args:
+        dataset: Name of a dataset of Table 1.
+        rules: Names in `RULES`.
+        factors: Step sizes, as multiples of the tuned one.
+        seeds: Random seeds of samples, trainings and chains.
+        draws: Number of chains, and of points they are judged on.
+        chain_steps: Number of steps of a chain.
+        training: Number of training steps of a learned acceptance.
+        floors: Number of fresh samples whose distances give the floor, for every seed.
+    """
+
+    dataset: str
+    rules: tuple[str, ...]
+    factors: tuple[float, ...]
+    seeds: tuple[int, ...]
+    draws: int
+    chain_steps: int
+    training: int
+    floors: int
+
+
+@dataclass(frozen=True)
+class Score(Cell):
+    """The learned score."""
+
+    kind: ClassVar[str] = "score"
+    seed: int
+
+    def measure(self, config: Sweep, folder: Path) -> Record:
+        """Return the time and the noise level of the fit."""
+        return Problem(config.dataset, self.seed, folder).fit_score()
+
+
+@dataclass(frozen=True)
+class Tuned(Cell):
+    """The step size that is accepted at MALA's most efficient rate."""
+
+    kind: ClassVar[str] = "tuned"
+    seed: int
+
+    def measure(self, config: Sweep, folder: Path) -> Record:
+        """Return the step size."""
+        return Problem(config.dataset, self.seed, folder).tune("mala")
+
+
+@dataclass(frozen=True)
+class Training(Cell):
+    """An acceptance, learned for one step size, or for any."""
+
+    kind: ClassVar[str] = "acceptance"
+    form: FormName
+    factor: float | Literal["any"]
+    seed: int
+
+    def measure(self, config: Sweep, folder: Path) -> Record:
+        """Return the time and the held-out loss by the defaults of `fit_acceptance`, but for the training steps."""
+        problem, generator = Problem(config.dataset, self.seed, folder), seeded(3, self.seed)
+        tuned = earlier(Tuned(self.seed), folder)["step"]
+        steps = POTENTIAL_STEPS * config.training if self.form == "potential" else config.training
+        fit = fit_acceptance(
+            problem.score.at(table1.NOISE_LEVEL),
+            problem.proposal("mala", tuned * (1 if self.factor == ANY_STEP else self.factor)),
+            problem.blurred(generator),
+            form=self.form,
+            recipe=replace(RECIPE, steps=steps),
+            generator=generator,
+        )
+        fit.save(self.path(problem))
+        return {"seconds": fit.seconds, "held_out": fit.history["held_out"][-1]}
+
+    def path(self, problem: Problem) -> Path:
+        """Return the file of the fit."""
+        return problem.path(self.form, "mala", str(self.factor))
+
+
+@dataclass(frozen=True)
+class Draws(Cell):
+    """Chains of one rule with one step size."""
+
+    kind: ClassVar[str] = "draws"
+    rule: str
+    factor: float
+    seed: int
+
+    def measure(self, config: Sweep, folder: Path) -> Record:
+        """Return the distances of the draws to fresh samples, and what was counted."""
+        problem, (_, rule, form) = Problem(config.dataset, self.seed, folder), RULES[self.rule]
+        step = self.factor * earlier(Tuned(self.seed), folder)["step"]
+        if form is not None:
+            factor = ANY_STEP if form == "potential" else self.factor
+            rule = table1.learned_rule(Training(form, factor, self.seed).path(problem))
+        assert rule is not None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DegenerateRuleWarning)  # the paper has such a rule; the page says so
+            length, n = config.chain_steps, config.draws
+            draws, counted = problem.run("mala", step, rule, length=length, n=n, seed=self.seed)
+        return {**distances(draws, problem.fresh(config.draws)), **counted}
+
+
+@dataclass(frozen=True)
+class Floor(Cell):
+    """Distances between fresh samples."""
+
+    kind: ClassVar[str] = "floor"
+    seed: int
+    number: int
+
+    def measure(self, config: Sweep, folder: Path) -> Record:
+        """Return the distances."""
+        return floor(Problem(config.dataset, self.seed, folder), config.draws, self.number)
+
+
+def cells(config: Sweep) -> list[list[Cell]]:
+    """Return scores, tuned steps, trainings, and chains with their floor."""
+    forms = [form for name in config.rules if (form := RULES[name].form)]
+    trained = [(form, f) for form in forms for f in ([ANY_STEP] if form == "potential" else config.factors)]
+    draws = [Draws(rule, f, seed) for seed in config.seeds for rule in config.rules for f in config.factors]
+    return [
+        [Score(seed) for seed in config.seeds],
+        [Tuned(seed) for seed in config.seeds],
+        [Training(form, f, seed) for seed in config.seeds for form, f in trained],
+        [*draws, *(Floor(seed, number) for seed in config.seeds for number in range(config.floors))],
+    ]
+
+
+KINDS = (Score, Tuned, Training, Draws, Floor)
