@@ -38,13 +38,11 @@ def environment() -> Environment:
     return found
 
 
-def render(study: Study, records: Records) -> str:
-    """Return the section of a study, as Markdown."""
-    template = environment().get_template(f"{study.name}.md")
-    numbers = study.numbers(records)
-    text = template.render(settings=records.settings, claims=study.verdicts(records), **numbers)
-    text = re.sub(r"\n{3,}", "\n\n", text).strip()
-    missing = records.settings.get("missing_seeds")
+def render(study: Study, records: Records, template: str | None = None) -> str:
+    """Return the section of a study as Markdown, or another of its templates."""
+    found = environment().get_template(template or f"{study.name}.md")
+    text = found.render(settings=records.settings, claims=study.verdicts(records), **study.numbers(records))
+    text, missing = re.sub(r"\n{3,}", "\n\n", text).strip(), records.settings.get("missing_seeds")
     return text + (f"\n\n**Not computed yet**: seeds {listed(missing)}." if missing else "")
 
 
@@ -63,4 +61,8 @@ def write(study: Study, records: Records, docs: Path) -> None:
     page = path.read_text() if path.exists() else ""
     whole = study.page == f"{study.name}.md"
     path.write_text(f"{section}\n" if whole else fill(page, study.name, section))
+    for name, template in study.excerpts.items():
+        other = docs / name
+        if other.exists() and f"<!-- {study.name} -->" in (text := other.read_text()):
+            other.write_text(fill(text, study.name, render(study, records, template)))
     Console().print(Markdown(section))

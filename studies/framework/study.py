@@ -121,6 +121,7 @@ class Study:
         page: File that the section is in; one of the name of the study is written whole.
         partial: Whether a page can be written while cells are missing; else only complete seeds count.
         packages: Packages whose versions are kept besides the usual ones.
+        excerpts: Templates by the file, relative to the page, that has a place for them.
     """
 
     name: str
@@ -137,6 +138,7 @@ class Study:
     page: str = "reproduction.md"
     partial: bool = False
     packages: tuple[str, ...] = ()
+    excerpts: Mapping[str, str] = field(default_factory=dict)
 
     def verdicts(self, records: Records) -> dict[str, bool | Mapping[str, bool]]:
         """Return which claims the records agree with, by name."""

@@ -1,0 +1,241 @@
+"""The cells of Table 1: scores, steps, acceptances, draws, distances, floors and two-sample tests."""
+
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from safetensors.torch import load_file, save_file
+
+from scoremh import MultilevelDenoising, Recipe, metrics
+from scoremh.balance_matching import MATCHING, PRESETS, RECIPE, FormName
+from studies.framework import Cell, Record, Records
+from studies.framework.runner import earlier
+from studies.table1 import judging, methods, outsiders, paper, problem
+from studies.table1.judging import METRICS
+from studies.table1.methods import METHODS
+from studies.table1.problem import DATASETS, EVENLY_SPACED, PROPOSALS, Problem, seeded
+
+TEST_POINTS = 2000  # of a two-sample test
+STEPS = (*PROPOSALS, "low")
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that a preset decides.
+
+    Args:
+        seeds: Random seeds of samples, trainings and chains.
+        draws: By dataset, number of chains of a row and of points it is judged on.
+        training: By dataset, number of training steps of an acceptance.
+        chain_steps: Number of steps of a chain.
+        floors: Number of fresh samples whose distances give the floor, for every seed.
+        tests: Number of two-sample tests, each on other chains, in turn from the scores of all seeds.
+        tested: Rows that are tested.
+    """
+
+    seeds: tuple[int, ...]
+    draws: Mapping[str, int]
+    training: Mapping[str, int]
+    chain_steps: int
+    floors: int
+    tests: int
+    tested: tuple[str, ...] = ("annealed", "simpson", "sobol_flow")
+
+
+@dataclass(frozen=True)
+class Score(Cell):
+    """The learned score of a dataset."""
+
+    kind: ClassVar[str] = "score"
+    dataset: str
+    seed: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        """Return the time and the noise level of the fit."""
+        return Problem(self.dataset, self.seed, folder).fit_score()
+
+
+@dataclass(frozen=True)
+class Step(Cell):
+    """The tuned step of a proposal; "low" is MALA at the fit's own level."""
+
+    kind: ClassVar[str] = "steps"
+    dataset: str
+    seed: int
+    proposal: str
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        """Return the step."""
+        found = Problem(self.dataset, self.seed, folder)
+        if self.proposal != "low":
+            return found.tune(self.proposal)
+        assert found.score.level is not None
+        return found.tune("mala", found.score.level)
+
+
+def tuned_steps(dataset: str, seed: int, folder: Path) -> dict[str, float]:
+    """Return the tuned steps by proposal."""
+    return {proposal: earlier(Step(dataset, seed, proposal), folder)["step"] for proposal in STEPS}
+
+
+@dataclass(frozen=True)
+class Training(Cell):
+    """A learned acceptance."""
+
+    kind: ClassVar[str] = "acceptance"
+    dataset: str
+    seed: int
+    proposal: str
+    form: FormName
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        """Return the time and the held-out loss of the fit."""
+        step, steps = tuned_steps(self.dataset, self.seed, folder)[self.proposal], config.training[self.dataset]
+        return methods.train(Problem(self.dataset, self.seed, folder), self.proposal, self.form, step, steps)
+
+
+@dataclass(frozen=True)
+class Draws(Cell):
+    """The draws of a row, which are kept in a file."""
+
+    kind: ClassVar[str] = "draws"
+    dataset: str
+    seed: int
+    method: str
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        """Return what was counted, and the time."""
+        found, started = Problem(self.dataset, self.seed, folder), time.perf_counter()
+        steps, n = tuned_steps(self.dataset, self.seed, folder), config.draws[self.dataset]
+        draws, counted = METHODS[self.method].draw(found, n, self.seed, config.chain_steps, steps)
+        save_file({"draws": draws.clone()}, found.path("draws", self.method))
+        return counted | {"seconds": time.perf_counter() - started}
+
+
+@dataclass(frozen=True)
+class Metrics(Cell):
+    """The distances of a row's draws to fresh samples."""
+
+    kind: ClassVar[str] = "metrics"
+    dataset: str
+    seed: int
+    method: str
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        """Return the distances."""
+        found = Problem(self.dataset, self.seed, folder)
+        draws = load_file(found.path("draws", self.method))["draws"]
+        return judging.judged(found, draws, config.draws[self.dataset])
+
+
+@dataclass(frozen=True)
+class Floor(Cell):
+    """The distances between two fresh samples."""
+
+    kind: ClassVar[str] = "floor"
+    dataset: str
+    seed: int
+    number: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        """Return the distances."""
+        return judging.floor(Problem(self.dataset, self.seed, folder), config.draws[self.dataset], self.number)
+
+
+@dataclass(frozen=True)
+class TwoSample(Cell):
+    """A two-sample test between a row's draws and fresh samples."""
+
+    kind: ClassVar[str] = "test"
+    dataset: str
+    seed: int
+    method: str
+    number: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        """Return the p-value."""
+        found, steps = Problem(self.dataset, self.seed, folder), tuned_steps(self.dataset, self.seed, folder)
+        row, chain_seed = METHODS[self.method], 10_000 + self.number
+        draws, _ = row.draw(found, TEST_POINTS, chain_seed, config.chain_steps, steps)
+        fresh = judging.independent(self.dataset, TEST_POINTS, seeded(7, self.number))
+        return {"p_value": metrics.two_sample_test(draws, fresh, generator=seeded(7, 1000 + self.number)).p_value}
+
+
+KINDS = (Score, Step, Training, Draws, Metrics, Floor, TwoSample)
+
+
+def cells(config: Config) -> list[list[Cell]]:
+    """Return the cells seed by seed, then the tests."""
+    turns = [(number, config.seeds[number % len(config.seeds)]) for number in range(config.tests)]
+    tests = [TwoSample(name, seed, row, k) for name in DATASETS for row in config.tested for k, seed in turns]
+    return [*(stage for seed in config.seeds for stage in cells_of_seed(config, seed)), [*tests]]
+
+
+def cells_of_seed(config: Config, seed: int) -> list[list[Cell]]:
+    """Return the stages of one seed; rows that need no training come first."""
+    learned = [name for name, row in METHODS.items() if isinstance(row, methods.Chains) and row.form is not None]
+    others = [name for name in METHODS if name not in learned]
+    floors = [Floor(name, seed, number) for name in DATASETS for number in range(config.floors)]
+    return [
+        [Score(name, seed) for name in DATASETS],
+        [Step(name, seed, proposal) for name in DATASETS for proposal in STEPS],
+        [Draws(name, seed, row) for name in DATASETS for row in others],
+        [*floors, *(Metrics(name, seed, row) for name in DATASETS for row in others)],
+        [Training(name, seed, *training) for name in DATASETS for training in methods.trainings()],
+        [Draws(name, seed, row) for name in DATASETS for row in learned],
+        [Metrics(name, seed, row) for name in DATASETS for row in learned],
+    ]
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """Return all that decides the numbers, but for the code and its versions."""
+    networks = {
+        name: {"hidden": row.hidden, "blocks": row.blocks, "rate": methods.RATE_TIMES_WIDTH / row.hidden}
+        for name, row in PRESETS.items()
+    }
+    annealing = ("high", "low", "levels", "steps", "step_size_over_noise_squared")
+    chosen = {
+        **asdict(config),
+        "samples": problem.SAMPLES,
+        "score": {"net": "NoiseConditionalMLP(residual=True)", "loss": repr(MultilevelDenoising()), **asdict(Recipe())},
+        "level": problem.NOISE_LEVEL,
+        "down": [*problem.LOWER_LEVELS, 0.0],
+        "annealed": dict(zip(annealing, methods.ANNEALING, strict=True)),
+        "flow": dict(zip(("high", "low", "levels"), methods.FLOW, strict=True)),
+        "acceptance": {"networks": networks, "matching": {k: repr(v) for k, v in MATCHING.items()}, **asdict(RECIPE)},
+        "potential": {"steps_times": methods.POTENTIAL_STEPS},
+        "tested_points": TEST_POINTS,
+        "outsiders": {"bandwidths": outsiders.BANDWIDTHS, "spline_flow": outsiders.SIZES, **asdict(outsiders.RECIPE)},
+        "methods": {name: method.label for name, method in METHODS.items()},
+    }
+    return json.loads(json.dumps(chosen))  # type: ignore[no-any-return]
+
+
+def summary(records: Records) -> Records:
+    """Return what is kept: one record for every number of the table beside the paper's, and what was counted."""
+    numbers: list[Record] = []
+    rows: list[Record] = []
+    counts = {Draws.of(record): record for record in records.kinds["draws"]}
+    for found in records.kinds["metrics"]:
+        place = {axis: found[axis] for axis in ("dataset", "method", "seed")}
+        counted = counts[Draws(found["dataset"], found["seed"], found["method"])]
+        rows.append(place | {k: v for k, v in (counted | found).items() if k not in {*place, *METRICS}})
+        floors = records.where("floor", dataset=found["dataset"], seed=found["seed"])
+        printed = paper.TABLE_1[found["dataset"]].get(found["method"], {})
+        for metric in METRICS:
+            record = {"metric": metric, "value": found[metric], "paper": printed.get(metric)}
+            record |= {"floor": mean_floor(floors, metric), "samples": records.settings["draws"][found["dataset"]]}
+            if found["dataset"] in EVENLY_SPACED:
+                record["independent_floor"] = mean_floor([floor["independent"] for floor in floors], metric)
+            numbers.append(place | record)
+    kinds = {"records": numbers, "rows": rows}
+    return Records(records.settings, kinds | {kind: records.kinds[kind] for kind in ("score", "acceptance", "test")})
+
+
+def mean_floor(floors: Sequence[Record], metric: str) -> float | None:
+    """Return the mean of a metric over floors, None where there are none."""
+    return statistics.mean(floor[metric] for floor in floors) if floors else None
