@@ -13,7 +13,7 @@ from scoremh import Exact, Learned, RandomWalk, Recipe, fit_score, metropolis_ha
 from scoremh.balance_matching import MATCHING, RECIPE
 from scoremh.types import Acceptance, TargetLike
 from studies import plots
-from studies.framework import Cell, Claim, Record, Records, Study
+from studies.framework import Cell, Claim, Record, Records, Study, grid
 from studies.framework.runner import earlier
 from studies.framework.tables import over_seeds, table
 from studies.learning import PAPER_ENTROPY, learned_acceptance, seeded
@@ -112,9 +112,8 @@ class Between(Cell):
 
 def cells(config: Config) -> list[list[Cell]]:
     """Return the chains of all ways, then the distances between the paper's."""
-    pairs = list(combinations(PAPER_WAYS, 2))
-    ways: list[Cell] = [Way(way, seed) for seed in config.seeds for way in WAYS]
-    return [ways, [Between(*pair, seed) for seed in config.seeds for pair in pairs]]
+    pairs = [Between(*pair, seed) for seed in config.seeds for pair in combinations(PAPER_WAYS, 2)]
+    return [grid(Way, seed=config.seeds, way=WAYS), [*pairs]]
 
 
 def farthest(records: Records) -> Record:

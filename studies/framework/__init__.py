@@ -6,6 +6,6 @@
 text.
 """
 
-from studies.framework.study import Cell, Claim, Record, Records, Study
+from studies.framework.study import Cell, Claim, Record, Records, Study, grid
 
-__all__ = ["Cell", "Claim", "Record", "Records", "Study"]
+__all__ = ["Cell", "Claim", "Record", "Records", "Study", "grid"]

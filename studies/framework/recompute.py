@@ -34,7 +34,7 @@ def recompute(study: Study, preset: str, wanted: Sequence[str], out: Path, docs:
     for stage in stages:
         folder.mkdir(parents=True, exist_ok=True)
         runner.compute_stage(stage, config, study.settings(config), folder, workers=workers)
-    records = Records({}, _by_kind(study, runner.cells_in(folder, study.kinds)))
+    records = Records({}, runner.by_kind(study, runner.cells_in(folder, study.kinds)))
     summary = study.summary(records) if study.summary else records
     kept = Records.from_json(json.loads((docs / "results" / f"{study.name}.json").read_text()))
     Console().print(comparison(summary, kept))
@@ -46,25 +46,33 @@ def matches(cell: Cell, axes: Mapping[str, Sequence[str]]) -> bool:
     return all(str(place[axis]) in values for axis, values in axes.items() if axis in place)
 
 
-def _by_kind(study: Study, cells: Mapping[Cell, Record]) -> dict[str, list[Record]]:
-    return {kind.kind: [record for cell, record in cells.items() if isinstance(cell, kind)] for kind in study.kinds}
-
-
 def comparison(new: Records, kept: Records) -> Table:
     """Return a table of the numbers in both, and the spread of the kept ones over seeds."""
     found = Table("cell", "number", "kept", "new", "difference", "spread over seeds")
     for kind, records in new.kinds.items():
         for record in records:
-            place = {key: value for key, value in record.items() if not isinstance(value, float | dict | list)}
-            same = [r for r in kept.kinds.get(kind, []) if _at(r, place, {"seed"})]
-            for key in [key for key, value in record.items() if isinstance(value, float)]:
-                old = [r[key] for r in same if _at(r, place, set()) and isinstance(r.get(key), float)]
-                every = [r[key] for r in same if isinstance(r.get(key), float)]
-                if len(old) == 1 and "seconds" not in key:
-                    numbers = (old[0], record[key], record[key] - old[0], spread(every))
-                    found.add_row(f"{kind} {place}", key, *(f"{number:.6g}" for number in numbers))
+            for row in compared(record, kept.kinds.get(kind, [])):
+                found.add_row(f"{kind} {place(record)}", *row)
     return found
 
 
-def _at(record: Record, place: Mapping[str, Any], but: set[str]) -> bool:
-    return all(record.get(key) == value for key, value in place.items() if key not in but)
+def place(record: Record) -> Record:
+    """Return what says where a record belongs: all that is no measured number."""
+    return {key: value for key, value in record.items() if not isinstance(value, float | dict | list)}
+
+
+def compared(record: Record, kept: Sequence[Record]) -> list[tuple[str, ...]]:
+    """Return the numbers of a record beside those of the kept one in the same place; times are left out."""
+    here, rows = place(record), []
+    seeds = [one for one in kept if _at(one, {axis: value for axis, value in here.items() if axis != "seed"})]
+    for key in [key for key, value in record.items() if isinstance(value, float) and "seconds" not in key]:
+        numbers = {one.get("seed"): one[key] for one in seeds if isinstance(one.get(key), float)}
+        if record.get("seed") in numbers:
+            old = numbers[record.get("seed")]
+            shown = (old, record[key], record[key] - old, spread(list(numbers.values())))
+            rows.append((key, *(f"{number:.6g}" for number in shown)))
+    return rows
+
+
+def _at(record: Record, place: Mapping[str, Any]) -> bool:
+    return all(record.get(key) == value for key, value in place.items())

@@ -8,6 +8,7 @@ import platform
 import signal
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +78,17 @@ def compute_stage(
             for number, done in enumerate(as_completed(running), len(stage) - len(missing) + 1):
                 cell, record = running[done], done.result()
                 add(cell, record, settings, folder)
-                brief = {key: value for key, value in record.items() if not isinstance(value, list | dict)}
-                console.print(f"{number} of {len(stage)}:", str(cell), brief)
+                console.print(f"{number} of {len(stage)}:", str(cell), brief(record))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # else a stopped run would first compute all the rest
             for worker in multiprocessing.active_children():
                 worker.terminate()
             raise
+
+
+def brief(record: Record) -> Record:
+    """Return a record without what is long."""
+    return {key: value for key, value in record.items() if not isinstance(value, list | dict)}
 
 
 def _begin_worker() -> None:
@@ -115,19 +120,22 @@ def earlier(cell: Cell, folder: Path) -> Record:
 def gather(study: Study, preset: str, cells: Mapping[Cell, Record]) -> Records:
     """Return the records of the seeds whose cells are all there; those of all cells for a study that may be partial."""
     config = study.presets[preset]
-    wanted = [cell for stage in study.cells(config) for cell in stage]
-    missing = {cell.axes.get("seed") for cell in wanted if cell not in cells} if not study.partial else set()
+    wanted = list(chain.from_iterable(study.cells(config)))
+    missing = set() if study.partial else {cell.axes.get("seed") for cell in wanted if cell not in cells}
     seeds = [seed for seed in config.seeds if seed not in missing]
     there = [cell for cell in wanted if cell in cells and cell.axes.get("seed") not in missing]
     if not seeds or None in missing or not there:
         got = f"{len(cells)} of {len(wanted)} cells, and no seed that is complete"
         raise ValueError(checks.message(f"results of {study.name}, {preset}", got, COMPUTE))
     settings = study.settings(config) | {"preset": preset, "seeds": seeds}
-    settings |= {"missing_seeds": [seed for seed in config.seeds if seed in missing]}
-    return Records(
-        settings | {"versions": versions(*study.packages)},
-        {kind.kind: [cells[cell] for cell in there if isinstance(cell, kind)] for kind in study.kinds},
-    )
+    settings["missing_seeds"] = sorted(set(config.seeds) - set(seeds))
+    settings["versions"] = versions(*study.packages)
+    return Records(settings, by_kind(study, {cell: cells[cell] for cell in there}))
+
+
+def by_kind(study: Study, cells: Mapping[Cell, Record]) -> dict[str, list[Record]]:
+    """Return records by their kind."""
+    return {kind.kind: [record for cell, record in cells.items() if isinstance(cell, kind)] for kind in study.kinds}
 
 
 def versions(*packages: str) -> dict[str, str]:

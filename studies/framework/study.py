@@ -3,8 +3,9 @@
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -43,6 +44,11 @@ class Cell(ABC):
     def __str__(self) -> str:
         """Return kind and axes on one line."""
         return f"{self.kind}({', '.join(f'{name}={value}' for name, value in self.axes.items())})"
+
+
+def grid(kind: type[Cell], **axes: Iterable[Any]) -> list[Cell]:
+    """Return a cell for every combination of values on the axes; the last axis varies fastest."""
+    return [kind(**dict(zip(axes, place, strict=True))) for place in product(*axes.values())]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, NamedTuple
 from scoremh import Always, DegenerateRuleWarning, LineIntegral, Taylor, fit_acceptance
 from scoremh.balance_matching import RECIPE, FormName
 from scoremh.types import Acceptance
-from studies.framework import Cell, Record
+from studies.framework import Cell, Record, grid
 from studies.framework.runner import earlier
 from studies.table1 import problem as table1
 from studies.table1.judging import distances, floor
@@ -160,14 +160,19 @@ class Floor(Cell):
 
 def cells(config: Sweep) -> list[list[Cell]]:
     """Return scores, tuned steps, trainings, and chains with their floor."""
-    forms = [form for name in config.rules if (form := RULES[name].form)]
-    trained = [(form, f) for form in forms for f in ([ANY_STEP] if form == "potential" else config.factors)]
-    draws = [Draws(rule, f, seed) for seed in config.seeds for rule in config.rules for f in config.factors]
+    forms = {form for name in config.rules if (form := RULES[name].form)}
+    seeds, trainings = config.seeds, []
+    for seed in seeds:
+        trainings += grid(Training, form=forms - {"potential"}, factor=config.factors, seed=[seed])
+        trainings += grid(Training, form=forms & {"potential"}, factor=[ANY_STEP], seed=[seed])
     return [
-        [Score(seed) for seed in config.seeds],
-        [Tuned(seed) for seed in config.seeds],
-        [Training(form, f, seed) for seed in config.seeds for form, f in trained],
-        [*draws, *(Floor(seed, number) for seed in config.seeds for number in range(config.floors))],
+        grid(Score, seed=seeds),
+        grid(Tuned, seed=seeds),
+        trainings,
+        [
+            *grid(Draws, seed=seeds, rule=config.rules, factor=config.factors),
+            *grid(Floor, seed=seeds, number=range(config.floors)),
+        ],
     ]
 
 

@@ -11,7 +11,7 @@ import torch
 from scoremh import MALA, DegenerateRuleWarning, Exact, RandomWalk, targets
 from scoremh.acceptance import BalancedRule
 from scoremh.types import Need, Point, Proposal, Target
-from studies.framework import Cell, Record, Records
+from studies.framework import Cell, Record, Records, grid
 from studies.framework.tables import mean, table
 from studies.sweeps.cells import LABELS, RULES, Sweep
 from studies.table1.problem import seeded
@@ -70,8 +70,7 @@ class Ratio(Cell):
 
 def cells(config: Sweep) -> list[Cell]:
     """Return the comparisons of all rules of a sweep."""
-    places = [(rule, kind, step) for rule in config.rules for kind in PROPOSALS for step in STEP_SIZES]
-    return [Ratio(*place, seed) for seed in config.seeds for place in places]
+    return grid(Ratio, seed=config.seeds, rule=config.rules, kind_=PROPOSALS, step=STEP_SIZES)
 
 
 def numbers(records: Records) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from scoremh import MultilevelDenoising, Recipe, metrics
 from scoremh.balance_matching import MATCHING, PRESETS, RECIPE, FormName
-from studies.framework import Cell, Record, Records
+from studies.framework import Cell, Record, Records, grid
 from studies.framework.runner import earlier
 from studies.table1 import judging, methods, outsiders, paper, problem
 from studies.table1.judging import METRICS
@@ -170,24 +171,28 @@ KINDS = (Score, Step, Training, Draws, Metrics, Floor, TwoSample)
 
 def cells(config: Config) -> list[list[Cell]]:
     """Return the cells seed by seed, then the tests."""
-    turns = [(number, config.seeds[number % len(config.seeds)]) for number in range(config.tests)]
-    tests = [TwoSample(name, seed, row, k) for name in DATASETS for row in config.tested for k, seed in turns]
+    numbers = range(config.tests)
+    tests = [
+        TwoSample(name, config.seeds[number % len(config.seeds)], row, number)
+        for name, row, number in product(DATASETS, config.tested, numbers)
+    ]
     return [*(stage for seed in config.seeds for stage in cells_of_seed(config, seed)), [*tests]]
 
 
 def cells_of_seed(config: Config, seed: int) -> list[list[Cell]]:
     """Return the stages of one seed; rows that need no training come first."""
-    learned = [name for name, row in METHODS.items() if isinstance(row, methods.Chains) and row.form is not None]
+    learned = methods.learned_rows()
     others = [name for name in METHODS if name not in learned]
-    floors = [Floor(name, seed, number) for name in DATASETS for number in range(config.floors)]
+    axes: dict[str, Any] = {"dataset": DATASETS, "seed": [seed]}
+    trainings = product(DATASETS, methods.trainings())
     return [
-        [Score(name, seed) for name in DATASETS],
-        [Step(name, seed, proposal) for name in DATASETS for proposal in STEPS],
-        [Draws(name, seed, row) for name in DATASETS for row in others],
-        [*floors, *(Metrics(name, seed, row) for name in DATASETS for row in others)],
-        [Training(name, seed, *training) for name in DATASETS for training in methods.trainings()],
-        [Draws(name, seed, row) for name in DATASETS for row in learned],
-        [Metrics(name, seed, row) for name in DATASETS for row in learned],
+        grid(Score, **axes),
+        grid(Step, **axes, proposal=STEPS),
+        grid(Draws, **axes, method=others),
+        [*grid(Floor, **axes, number=range(config.floors)), *grid(Metrics, **axes, method=others)],
+        [Training(name, seed, *training) for name, training in trainings],
+        grid(Draws, **axes, method=learned),
+        grid(Metrics, **axes, method=learned),
     ]
 
 

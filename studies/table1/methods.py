@@ -137,10 +137,14 @@ NOT_INDEPENDENT = ("sobol_flow",)
 OUTSIDERS = ("kde", "spline_flow")
 
 
+def learned_rows() -> dict[str, Chains]:
+    """Return the rows whose acceptance is learned."""
+    return {name: row for name, row in METHODS.items() if isinstance(row, Chains) and row.form is not None}
+
+
 def trainings() -> list[tuple[str, FormName]]:
     """Return the proposals and forms for which acceptances are learned."""
-    learned = [method for method in METHODS.values() if isinstance(method, Chains)]
-    return sorted({(method.proposal, method.form) for method in learned if method.form is not None})
+    return sorted({(row.proposal, row.form) for row in learned_rows().values() if row.form is not None})
 
 
 def train(problem: Problem, proposal: str, form: FormName, step: float, steps: int) -> Record:
