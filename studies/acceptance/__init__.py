@@ -1,0 +1,173 @@
+"""How good are learned acceptances, for the time they take to train, beside rules that take none?"""
+
+import math
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from scoremh._shared import checks
+from scoremh.balance_matching import MATCHING
+from studies import plots
+from studies.acceptance.cells import KINDS, Config, cells
+from studies.acceptance.rules import BIAS_PROPOSALS, BOTH, FORMS, LEARNED, PAIRS, PROPOSALS, RULES, UNTRAINED, WALKS
+from studies.framework import Claim, Record, Records, Study
+from studies.framework.tables import mean, over_seeds, spread, table
+from studies.learning import DATASETS, learned_score
+
+PRESETS = {"paper": Config()}
+MAX_DIFFERING = 0.05  # share of decisions
+
+
+def prepare(config: Config, folder: Path) -> None:
+    """Learn the scores that all cells use."""
+    for dataset in DATASETS:
+        learned_score(dataset, folder, samples=config.samples)
+
+
+def errors(records: Records, form: str, pairs: str, walk: str) -> dict[int, list[float]]:
+    """Return the errors of a form by budget, where all seeds are there."""
+    trained = BOTH if form == "potential" else walk
+    found = {}
+    for budget in records.settings["budgets"]:
+        there = records.where("quality", form=form, pairs=pairs, proposal=trained, budget=budget)
+        if len(there) == len(records.settings["seeds"]):
+            found[budget] = [record["errors"][walk] for record in there]
+    return found
+
+
+def quality(records: Records) -> str:
+    """Return the table of errors by form, pairs, proposal and budget, beside rules without training."""
+    places, rows = list(product(WALKS, records.settings["budgets"])), []
+    for form, pairs in product(FORMS, PAIRS):
+        found = {walk: errors(records, form, pairs, walk) for walk in WALKS}
+        texts = {f"{walk}, {budget} s": over_seeds(found[walk].get(budget, []), 4) for walk, budget in places}
+        rows.append({"": f"{form}, {pairs}", **texts})
+    untrained = {record["proposal"]: record for record in records.kinds["untrained"]}
+    rows += [
+        {"": name, **{f"{walk}, {budget} s": f"{untrained[walk][name]:.4f}" for walk, budget in places}}
+        for name in UNTRAINED
+    ]
+    return table(rows)
+
+
+def least_errors(records: Records) -> dict[str, Record]:
+    """Return the learned form with the least error by proposal."""
+    found: dict[str, list[Record]] = {walk: [] for walk in WALKS}
+    for walk, form, pairs in product(WALKS, FORMS, PAIRS):
+        for budget, there in errors(records, form, pairs, walk).items():
+            found[walk].append({"form": form, "pairs": pairs, "budget": budget, "error": mean(there)})
+    return {walk: min(every, key=lambda one: one["error"]) for walk, every in found.items() if every}
+
+
+def decisions(records: Records) -> list[Record]:
+    """Return, by dataset, proposal and rule, how often decisions differ from the adaptive line integral's."""
+    found: list[Record] = []
+    for dataset, walk in product(DATASETS, WALKS):
+        place = {"dataset": dataset, "proposal": checks.named(PROPOSALS[dataset][walk])}
+        for form in FORMS:
+            trained = BOTH if form == "potential" else walk
+            for record in records.where("decisions", dataset=dataset, proposal=trained, form=form):
+                found.append({**place, "rule": form, "seconds": record["seconds"], **record[walk]})
+        found += [{**place, "rule": "Simpson", **one[walk]} for one in records.where("simpson", dataset=dataset)]
+    return found
+
+
+def decisions_table(records: Records) -> str:
+    """Return these decisions as a table; a share above the goal is bold."""
+    rows = []
+    for one in decisions(records):
+        rate, (first, second) = f"{one['rate']:.2%}", one["accepted"]
+        rows.append(
+            {
+                "distribution, proposal": f"{one['dataset']}, {one['proposal']}",
+                "rule": one["rule"],
+                "training, s": f"{one['seconds']:.0f}" if "seconds" in one else "none",
+                "decisions that differ": rate if one["rate"] < MAX_DIFFERING else f"**{rate}**",
+                "acceptance: rule, integral": f"{first:.3f}, {second:.3f}",
+                "direct": f"{one['direct']:.3f}" if "direct" in one else "",
+                "rms of D_a - log r": f"{one['residual']:.2f}" if "residual" in one else "",
+            }
+        )
+    return table(rows)
+
+
+def decide_alike(records: Records) -> dict[str, bool]:
+    """Return which learned rules decide as the adaptive line integral does in all but 5 % of cases."""
+    learned = [one for one in decisions(records) if one["rule"] in FORMS]
+    return {f"{one['dataset']}, {one['proposal']}, {one['rule']}": one["rate"] < MAX_DIFFERING for one in learned}
+
+
+def bias(records: Records) -> dict[str, str]:
+    """Return by rule what the table says of it: score calls, training, distance and acceptance for both proposals."""
+    found = {}
+    for rule in (*RULES, *LEARNED):
+        there = [one for walk in BIAS_PROPOSALS for one in records.where("bias", rule=rule, proposal=walk)]
+        digits = {"calls": ".2g", "distance": ".3f", "acceptance": ".2f"}
+        calls, distance, rate = (", ".join(f"{r[key]:{spec}}" for r in there) for key, spec in digits.items())
+        found[rule] = f"{calls} | {training_time(records, rule)} | {distance} | {rate}"
+    return found
+
+
+def training_time(records: Records, rule: str) -> str:
+    """Return how long trainings of a rule took by the defaults; nothing where it was trained in another way."""
+    if rule in RULES:
+        return "none"
+    form, _, matching = LEARNED[rule]
+    seconds = records.values("decisions", "seconds", form=form)
+    return f"{min(seconds):.0f} to {max(seconds):.0f}" if seconds and matching == MATCHING[form] else ""
+
+
+def numbers(records: Records) -> dict[str, Any]:
+    """Return what the template needs."""
+    taken: dict[int, list[float]] = {}
+    for record in records.kinds["quality"]:
+        taken.setdefault(record["budget"], []).append(record["seconds"])
+    by_chance = math.sqrt(1 / records.settings["chains"] + 1 / records.settings["exact"])
+    return {
+        "bias": bias(records),
+        "floor": records.kinds["bias"][0]["floor"],
+        "chance": stats.kstwobign.ppf(math.sqrt(0.95)) * by_chance,  # of two coordinates, taken for independent
+        "quality": quality(records),
+        "least": least_errors(records),
+        "taken": taken,
+        "decisions": decisions_table(records),
+    }
+
+
+def picture(records: Records, folder: Path, docs: Path) -> None:
+    """Draw the error over the time of training."""
+    panels: dict[str, dict[str, plots.Curve]] = {}
+    for walk, proposal in PROPOSALS["moons"].items():
+        lines: dict[str, plots.Curve] = {}
+        for kind in product(FORMS, PAIRS):
+            there = errors(records, *kind, walk)
+            times, means = [float(budget) for budget in there], [mean(values) for values in there.values()]
+            lines[", ".join(kind)] = (times, means, [spread(values) for values in there.values()])
+        panels[checks.named(proposal)] = lines
+    untrained = {record["proposal"]: record for record in records.kinds["untrained"]}
+    plots.curve_panels(
+        panels,
+        docs / "acceptance_quality.png",
+        labels=("CPU seconds of training", "mean error of the acceptance"),
+        levels={checks.named(PROPOSALS["moons"][w]): {n: untrained[w][n] for n in UNTRAINED} for w in WALKS},
+        log=True,
+        families={", ".join(kind): kind for kind in product(FORMS, PAIRS)},
+        title="Learned acceptances on Moons, against a line integral with 16 nodes",
+    )
+
+
+STUDY = Study(
+    "acceptance",
+    "how good learned acceptances are, for the time they take to train, beside rules that take none",
+    PRESETS,
+    cells,
+    KINDS,
+    numbers,
+    picture,
+    {"alike": Claim("learned rules decide as the adaptive line integral does in 95 % of cases", decide_alike)},
+    prepare=prepare,
+    page="acceptance.md",
+    partial=True,
+)
