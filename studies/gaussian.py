@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, ClassVar
 
 import torch
 from scipy import stats
@@ -15,7 +14,6 @@ from scoremh.types import Acceptance, TargetLike
 from studies import plots
 from studies.framework import Cell, Claim, Record, Records, Study, grid
 from studies.framework.runner import earlier
-from studies.framework.tables import over_seeds, table
 from studies.learning import PAPER_ENTROPY, learned_acceptance, seeded
 
 MEAN, VARIANCE = 3.0, 2.0
@@ -29,30 +27,21 @@ WAYS = {
 }
 PAPER_WAYS = [way for way in WAYS if way != ENTROPY]
 MAX_DISTANCE = 0.02  # Kolmogorov-Smirnov distance of the paper's three ways to the distribution and to each other
+EXACT_DISTANCE = stats.kstwobign.mean()  # of exact draws on average, times the root of their number
 STANDARD_ERRORS = 3.0  # of exact draws, beyond which a mean or a variance is named
 
 
 @dataclass(frozen=True)
 class Config:
-    """All that decides the numbers.
+    """All that decides the numbers."""
 
-    Args:
-        seeds: Random seeds of samples, trainings and chains.
-        chains: Number of chains, each of which gives its last draw.
-        steps: Number of steps of a chain before it.
-        std: Standard deviation of the random walk.
-        samples: Number of samples to learn from.
-        score_steps: Maximal number of training steps of the score.
-        acceptance_steps: Maximal number of training steps of an acceptance.
-    """
-
-    seeds: tuple[int, ...]
-    chains: int = 20_000
-    steps: int = 300
-    std: float = 3.0
-    samples: int = 10_000
-    score_steps: int = Recipe().steps
-    acceptance_steps: int = RECIPE.steps
+    seeds: tuple[int, ...]  # random seeds of samples, trainings and chains
+    chains: int = 20_000  # chains, each of which gives its last draw
+    steps: int = 300  # steps of a chain before it
+    std: float = 3.0  # standard deviation of the random walk
+    samples: int = 10_000  # samples to learn from
+    score_steps: int = Recipe().steps  # maximal number of training steps of the score
+    acceptance_steps: int = RECIPE.steps  # maximal number of training steps of an acceptance
 
 
 PRESETS = {
@@ -61,16 +50,13 @@ PRESETS = {
 }
 
 
-@dataclass(frozen=True)
-class Way(Cell):
+class Way(Cell, kind="gaussian"):
     """Chains by the density, or by a free acceptance with the true or a learned score."""
 
-    kind: ClassVar[str] = "gaussian"
     way: str
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return mean, variance and distance to N(3, 2) of the last draws."""
         walk, number = RandomWalk(config.std), list(WAYS).index(self.way)  # every way has starts and steps of its own
         x = TARGET.sample(config.samples, generator=seeded(0, self.seed))
         noise = torch.randn(config.chains, 1, generator=seeded(10 + number, self.seed))
@@ -95,17 +81,14 @@ class Way(Cell):
         }
 
 
-@dataclass(frozen=True)
-class Between(Cell):
+class Between(Cell, kind="between"):
     """The distance between the draws of two ways."""
 
-    kind: ClassVar[str] = "between"
     first: str
     second: str
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the Kolmogorov-Smirnov distance of their draws."""
         draws = [earlier(Way(way, self.seed), folder)["draws"] for way in (self.first, self.second)]
         return {"distance": float(stats.ks_2samp(*draws).statistic)}
 
@@ -132,35 +115,16 @@ def similar(records: Records) -> bool:
     return all(one(records)["distance"] < MAX_DISTANCE for one in (farthest, farthest_apart))
 
 
-def numbers(records: Records) -> dict[str, Any]:
-    """Return what the template needs."""
-    digits = {"mean": 3, "variance": 3, "distance": 4, "acceptance": 3}
-    columns = dict(zip(("mean", "variance", "distance to the distribution", "acceptance"), digits.items(), strict=True))
-    rows = []
-    for way, name in WAYS.items():
-        texts = {head: over_seeds(records.values("gaussian", key, way=way), n) for head, (key, n) in columns.items()}
-        rows.append({"way": name, **texts, "seeds": str(len(records.where("gaussian", way=way)))})
-    chains = records.settings["chains"]
-    errors = {"mean": math.sqrt(VARIANCE / chains), "variance": VARIANCE * math.sqrt(2 / chains)}
-    off = [
-        {"what": key, "way": WAYS[way], "seed": record["seed"], "value": record[key]}
-        for way in PAPER_WAYS
-        for record in records.where("gaussian", way=way)
-        for key, truth in (("mean", MEAN), ("variance", VARIANCE))
-        if abs(record[key] - truth) > STANDARD_ERRORS * errors[key]
-    ]
-    return {
-        "table": table(rows),
-        "ways": WAYS,
-        "farthest": farthest(records),
-        "apart": farthest_apart(records),
-        "errors": errors,
-        "off": off,
-        "exact": stats.kstwobign.mean() / math.sqrt(chains),
-        "max_distance": MAX_DISTANCE,
-        "entropy": PAPER_ENTROPY.entropy,
-        "standard_errors": STANDARD_ERRORS,
-    }
+def standard_errors(chains: int) -> dict[str, float]:
+    """Return the standard errors of mean and variance of as many exact draws."""
+    return {"mean": math.sqrt(VARIANCE / chains), "variance": VARIANCE * math.sqrt(2 / chains)}
+
+
+def moments_off(records: Records) -> list[tuple[str, Record]]:
+    """Return the means and variances of the paper's ways that are several standard errors off, with their records."""
+    errors, truth = standard_errors(records.settings["chains"]), {"mean": MEAN, "variance": VARIANCE}
+    every = [(key, record) for way in PAPER_WAYS for record in records.where("gaussian", way=way) for key in truth]
+    return [(key, one) for key, one in every if abs(one[key] - truth[key]) > STANDARD_ERRORS * errors[key]]
 
 
 def picture(records: Records, folder: Path, docs: Path) -> None:
@@ -185,7 +149,7 @@ STUDY = Study(
     PRESETS,
     cells,
     (Way, Between),
-    numbers,
     picture,
+    globals(),
     {"similar": Claim("an acceptance trained with a learned score performs like one with the true score", similar)},
 )

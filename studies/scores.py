@@ -64,19 +64,13 @@ FIELDS = {MULTILEVEL: "MultilevelDenoising", SLICED: "SlicedScoreMatching", PAPE
 
 @dataclass(frozen=True)
 class Config:
-    """All that decides the numbers.
+    """All that decides the numbers."""
 
-    Args:
-        seeds: Random seeds of samples and trainings; the datasets are fitted with the first.
-        samples: Number of samples to learn from.
-        fresh: Number of fresh draws for the error of a score.
-        fresh_for_loss: Number of fresh samples for a held-out loss, whose trace takes d products.
-    """
-
+    # random seeds of samples and trainings; the datasets are fitted with the first
     seeds: tuple[int, ...] = (1, 2, 3)
-    samples: int = 10_000
-    fresh: int = 50_000
-    fresh_for_loss: int = 10_000
+    samples: int = 10_000  # samples to learn from
+    fresh: int = 50_000  # fresh draws for the error of a score
+    fresh_for_loss: int = 10_000  # fresh samples for a held-out loss, whose trace takes d products
 
 
 PRESETS = {"paper": Config()}
@@ -87,16 +81,13 @@ def seeded(use: int, seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(10 * seed + use)
 
 
-@dataclass(frozen=True)
-class Known(Cell):
+class Known(Cell, kind="known"):
     """A fit by the defaults to samples of a distribution whose score is known."""
 
-    kind: ClassVar[str] = "known"
     target: str
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return E|s_fit - s|^2 / E|s|^2 on all fresh draws and on those inside the support."""
         _, target = TARGETS[self.target]
         fit = fit_score(target.sample(config.samples, generator=seeded(0, self.seed)), generator=seeded(1, self.seed))
         x = target.sample(config.fresh, generator=seeded(2, self.seed))
@@ -117,16 +108,13 @@ class Known(Cell):
         }
 
 
-@dataclass(frozen=True)
-class HeldOut(Cell):
+class HeldOut(Cell, kind="held_out"):
     """A fit of one loss and network to a dataset, which is kept in a file."""
 
-    kind: ClassVar[str] = "held_out"
     dataset: str
     loss: str
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the implicit loss on fresh samples, or the step at which the training diverged."""
         try:
             fit = self.fit(config)
         except DivergenceError as stopped:

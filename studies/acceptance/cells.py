@@ -43,25 +43,15 @@ from studies.learning import DATASETS, acceptance_rate, error, learned_acceptanc
 
 @dataclass(frozen=True)
 class Config:
-    """All that decides the numbers.
+    """All that decides the numbers."""
 
-    Args:
-        seeds: Random seeds of the acceptances' trainings.
-        budgets: CPU seconds of training.
-        samples: Number of samples to learn from.
-        fresh: Number of fresh samples to judge on.
-        chains: Number of chains whose bias is measured.
-        chain_steps: Number of steps of such a chain.
-        exact: Number of exact draws that they are compared with.
-    """
-
-    seeds: tuple[int, ...] = (1, 2, 3)
-    budgets: tuple[int, int, int] = (25, 100, 400)
-    samples: int = 10_000
-    fresh: int = 10_000
-    chains: int = 20_000
-    chain_steps: int = 200
-    exact: int = 1_000_000
+    seeds: tuple[int, ...] = (1, 2, 3)  # random seeds of the acceptances' trainings
+    budgets: tuple[int, int, int] = (25, 100, 400)  # CPU seconds of training
+    samples: int = 10_000  # samples to learn from
+    fresh: int = 10_000  # fresh samples to judge on
+    chains: int = 20_000  # chains whose bias is measured
+    chain_steps: int = 200  # steps of such a chain
+    exact: int = 1_000_000  # exact draws that they are compared with
 
 
 def fresh_moons(config: Config) -> Tensor:
@@ -77,25 +67,20 @@ def training_and_judging(dataset: str, walk: str) -> tuple[Proposal, dict[str, P
     return proposals[walk], {walk: proposals[walk]}
 
 
-@dataclass(frozen=True)
-class Untrained(Cell):
+class Untrained(Cell, kind="untrained"):
     """The errors of rules that need no training, on Moons."""
 
-    kind: ClassVar[str] = "untrained"
     proposal: str
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the error of each rule."""
         score, _ = learned_score("moons", folder, samples=config.samples)
         proposal, fresh = PROPOSALS["moons"][self.proposal], fresh_moons(config)
         return {name: error(rule, score, proposal, fresh) for name, rule in UNTRAINED.items()}
 
 
-@dataclass(frozen=True)
-class Quality(Cell):
+class Quality(Cell, kind="quality"):
     """The error of a form after a time of training on Moons."""
 
-    kind: ClassVar[str] = "quality"
     form: FormName
     pairs: Pairs
     proposal: str
@@ -103,7 +88,6 @@ class Quality(Cell):
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return errors and acceptance rates by proposal; the steps are planned from the speed of a short trial."""
         score, x = learned_score("moons", folder, samples=config.samples)
         proposal, judged = training_and_judging("moons", self.proposal)
 
@@ -130,17 +114,14 @@ class Quality(Cell):
         return fit_acceptance(score, proposal, x, **options, generator=seeded(3, self.seed))
 
 
-@dataclass(frozen=True)
-class Decisions(Cell):
+class Decisions(Cell, kind="decisions"):
     """How often a learned rule decides otherwise than the adaptive line integral of the same score."""
 
-    kind: ClassVar[str] = "decisions"
     dataset: str
     proposal: str
     form: FormName
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the time of the training and, by proposal, the share of decisions that differ and the residual."""
         score, x = learned_score(self.dataset, folder, samples=config.samples)
         proposal, judged = training_and_judging(self.dataset, self.proposal)
         fit = fit_acceptance(score, proposal, x, form=self.form, generator=seeded(3))
@@ -156,15 +137,12 @@ class Decisions(Cell):
         return found
 
 
-@dataclass(frozen=True)
-class Simpson(Cell):
+class Simpson(Cell, kind="simpson"):
     """The same for Simpson's rule, which needs no training."""
 
-    kind: ClassVar[str] = "simpson"
     dataset: str
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the share of decisions that differ, by proposal."""
         score, _ = learned_score(self.dataset, folder, samples=config.samples)
         fresh = fresh_inside(self.dataset, score, config)
         return {name: differing(LineIntegral(), score, one, fresh) for name, one in PROPOSALS[self.dataset].items()}
@@ -183,16 +161,13 @@ def differing(rule: Acceptance, score: ScoreFit, proposal: Proposal, x: Tensor) 
     return {"rate": found.rate, "accepted": list(found.acceptance_rates)}
 
 
-@dataclass(frozen=True)
-class Bias(Cell):
+class Bias(Cell, kind="bias"):
     """How far chains from exact draws of two overlapping modes drift away, with the true score."""
 
-    kind: ClassVar[str] = "bias"
     rule: str
     proposal: str
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return distances before and after, the acceptance rate, and the score calls of a step."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DegenerateRuleWarning)
             kernel = metropolis_hastings(OVERLAPPING, BIAS_PROPOSALS[self.proposal], self._rule(config))

@@ -23,27 +23,17 @@ GRID = torch.cartesian_prod(
 
 @dataclass(frozen=True)
 class Config:
-    """All that decides the numbers.
+    """All that decides the numbers."""
 
-    Args:
-        seeds: Random seeds of the acceptances' trainings; the first one also of samples, score and what is judged on.
-        lambdas: Weights of the entropy, for the free form.
-        steps: Number of training steps of an acceptance.
-        score_steps: Maximal number of training steps of the score.
-        samples: Number of samples to learn from.
-        fresh: Number of samples to judge on.
-        std: Standard deviation of the random walk.
-        clips: Lengths C at which gradients are clipped: the paper does not say.
-    """
-
+    # random seeds of the acceptances' trainings; the first one also of samples, score and what is judged on
     seeds: tuple[int, ...]
-    lambdas: tuple[float, ...]
-    steps: int = PRESETS["moons"].steps
-    score_steps: int = Recipe().steps
-    samples: int = 10_000
-    fresh: int = 10_000
-    std: float = 0.3
-    clips: tuple[float, ...] = (1.0, 10.0)
+    lambdas: tuple[float, ...]  # weights of the entropy, for the free form
+    steps: int = PRESETS["moons"].steps  # training steps of an acceptance
+    score_steps: int = Recipe().steps  # maximal number of training steps of the score
+    samples: int = 10_000  # samples to learn from
+    fresh: int = 10_000  # samples to judge on
+    std: float = 0.3  # standard deviation of the random walk
+    clips: tuple[float, ...] = (1.0, 10.0)  # lengths C at which gradients are clipped: the paper does not say
 
 
 def free_forms(clips: Sequence[float]) -> dict[str, float | None]:
@@ -68,27 +58,21 @@ def fresh_samples(config: Config) -> Tensor:
     return datasets.moons(config.fresh, generator=seeded(2, config.seeds[0]))
 
 
-@dataclass(frozen=True)
-class Score(Cell):
+class Score(Cell, kind="score"):
     """The learned score."""
 
-    kind: ClassVar[str] = "score"
     dataset: str
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the time of the training."""
         return {"seconds": score_and_samples(config, folder)[0].seconds}
 
 
-@dataclass(frozen=True)
-class Reference(Cell):
+class Reference(Cell, kind="reference"):
     """Rules that need no training: the line integral, and one that gives the same answer to every candidate."""
 
-    kind: ClassVar[str] = "reference"
     dataset: str
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return acceptance rates and errors."""
         (score, _), proposal, first = score_and_samples(config, folder), RandomWalk(config.std), config.seeds[0]
         fresh = fresh_samples(config)
         accept = metropolis(REFERENCE, score, proposal, fresh, first)
@@ -102,17 +86,14 @@ def best_constant(accept: Tensor) -> dict[str, float]:
     return {"coin": float(median), "coin_error": float((accept - median).abs().mean())}
 
 
-@dataclass(frozen=True)
-class Training(Cell):
+class Training(Cell, kind="entropy"):
     """An acceptance with a weight of the entropy, in a form."""
 
-    kind: ClassVar[str] = "entropy"
     lambda_: float
     form: str
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return its mean over the grid, the acceptance rate of proposals, and the error of its ratio."""
         score, x = score_and_samples(config, folder)
         fit, proposal = self.fit(score, x, config), RandomWalk(config.std)
         fresh, first = fresh_samples(config), config.seeds[0]

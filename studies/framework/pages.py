@@ -9,14 +9,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich.console import Console
 from rich.markdown import Markdown
 
+from studies.framework import tables
 from studies.framework.study import Records, Study
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
-
-
-def formatted(value: Any, spec: str) -> str:
-    """Return a value as Python's format has it: `{{ 1000 | fmt(",") }}` is 1,000."""
-    return format(value, spec)
 
 
 def listed(values: Sequence[Any], spec: str = "", none: str = "none") -> str:
@@ -34,14 +30,16 @@ def environment() -> Environment:
         keep_trailing_newline=True,
         autoescape=False,  # Markdown
     )
-    found.filters |= {"fmt": formatted, "listed": listed}
+    found.filters |= {"fmt": format, "listed": listed, "table": tables.table, "markdown": tables.markdown}
+    found.filters |= {"mean": tables.mean, "over_seeds": tables.over_seeds, "number": tables.number, "shown_seeds": tables.shown_seeds}
     return found
 
 
 def render(study: Study, records: Records, template: str | None = None) -> str:
     """Return the section of a study as Markdown, or another of its templates."""
     found = environment().get_template(template or f"{study.name}.md")
-    text = found.render(settings=records.settings, claims=study.verdicts(records), **study.numbers(records))
+    names = {"records": records, "settings": records.settings, "claims": study.verdicts(records)}
+    text = found.render(dict(study.names) | names)
     text, missing = re.sub(r"\n{3,}", "\n\n", text).strip(), records.settings.get("missing_seeds")
     return text + (f"\n\n**Not computed yet**: seeds {listed(missing)}." if missing else "")
 

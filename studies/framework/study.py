@@ -7,39 +7,42 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, dataclass_transform
 
 Record = dict[str, Any]
 """What was measured in a cell, as JSON holds it, together with the axes of the cell where it is kept."""
 
 
-@dataclass(frozen=True)
+@dataclass_transform(frozen_default=True)
 class Cell(ABC):
-    """One measurement. The fields of a subclass are its axes; `kind` names the records it belongs to.
+    """One measurement: a frozen dataclass whose fields are its axes; a field `lambda_` is the axis "lambda".
 
-    A field `lambda_` is the axis "lambda".
+    A subclass, `class Chains(Cell, kind="chains")`, names the records it belongs to.
     """
 
     kind: ClassVar[str]
 
+    def __init_subclass__(cls, kind: str | None = None) -> None:
+        """Make the subclass a frozen dataclass, of a kind of its own or of its parent's."""
+        cls.kind = kind or cls.kind
+        dataclass(frozen=True)(cls)
+
     @abstractmethod
     def measure(self, config: Any, folder: Path) -> Record:
-        """Return what is measured, in a process with one thread.
+        """Return what is measured with a preset, in a process with one thread.
 
-        Args:
-            config: The preset.
-            folder: Folder for files that later cells need; their records are read with `runner.earlier`.
+        Files that later cells need go into the folder; the records of earlier cells are read with `runner.earlier`.
         """
 
     @property
     def axes(self) -> dict[str, Any]:
         """The axes by name."""
-        return {axis.name.rstrip("_"): getattr(self, axis.name) for axis in fields(self)}
+        return {axis.name.rstrip("_"): getattr(self, axis.name) for axis in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
         """Return the cell that a kept record belongs to."""
-        return cls(**{axis.name: record[axis.name.rstrip("_")] for axis in fields(cls)})
+        return cls(**{axis.name: record[axis.name.rstrip("_")] for axis in fields(cls)})  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         """Return kind and axes on one line."""
@@ -110,41 +113,23 @@ def as_json(config: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Study:
-    """A table or a figure. Its template is `templates/NAME.md`.
+    """A table or a figure. Its template is `templates/NAME.md`."""
 
-    Args:
-        name: Name on the command line, of the results, of the template and of the place on the page.
-        shows: What it shows, in one line.
-        presets: Configurations by name, each a frozen dataclass with seeds; the first is the default.
-        cells: Stages of cells for a preset; a stage is computed after those before it.
-        kinds: The types of cells, in the order in which they are kept.
-        numbers: What the template needs besides `settings` and `claims`.
-        picture: `picture(records, folder, docs)` draws into `docs`; `folder` has the files of the cells.
-        claims: What the paper claims, by name.
-        prepare: `prepare(config, folder)`, called once before the first cell.
-        settings: All that decides the numbers of a preset; its fields if not given.
-        summary: What is kept of the records; all but lists if not given.
-        page: File that the section is in; one of the name of the study is written whole.
-        partial: Whether a page can be written while cells are missing; else only complete seeds count.
-        packages: Packages whose versions are kept besides the usual ones.
-        excerpts: Templates by the file, relative to the page, that has a place for them.
-    """
-
-    name: str
-    shows: str
-    presets: Mapping[str, Any]
-    cells: Callable[[Any], Sequence[Sequence[Cell]]]
-    kinds: Sequence[type[Cell]]
-    numbers: Callable[[Records], Mapping[str, Any]]
-    picture: Callable[[Records, Path, Path], None]
-    claims: Mapping[str, Claim] = field(default_factory=dict)
-    prepare: Callable[[Any, Path], None] | None = None
-    settings: Callable[[Any], dict[str, Any]] = as_json
-    summary: Callable[[Records], Records] | None = None
-    page: str = "reproduction.md"
-    partial: bool = False
-    packages: tuple[str, ...] = ()
-    excerpts: Mapping[str, str] = field(default_factory=dict)
+    name: str  # on the command line, of results, template, and place on the page
+    shows: str  # what it shows, in one line
+    presets: Mapping[str, Any]  # frozen dataclasses with seeds; the first is the default
+    cells: Callable[[Any], Sequence[Sequence[Cell]]]  # stages of cells of a preset, each after those before it
+    kinds: Sequence[type[Cell]]  # types of cells, in the order in which they are kept
+    picture: Callable[[Records, Path, Path], None]  # of records and the folder of the cells' files, into a folder
+    names: Mapping[str, Any]  # what the template uses besides records, settings and claims: the module's globals()
+    claims: Mapping[str, Claim] = field(default_factory=dict)  # what the paper claims
+    prepare: Callable[[Any, Path], None] | None = None  # of a preset and a folder, once before the first cell
+    settings: Callable[[Any], dict[str, Any]] = as_json  # all that decides the numbers of a preset
+    summary: Callable[[Records], Records] | None = None  # what is kept of the records; all but lists if None
+    page: str = "reproduction.md"  # file of the section; one of the name of the study is written whole
+    partial: bool = False  # whether a page can be written while cells are missing; else only complete seeds count
+    packages: tuple[str, ...] = ()  # packages whose versions are kept besides the usual ones
+    excerpts: Mapping[str, str] = field(default_factory=dict)  # templates for other files that have a place for them
 
     def verdicts(self, records: Records) -> dict[str, bool | Mapping[str, bool]]:
         """Return which claims the records agree with, by name."""

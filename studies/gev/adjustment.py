@@ -32,25 +32,17 @@ CLEAR_TREND = 0.5  # a rank correlation above is called a trend
 
 @dataclass(frozen=True)
 class Config:
-    """All that decides the numbers.
+    """All that decides the numbers."""
 
-    Args:
-        seeds: Random seeds of the chains.
-        xis: Shapes of the distribution.
-        step_sizes: Step sizes h of ULA and MALA. The paper says "step .1", which is h or, as epsilon, an h of .005.
-        chains: Number of chains from each start; the last draw of each is judged.
-        looks: Numbers of steps after which they are looked at, the first one dividing the others.
-        scale: Scale of a Student walk's steps.
-        freedom: Degrees of freedom of its steps.
-    """
-
-    seeds: tuple[int, ...]
-    xis: tuple[float, ...] = (-0.5, -0.3, -0.1, 0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+    seeds: tuple[int, ...]  # random seeds of the chains
+    xis: tuple[float, ...] = (-0.5, -0.3, -0.1, 0.0, 0.1, 0.3, 0.5, 0.7, 0.9)  # shapes of the distribution
+    # step sizes h of ULA and MALA. The paper says "step .1", which is h or, as epsilon, an h of .005
     step_sizes: tuple[float, ...] = (0.1, 0.005)
-    chains: int = 5000
+    chains: int = 5000  # chains from each start; the last draw of each is judged
+    # numbers of steps after which they are looked at, the first one dividing the others
     looks: tuple[int, ...] = (100, 600)
-    scale: float = 2.0
-    freedom: int = 1
+    scale: float = 2.0  # scale of a Student walk's steps
+    freedom: int = 1  # degrees of freedom of its steps
 
 
 PRESETS = {
@@ -59,24 +51,19 @@ PRESETS = {
 }
 
 
-@dataclass(frozen=True)
-class Floor(Cell):
+class Floor(Cell, kind="floor"):
     """Exact draws."""
 
-    kind: ClassVar[str] = "floor"
     xi: float
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return their errors."""
         return common.errors(common.exact_draws(config.chains, self.xi, seeded(self.seed, self.xi, 1)), self.xi)
 
 
-@dataclass(frozen=True)
-class Chains(Cell):
+class Chains(Cell, kind="chains"):
     """The chains of a sampler from a start."""
 
-    kind: ClassVar[str] = "chains"
     sampler: str
     start: str
     xi: float
@@ -84,7 +71,6 @@ class Chains(Cell):
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the errors of their draws after every look, and how many met the end of the support."""
         begin = {"normal": common.normal_starts, "exact": common.exact_draws}[self.start]
         initial = begin(config.chains, self.xi, seeded(self.seed, self.xi, 2))
         generator, steps = seeded(self.seed, self.xi, 3), config.looks[-1]

@@ -44,33 +44,19 @@ BODY = ("w1", "mmd")
 
 @dataclass(frozen=True)
 class Config:
-    """All that decides the numbers.
+    """All that decides the numbers."""
 
-    Args:
-        seeds: Random seeds of samples, trainings and chains.
-        xis: Shapes of the distribution.
-        step_size: Step size h. The paper's "step .1" is taken for h.
-        samples: Number of samples to learn from.
-        score_steps: Number of training steps of a score.
-        acceptance_steps: Number of training steps of an acceptance.
-        clip: Largest gradient C of a pair; the paper gives no number.
-        chains: Number of chains of every sampler.
-        warmup: Number of steps before the first kept draw.
-        draws: Number of draws kept of every chain, which are judged together.
-        thin: Number of steps between kept draws.
-    """
-
-    seeds: tuple[int, ...]
-    xis: tuple[float, ...] = (-0.5, -0.2, 0.0, 0.3, 0.6, 0.9)
-    step_size: float = 0.1
-    samples: int = 10_000
-    score_steps: int = 1500
-    acceptance_steps: int = 500
-    clip: float = 10.0
-    chains: int = 2000
-    warmup: int = 300
-    draws: int = 5
-    thin: int = 50
+    seeds: tuple[int, ...]  # random seeds of samples, trainings and chains
+    xis: tuple[float, ...] = (-0.5, -0.2, 0.0, 0.3, 0.6, 0.9)  # shapes of the distribution
+    step_size: float = 0.1  # step size h. The paper's "step .1" is taken for h
+    samples: int = 10_000  # samples to learn from
+    score_steps: int = 1500  # training steps of a score
+    acceptance_steps: int = 500  # training steps of an acceptance
+    clip: float = 10.0  # largest gradient C of a pair; the paper gives no number
+    chains: int = 2000  # chains of every sampler
+    warmup: int = 300  # steps before the first kept draw
+    draws: int = 5  # draws kept of every chain, which are judged together
+    thin: int = 50  # steps between kept draws
 
 
 QUICK = Config(
@@ -79,19 +65,13 @@ QUICK = Config(
 PRESETS = {"quick": QUICK, "paper": Config(seeds=(1, 2, 3))}
 
 
-@dataclass(frozen=True)
-class Fit(Cell):
+class Fit(Cell, kind="fit"):
     """A learned score, one with heavy tails, and acceptances with the first and with the true score."""
 
-    kind: ClassVar[str] = "fit"
     xi: float
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the times of the trainings.
-
-        The true score is no number outside the support; pairs with a candidate there do not count.
-        """
         target, generator = GeneralizedExtremeValue(self.xi), seeded(self.seed, self.xi, 5)
         x = target.sample(config.samples, generator=generator)
         score = fit_score(x, recipe=Recipe(config.score_steps, check_every=100), generator=generator)
@@ -119,31 +99,25 @@ class Fit(Cell):
         return folder / f"{name}_{self.xi:g}_{self.seed}.safetensors"
 
 
-@dataclass(frozen=True)
-class Floor(Cell):
+class Floor(Cell, kind="floor"):
     """Exact draws."""
 
-    kind: ClassVar[str] = "floor"
     xi: float
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return their errors."""
         generator = seeded(self.seed, self.xi, 1)
         return common.errors(common.exact_draws(config.chains * config.draws, self.xi, generator), self.xi)
 
 
-@dataclass(frozen=True)
-class Chains(Cell):
+class Chains(Cell, kind="chains"):
     """The chains of a sampler."""
 
-    kind: ClassVar[str] = "chains"
     sampler: str
     xi: float
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the errors of their draws, and the acceptance rate."""
         generator, (target, rule) = seeded(self.seed, self.xi, 0), self.target_and_rule(folder)
         initial = common.normal_starts(config.chains, self.xi, generator)
         kernel = metropolis_hastings(target, MALA(config.step_size), rule)

@@ -51,35 +51,20 @@ BENT, STRAIGHT = LineIntegral("adaptive", bend=(0.0, 1.0)), LineIntegral("adapti
 
 @dataclass(frozen=True)
 class Config:
-    """All that decides the numbers.
+    """All that decides the numbers."""
 
-    Args:
-        seeds: Random seeds of samples, trainings and chains.
-        xi: Shape of the distribution.
-        sizes: Numbers of samples to learn from; the paper's first.
-        steps: Number of training steps of a score, the paper's apart, which has its own.
-        step_size: Step size h of MALA: the paper's step.
-        std: Standard deviation of a random walk, tuned on the distribution itself to accept 23.4 %.
-        scale: Scale of a Student walk's steps, tuned likewise.
-        freedom: Degrees of freedom of its steps.
-        chains: Number of chains of every score and proposal.
-        warmup: Number of steps before the first kept draw.
-        draws: Number of draws kept of every chain, which are judged together.
-        thin: Number of steps between kept draws.
-    """
-
-    seeds: tuple[int, ...]
-    xi: float = 0.5
-    sizes: tuple[int, ...] = (10_000, 100_000)
-    steps: int = 2000
-    step_size: float = 0.1
-    std: float = 7.0
-    scale: float = 5.0
-    freedom: int = 1
-    chains: int = 7000
-    warmup: int = 300
-    draws: int = 7
-    thin: int = 40
+    seeds: tuple[int, ...]  # random seeds of samples, trainings and chains
+    xi: float = 0.5  # shape of the distribution
+    sizes: tuple[int, ...] = (10_000, 100_000)  # numbers of samples to learn from; the paper's first
+    steps: int = 2000  # training steps of a score, the paper's apart, which has its own
+    step_size: float = 0.1  # step size h of MALA: the paper's step
+    std: float = 7.0  # standard deviation of a random walk, tuned on the distribution itself to accept 23.4 %
+    scale: float = 5.0  # scale of a Student walk's steps, tuned likewise
+    freedom: int = 1  # degrees of freedom of its steps
+    chains: int = 7000  # chains of every score and proposal
+    warmup: int = 300  # steps before the first kept draw
+    draws: int = 7  # draws kept of every chain, which are judged together
+    thin: int = 40  # steps between kept draws
 
     def proposal(self, name: str) -> Proposal:
         """Return a proposal by name."""
@@ -98,31 +83,25 @@ def samples(size: int, seed: int, xi: float) -> Tensor:
     return GeneralizedExtremeValue(xi).sample(size, generator=seeded(size, seed, 0))
 
 
-@dataclass(frozen=True)
-class Samples(Cell):
+class Samples(Cell, kind="samples"):
     """The samples themselves."""
 
-    kind: ClassVar[str] = "samples"
     size: int
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return their errors."""
         x = samples(self.size, self.seed, config.xi)
         return common.errors(x, config.xi) | {"survival": survival(x, config.xi)}
 
 
-@dataclass(frozen=True)
-class Score(Cell):
+class Score(Cell, kind="score"):
     """A score learned from samples."""
 
-    kind: ClassVar[str] = "score"
     score: str
     size: int
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return what it says of the tail; nothing but the step where the training diverged."""
         xi, exact = config.xi, GeneralizedExtremeValue(config.xi)
         try:
             fit = self.fit(config)
@@ -149,18 +128,15 @@ class Score(Cell):
         return folder / f"{self.score.replace(' ', '_').replace(chr(39), '')}_{self.size}_{self.seed}.safetensors"
 
 
-@dataclass(frozen=True)
-class Chains(Cell):
+class Chains(Cell, kind="chains"):
     """Chains with a score and a proposal; a score that is known was learned from 0 samples."""
 
-    kind: ClassVar[str] = "chains"
     score: str
     proposal: str
     size: int
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the errors of their draws; None where the training of the score diverged."""
         path = Score(self.score, self.size, self.seed).path(folder)
         if self.size and not path.exists():
             return dict.fromkeys((*METRICS, "acceptance"))

@@ -39,31 +39,19 @@ START_LABELS = {start: start for start in STARTS} | {EXACT_START: "the distribut
 
 @dataclass(frozen=True)
 class Config:
-    """All that decides the numbers.
+    """All that decides the numbers."""
 
-    Args:
-        seeds: Random seeds of samples, trainings and chains.
-        chains: Number of chains from every start.
-        steps: Number of steps of a chain.
-        settling: Number of first steps in which jumps are not counted.
-        step_size: Step size h of ULA and MALA.
-        wide_std: Standard deviation of a random walk that reaches the other mode: half the distance of the modes.
-        std: Standard deviation of a random walk that does not.
-        samples: Number of samples to learn from.
-        score_steps: Maximal number of training steps of the score.
-        acceptance_steps: Maximal number of training steps of an acceptance.
-    """
-
-    seeds: tuple[int, ...]
-    chains: int = 500
-    steps: int = 800
-    settling: int = 100
-    step_size: float = 0.5
+    seeds: tuple[int, ...]  # random seeds of samples, trainings and chains
+    chains: int = 500  # chains from every start
+    steps: int = 800  # steps of a chain
+    settling: int = 100  # first steps in which jumps are not counted
+    step_size: float = 0.5  # step size h of ULA and MALA
+    # standard deviation of a random walk that reaches the other mode: half the distance of the modes
     wide_std: float = 7.0
-    std: float = 1.7
-    samples: int = 10_000
-    score_steps: int = 2000
-    acceptance_steps: int = 700
+    std: float = 1.7  # standard deviation of a random walk that does not
+    samples: int = 10_000  # samples to learn from
+    score_steps: int = 2000  # maximal number of training steps of the score
+    acceptance_steps: int = 700  # maximal number of training steps of an acceptance
 
 
 class Sampler(NamedTuple):
@@ -108,28 +96,22 @@ def score_and_samples(config: Config, folder: Path, seed: int) -> tuple[ScoreFit
     return learned_score("mixture", place, samples=config.samples, recipe=recipe, seed=seed)
 
 
-@dataclass(frozen=True)
-class Score(Cell):
+class Score(Cell, kind="score"):
     """The learned score."""
 
-    kind: ClassVar[str] = "score"
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the time of the training."""
         return {"seconds": score_and_samples(config, folder, self.seed)[0].seconds}
 
 
-@dataclass(frozen=True)
-class Training(Cell):
+class Training(Cell, kind="acceptance"):
     """The learned acceptance of a sampler."""
 
-    kind: ClassVar[str] = "acceptance"
     sampler: str
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the time and the balance loss of the training."""
         score, x = score_and_samples(config, folder, self.seed)
         recipe, proposal = replace(RECIPE, steps=config.acceptance_steps), SAMPLERS[self.sampler].proposal(config)
         fit = fit_acceptance(score, proposal, x, form="free", recipe=recipe, generator=seeded(3, self.seed))
@@ -141,29 +123,23 @@ class Training(Cell):
         return folder_of(self.seed, folder) / f"{self.sampler}.safetensors"
 
 
-@dataclass(frozen=True)
-class Original(Cell):
+class Original(Cell, kind="original"):
     """Independent draws."""
 
-    kind: ClassVar[str] = "original"
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return their weights."""
         return described(FIGURE_1.sample(config.chains, generator=seeded(2, self.seed))[:, None])
 
 
-@dataclass(frozen=True)
-class Chains(Cell):
+class Chains(Cell, kind="chains"):
     """The chains of a sampler from a start; those of a learned score start within its box."""
 
-    kind: ClassVar[str] = "chains"
     sampler: str
     start: str
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return weights, jumps and the variance around a mode."""
         number, which = list(SAMPLERS).index(self.sampler), list(STARTS).index(self.start)
         sampler, rule = SAMPLERS[self.sampler], SAMPLERS[self.sampler].rule
         initial = STARTS[self.start](config.chains, seeded(10 + which, self.seed))

@@ -2,14 +2,11 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from studies.framework import Cell, Claim, Records, Study
-from studies.framework.tables import shown_seeds
-from studies.sweeps import ratios
-from studies.sweeps.cells import KINDS, LABELS, Sweep, cells
-from studies.sweeps.findings import METRICS, compared, draw, good_factors, means, shown, step_sizes
-from studies.table1.problem import NOISE_LEVEL, SAMPLES
+from studies.sweeps import findings, ratios
+from studies.sweeps.cells import KINDS, Sweep, cells
+from studies.sweeps.findings import METRICS, compared, draw, good_factors, means, step_sizes
 
 CLOSE = 1.5  # times the least W1
 SWISS_ROLL_RULES = ("ula", "score_mala", "potential", "simpson")
@@ -30,6 +27,12 @@ def presets(
             dataset, rules, factors, (1, 2, 3), draws=draws, chain_steps=300, training=training[1], floors=5
         ),
     }
+
+
+def good_steps(records: Records) -> dict[str, list[float]]:
+    """Return the step sizes at which W1 is close to its least over all rules, by rule."""
+    h = step_sizes(records)
+    return {rule: [h[f] for f in factors] for rule, factors in good_factors(records, "w1", CLOSE).items()}
 
 
 def reach(records: Records) -> dict[str, float]:
@@ -62,53 +65,15 @@ def learned_is_better(records: Records) -> bool:
     return better > worse
 
 
-def common(records: Records, *metrics: str) -> dict[str, Any]:
-    """Return what all three templates need."""
-    return {
-        "samples": SAMPLES,
-        "level": NOISE_LEVEL,
-        "seeds": shown_seeds(records.settings),
-        "tables": [shown(records, metric) for metric in metrics],
-        "labels": LABELS,
-        "count": len(records.settings["factors"]),
-    }
+def close_to_learned(records: Records) -> list[float]:
+    """Return the step sizes at which averaged Taylor-1 is within twice the least MMD of score-based MALA."""
+    learned, taylor = (means(records, rule, "mmd") for rule in ("score_mala", "taylor1_averaged"))
+    return [h for f, h in step_sizes(records).items() if taylor[f] <= 2 * min(learned.values())]
 
 
 def taylor_cells(config: Sweep) -> list[list[Cell]]:
     """Return the cells of the sweep, and the comparisons of log ratios."""
     return [*cells(config), ratios.cells(config)]
-
-
-def step_size_numbers(records: Records) -> dict[str, Any]:
-    """Return what the template needs."""
-    h, good = step_sizes(records), good_factors(records, "w1", CLOSE)
-    far = reach(records)
-    return common(records, "w1") | {
-        "close": CLOSE,
-        "good": {LABELS[rule]: [h[f] for f in factors] for rule, factors in good.items()},
-        "simpson_reaches": far["simpson"] == max(far.values()),
-    }
-
-
-def taylor_numbers(records: Records) -> dict[str, Any]:
-    """Return what the template needs."""
-    others = ("taylor1", "taylor2", "taylor2_averaged", "simpson")
-    against = {
-        metric: {LABELS[other]: compared(records, "taylor1_averaged", other, metric) for other in others}
-        for metric in METRICS
-    }
-    return common(records, *METRICS) | {"metrics": METRICS, "against": against} | ratios.numbers(records)
-
-
-def taylor_vs_learned_numbers(records: Records) -> dict[str, Any]:
-    """Return what the template needs."""
-    least = min(means(records, "score_mala", "mmd").values())
-    taylor = means(records, "taylor1_averaged", "mmd")
-    return common(records, "mmd") | {
-        "learned": compared(records, "score_mala", "taylor1_averaged", "mmd"),
-        "simpson": compared(records, "simpson", "score_mala", "mmd"),
-        "good": [h for f, h in step_sizes(records).items() if taylor[f] <= 2 * least],
-    }
 
 
 def picture(records: Records, folder: Path, docs: Path, *, name: str, metrics: tuple[str, ...], title: str) -> None:
@@ -122,8 +87,8 @@ STEP_SIZE = Study(
     presets("swiss_roll", SWISS_ROLL_RULES, SWISS_ROLL_FACTORS, 2000, (80, 300)),
     cells,
     KINDS,
-    step_size_numbers,
     partial(picture, name="step-size", metrics=("w1",), title="Swiss roll: W1 against the step size"),
+    globals() | vars(findings),
     {"robust": Claim("Score MALA is more robust to the step size than ULA, by W1 on Swiss roll", robust)},
 )
 TAYLOR = Study(
@@ -132,8 +97,8 @@ TAYLOR = Study(
     presets("moons", TAYLOR_RULES, MOONS_FACTORS, 1000, (0, 0)),
     taylor_cells,
     (*KINDS, ratios.Ratio),
-    taylor_numbers,
     partial(picture, name="taylor", metrics=tuple(METRICS), title="Taylor rules and integrals of the score on Moons"),
+    globals() | vars(findings),
     {
         "better": Claim("averaged Taylor-1 is better than Taylor-1 and Taylor-2 without averaging", averaged_is_better),
         "second_order": Claim("averaged Taylor-1 is about as good as averaged Taylor-2", averaged_is_second_order),
@@ -145,7 +110,7 @@ TAYLOR_VS_LEARNED = Study(
     presets("moons", LEARNED_RULES, MOONS_FACTORS, 1000, (250, 1000)),
     cells,
     KINDS,
-    taylor_vs_learned_numbers,
     partial(picture, name="taylor-vs-learned", metrics=("mmd",), title="Moons: MMD against the step size"),
+    globals() | vars(findings),
     {"learned": Claim("score-based MALA outperforms the averaged Taylor rule", learned_is_better)},
 )

@@ -6,7 +6,7 @@ Scores, starts, chains and distances are those of Table 1.
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from scoremh import Always, DegenerateRuleWarning, LineIntegral, Taylor, fit_acceptance
 from scoremh.balance_matching import RECIPE, FormName
@@ -44,64 +44,44 @@ ANY_STEP: Literal["any"] = "any"  # a potential serves every step
 
 @dataclass(frozen=True)
 class Sweep:
-    """All that decides the numbers.
+    """All that decides the numbers."""
 
-    Args:
-        dataset: Name of a dataset of Table 1.
-        rules: Names in `RULES`.
-        factors: Step sizes, as multiples of the tuned one.
-        seeds: Random seeds of samples, trainings and chains.
-        draws: Number of chains, and of points they are judged on.
-        chain_steps: Number of steps of a chain.
-        training: Number of training steps of a learned acceptance.
-        floors: Number of fresh samples whose distances give the floor, for every seed.
-    """
-
-    dataset: str
-    rules: tuple[str, ...]
-    factors: tuple[float, ...]
-    seeds: tuple[int, ...]
-    draws: int
-    chain_steps: int
-    training: int
-    floors: int
+    dataset: str  # name of a dataset of Table 1
+    rules: tuple[str, ...]  # names in `RULES`
+    factors: tuple[float, ...]  # step sizes, as multiples of the tuned one
+    seeds: tuple[int, ...]  # random seeds of samples, trainings and chains
+    draws: int  # chains, and of points they are judged on
+    chain_steps: int  # steps of a chain
+    training: int  # training steps of a learned acceptance
+    floors: int  # fresh samples whose distances give the floor, for every seed
 
 
-@dataclass(frozen=True)
-class Score(Cell):
+class Score(Cell, kind="score"):
     """The learned score."""
 
-    kind: ClassVar[str] = "score"
     seed: int
 
     def measure(self, config: Sweep, folder: Path) -> Record:
-        """Return the time and the noise level of the fit."""
         return Problem(config.dataset, self.seed, folder).fit_score()
 
 
-@dataclass(frozen=True)
-class Tuned(Cell):
+class Tuned(Cell, kind="tuned"):
     """The step size that is accepted at MALA's most efficient rate."""
 
-    kind: ClassVar[str] = "tuned"
     seed: int
 
     def measure(self, config: Sweep, folder: Path) -> Record:
-        """Return the step size."""
         return Problem(config.dataset, self.seed, folder).tune("mala")
 
 
-@dataclass(frozen=True)
-class Training(Cell):
+class Training(Cell, kind="acceptance"):
     """An acceptance, learned for one step size, or for any."""
 
-    kind: ClassVar[str] = "acceptance"
     form: FormName
     factor: float | Literal["any"]
     seed: int
 
     def measure(self, config: Sweep, folder: Path) -> Record:
-        """Return the time and the held-out loss by the defaults of `fit_acceptance`, but for the training steps."""
         problem, generator = Problem(config.dataset, self.seed, folder), seeded(3, self.seed)
         tuned = earlier(Tuned(self.seed), folder)["step"]
         steps = POTENTIAL_STEPS * config.training if self.form == "potential" else config.training
@@ -121,17 +101,14 @@ class Training(Cell):
         return problem.path(self.form, "mala", str(self.factor))
 
 
-@dataclass(frozen=True)
-class Draws(Cell):
+class Draws(Cell, kind="draws"):
     """Chains of one rule with one step size."""
 
-    kind: ClassVar[str] = "draws"
     rule: str
     factor: float
     seed: int
 
     def measure(self, config: Sweep, folder: Path) -> Record:
-        """Return the distances of the draws to fresh samples, and what was counted."""
         problem, (_, rule, form) = Problem(config.dataset, self.seed, folder), RULES[self.rule]
         step = self.factor * earlier(Tuned(self.seed), folder)["step"]
         if form is not None:
@@ -145,16 +122,13 @@ class Draws(Cell):
         return {**distances(draws, problem.fresh(config.draws)), **counted}
 
 
-@dataclass(frozen=True)
-class Floor(Cell):
+class Floor(Cell, kind="floor"):
     """Distances between fresh samples."""
 
-    kind: ClassVar[str] = "floor"
     seed: int
     number: int
 
     def measure(self, config: Sweep, folder: Path) -> Record:
-        """Return the distances."""
         return floor(Problem(config.dataset, self.seed, folder), config.draws, self.number)
 
 

@@ -8,6 +8,7 @@ from studies import plots
 from studies.framework import Records
 from studies.framework.tables import markdown, mean, number, number_and_spread, pivot, spread
 from studies.sweeps.cells import LABELS
+from studies.table1 import problem as table1  # noqa: F401  # for the templates
 
 METRICS = {"mmd": "MMD", "w1": "W1", "exact_w2": "exact W2"}  # the paper's W2 may come out below 0
 MAX_RATIO_TO_FLOOR = 1000  # above, chains have diverged

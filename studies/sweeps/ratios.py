@@ -2,9 +2,7 @@
 
 import math
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 import torch
 
@@ -12,8 +10,8 @@ from scoremh import MALA, DegenerateRuleWarning, Exact, RandomWalk, targets
 from scoremh.acceptance import BalancedRule
 from scoremh.types import Need, Point, Proposal, Target
 from studies.framework import Cell, Record, Records, grid
-from studies.framework.tables import mean, table
-from studies.sweeps.cells import LABELS, RULES, Sweep
+from studies.framework.tables import mean
+from studies.sweeps.cells import RULES, Sweep
 from studies.table1.problem import seeded
 
 COMPONENTS, STD = 200, 0.1  # normals along each moon, and their standard deviation
@@ -33,14 +31,12 @@ def moons() -> targets.GaussianMixture:
     return targets.GaussianMixture(weights, torch.cat([upper, lower]), covariances)
 
 
-@dataclass(frozen=True)
-class Ratio(Cell):
+class Ratio(Cell, kind="ratio"):
     """A rule's log ratio and the true one, with the true score, on candidates from exact draws.
 
     The noise of both proposals has the variance 2 h.
     """
 
-    kind: ClassVar[str] = "ratio"
     rule: str
     kind_: str
     step: float
@@ -48,7 +44,6 @@ class Ratio(Cell):
 
     @torch.inference_mode()
     def measure(self, config: Sweep, folder: Path) -> Record:
-        """Return their correlation, and the mean error of the acceptance probability."""
         exact, rule = moons(), RULES[self.rule].rule
         proposal: Proposal = MALA(self.step) if self.kind_ == "mala" else RandomWalk(math.sqrt(2 * self.step))
         known = Target(exact.score, exact.log_density)
@@ -73,23 +68,12 @@ def cells(config: Sweep) -> list[Cell]:
     return grid(Ratio, seed=config.seeds, rule=config.rules, kind_=PROPOSALS, step=STEP_SIZES)
 
 
-def numbers(records: Records) -> dict[str, Any]:
-    """Return what the template needs: the table, and the least and the largest number over step sizes."""
+def ratio(records: Records, key: str, rule: str, proposal: str, step: float) -> float:
+    """Return the correlation or the error of a rule, a mean over seeds."""
+    return mean(records.values("ratio", key, rule=rule, kind_=proposal, step=step))
 
-    def over_seeds(key: str, rule: str, kind: str, step: float) -> float:
-        return mean(records.values("ratio", key, rule=rule, kind_=kind, step=step))
 
-    rows = []
-    for rule in records.settings["rules"]:
-        places = {f"{name}, h = {h:g}": (rule, kind, h) for kind, name in PROPOSALS.items() for h in STEP_SIZES}
-        texts = {
-            head: f"{over_seeds('correlation', *place):.3f}, {over_seeds('error', *place):.3f}"
-            for head, place in places.items()
-        }
-        rows.append({"rule": LABELS[rule], **texts})
-
-    def span(key: str, rule: str, kind: str) -> str:
-        values = [over_seeds(key, rule, kind, step) for step in STEP_SIZES]
-        return f"{min(values):.2g} to {max(values):.2g}"
-
-    return {"ratios": table(rows), "points": POINTS, "span": span}
+def span(records: Records, key: str, rule: str, proposal: str) -> str:
+    """Return the least and the largest of it over step sizes."""
+    values = [ratio(records, key, rule, proposal, step) for step in STEP_SIZES]
+    return f"{min(values):.2g} to {max(values):.2g}"

@@ -26,51 +26,35 @@ STEPS = (*PROPOSALS, "low")
 
 @dataclass(frozen=True)
 class Config:
-    """All that a preset decides.
+    """All that decides the numbers."""
 
-    Args:
-        seeds: Random seeds of samples, trainings and chains.
-        draws: By dataset, number of chains of a row and of points it is judged on.
-        training: By dataset, number of training steps of an acceptance.
-        chain_steps: Number of steps of a chain.
-        floors: Number of fresh samples whose distances give the floor, for every seed.
-        tests: Number of two-sample tests, each on other chains, in turn from the scores of all seeds.
-        tested: Rows that are tested.
-    """
-
-    seeds: tuple[int, ...]
-    draws: Mapping[str, int]
-    training: Mapping[str, int]
-    chain_steps: int
-    floors: int
-    tests: int
-    tested: tuple[str, ...] = ("annealed", "simpson", "sobol_flow")
+    seeds: tuple[int, ...]  # random seeds of samples, trainings and chains
+    draws: Mapping[str, int]  # by dataset, number of chains of a row and of points it is judged on
+    training: Mapping[str, int]  # by dataset, number of training steps of an acceptance
+    chain_steps: int  # steps of a chain
+    floors: int  # fresh samples whose distances give the floor, for every seed
+    tests: int  # two-sample tests, each on other chains, in turn from the scores of all seeds
+    tested: tuple[str, ...] = ("annealed", "simpson", "sobol_flow")  # rows that are tested
 
 
-@dataclass(frozen=True)
-class Score(Cell):
+class Score(Cell, kind="score"):
     """The learned score of a dataset."""
 
-    kind: ClassVar[str] = "score"
     dataset: str
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the time and the noise level of the fit."""
         return Problem(self.dataset, self.seed, folder).fit_score()
 
 
-@dataclass(frozen=True)
-class Step(Cell):
+class Step(Cell, kind="steps"):
     """The tuned step of a proposal; "low" is MALA at the fit's own level."""
 
-    kind: ClassVar[str] = "steps"
     dataset: str
     seed: int
     proposal: str
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the step."""
         found = Problem(self.dataset, self.seed, folder)
         if self.proposal != "low":
             return found.tune(self.proposal)
@@ -83,33 +67,27 @@ def tuned_steps(dataset: str, seed: int, folder: Path) -> dict[str, float]:
     return {proposal: earlier(Step(dataset, seed, proposal), folder)["step"] for proposal in STEPS}
 
 
-@dataclass(frozen=True)
-class Training(Cell):
+class Training(Cell, kind="acceptance"):
     """A learned acceptance."""
 
-    kind: ClassVar[str] = "acceptance"
     dataset: str
     seed: int
     proposal: str
     form: FormName
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the time and the held-out loss of the fit."""
         step, steps = tuned_steps(self.dataset, self.seed, folder)[self.proposal], config.training[self.dataset]
         return methods.train(Problem(self.dataset, self.seed, folder), self.proposal, self.form, step, steps)
 
 
-@dataclass(frozen=True)
-class Draws(Cell):
+class Draws(Cell, kind="draws"):
     """The draws of a row, which are kept in a file."""
 
-    kind: ClassVar[str] = "draws"
     dataset: str
     seed: int
     method: str
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return what was counted, and the time."""
         found, started = Problem(self.dataset, self.seed, folder), time.perf_counter()
         steps, n = tuned_steps(self.dataset, self.seed, folder), config.draws[self.dataset]
         draws, counted = METHODS[self.method].draw(found, n, self.seed, config.chain_steps, steps)
@@ -117,48 +95,39 @@ class Draws(Cell):
         return counted | {"seconds": time.perf_counter() - started}
 
 
-@dataclass(frozen=True)
-class Metrics(Cell):
+class Metrics(Cell, kind="metrics"):
     """The distances of a row's draws to fresh samples."""
 
-    kind: ClassVar[str] = "metrics"
     dataset: str
     seed: int
     method: str
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the distances."""
         found = Problem(self.dataset, self.seed, folder)
         draws = load_file(found.path("draws", self.method))["draws"]
         return judging.judged(found, draws, config.draws[self.dataset])
 
 
-@dataclass(frozen=True)
-class Floor(Cell):
+class Floor(Cell, kind="floor"):
     """The distances between two fresh samples."""
 
-    kind: ClassVar[str] = "floor"
     dataset: str
     seed: int
     number: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the distances."""
         return judging.floor(Problem(self.dataset, self.seed, folder), config.draws[self.dataset], self.number)
 
 
-@dataclass(frozen=True)
-class TwoSample(Cell):
+class TwoSample(Cell, kind="test"):
     """A two-sample test between a row's draws and fresh samples."""
 
-    kind: ClassVar[str] = "test"
     dataset: str
     seed: int
     method: str
     number: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        """Return the p-value."""
         found, steps = Problem(self.dataset, self.seed, folder), tuned_steps(self.dataset, self.seed, folder)
         row, chain_seed = METHODS[self.method], 10_000 + self.number
         draws, _ = row.draw(found, TEST_POINTS, chain_seed, config.chain_steps, steps)
