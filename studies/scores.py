@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,11 +22,11 @@ from scoremh import (
     fit_score,
     targets,
 )
-from scoremh.networks import AtLevel
+from scoremh.networks import AtNoiseLevel
 from scoremh.training import Loss
 from studies import plots
 from studies.framework import Cell, Claim, Record, Records, Study, grid
-from studies.framework.tables import mean, table
+from studies.framework.tables import mean
 from studies.learning import FIGURE_1
 
 MAX_ERROR = 0.02  # share of the mean square of the true score
@@ -101,7 +101,7 @@ class Known(Cell, kind="known"):
             "all": float(error.sum() / size.sum()),
             "inside": float(error[inside].sum() / size[inside].sum()),
             "outside": int((~inside).sum()),
-            "level": fit.level,
+            "level": fit.noise_level,
             "asymmetry": asymmetry,
             "seconds": fit.seconds,
             "steps": fit.history["step"][-1],
@@ -121,7 +121,7 @@ class HeldOut(Cell, kind="held_out"):
             return {"diverged": stopped.step, **history(stopped.history)}
         fit.save(self.path(folder))
         x = DATASETS[self.dataset](config.fresh_for_loss, generator=seeded(2, config.seeds[0]))
-        net = fit.net if fit.level is None else AtLevel(fit.net, fit.level)
+        net = fit.net if fit.noise_level is None else AtNoiseLevel(fit.net, fit.noise_level)
         each = torch.cat([ImplicitScoreMatching().each(net, part) for part in x.split(1000)]).double()
         error = float(each.std()) / math.sqrt(len(each))
         return {"value": float(each.mean()), "error": error, "seconds": fit.seconds, **history(fit.history)}
@@ -156,25 +156,6 @@ def reached(records: Records) -> dict[str, bool]:
     }
 
 
-def known_row(records: Records, target: str) -> dict[str, str]:
-    """Return the errors on one distribution; a mean above the goal is bold."""
-    runs = records.where("known", target=target)
-    means = {
-        key: mean([run[key] for run in runs]) for key in ("inside", "all", "outside", "level", "asymmetry", "seconds")
-    }
-    shown = f"{100 * means['inside']:.2g} %"
-    outside = f"{100 * means['all']:.2g} % with {means['outside']:.1f} draws outside" if means["outside"] else ""
-    return {
-        "distribution": TARGETS[target][0],
-        **{f"seed {run['seed']}": f"{100 * run['inside']:.2g} %" for run in runs},
-        "mean": shown if means["inside"] <= MAX_ERROR else f"**{shown}**",
-        "outside": outside,
-        "level": f"{means['level']:.2g}",
-        "asymmetry": f"{means['asymmetry']:.2g}",
-        "seconds": f"{means['seconds']:.0f}",
-    }
-
-
 def loss_text(record: Record) -> str:
     """Return a held-out loss with its standard error, or where the training diverged."""
     if record.get("diverged") is not None:
@@ -185,20 +166,6 @@ def loss_text(record: Record) -> str:
 def losses(records: Records, dataset: str) -> dict[str, str]:
     """Return the held-out losses on a dataset."""
     return {record["loss"]: loss_text(record) for record in records.where("held_out", dataset=dataset)}
-
-
-def numbers(records: Records) -> dict[str, Any]:
-    """Return what the template needs."""
-    return {
-        "known": table([known_row(records, target) for target in TARGETS]),
-        "losses": table([{"dataset": name, **losses(records, name)} for name in DATASETS]),
-        "goal": MAX_ERROR,
-        "diverged": {
-            record["loss"]: record["diverged"]
-            for record in records.where("held_out", dataset="pinwheel")
-            if record.get("diverged") is not None
-        },
-    }
 
 
 def pictures(records: Records, folder: Path, docs: Path) -> None:
@@ -234,8 +201,8 @@ STUDY = Study(
     PRESETS,
     cells,
     (Known, HeldOut),
-    numbers,
     pictures,
+    globals(),
     {"reached": Claim("learned scores are within 2 % of known ones, in mean square", reached)},
     page="scores.md",
 )

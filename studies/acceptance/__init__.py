@@ -3,7 +3,6 @@
 import math
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from scipy import stats
 
@@ -13,7 +12,7 @@ from studies import plots
 from studies.acceptance.cells import KINDS, Config, cells
 from studies.acceptance.rules import BIAS_PROPOSALS, BOTH, FORMS, LEARNED, PAIRS, PROPOSALS, RULES, UNTRAINED, WALKS
 from studies.framework import Claim, Record, Records, Study
-from studies.framework.tables import mean, over_seeds, spread, table
+from studies.framework.tables import mean, spread
 from studies.learning import DATASETS, learned_score
 
 PRESETS = {"paper": Config()}
@@ -37,21 +36,6 @@ def errors(records: Records, form: str, pairs: str, walk: str) -> dict[int, list
     return found
 
 
-def quality(records: Records) -> str:
-    """Return the table of errors by form, pairs, proposal and budget, beside rules without training."""
-    places, rows = list(product(WALKS, records.settings["budgets"])), []
-    for form, pairs in product(FORMS, PAIRS):
-        found = {walk: errors(records, form, pairs, walk) for walk in WALKS}
-        texts = {f"{walk}, {budget} s": over_seeds(found[walk].get(budget, []), 4) for walk, budget in places}
-        rows.append({"": f"{form}, {pairs}", **texts})
-    untrained = {record["proposal"]: record for record in records.kinds["untrained"]}
-    rows += [
-        {"": name, **{f"{walk}, {budget} s": f"{untrained[walk][name]:.4f}" for walk, budget in places}}
-        for name in UNTRAINED
-    ]
-    return table(rows)
-
-
 def least_errors(records: Records) -> dict[str, Record]:
     """Return the learned form with the least error by proposal."""
     found: dict[str, list[Record]] = {walk: [] for walk in WALKS}
@@ -72,25 +56,6 @@ def decisions(records: Records) -> list[Record]:
                 found.append({**place, "rule": form, "seconds": record["seconds"], **record[walk]})
         found += [{**place, "rule": "Simpson", **one[walk]} for one in records.where("simpson", dataset=dataset)]
     return found
-
-
-def decisions_table(records: Records) -> str:
-    """Return these decisions as a table; a share above the goal is bold."""
-    rows = []
-    for one in decisions(records):
-        rate, (first, second) = f"{one['rate']:.2%}", one["accepted"]
-        rows.append(
-            {
-                "distribution, proposal": f"{one['dataset']}, {one['proposal']}",
-                "rule": one["rule"],
-                "training, s": f"{one['seconds']:.0f}" if "seconds" in one else "none",
-                "decisions that differ": rate if one["rate"] < MAX_DIFFERING else f"**{rate}**",
-                "acceptance: rule, integral": f"{first:.3f}, {second:.3f}",
-                "direct": f"{one['direct']:.3f}" if "direct" in one else "",
-                "rms of D_a - log r": f"{one['residual']:.2f}" if "residual" in one else "",
-            }
-        )
-    return table(rows)
 
 
 def decide_alike(records: Records) -> dict[str, bool]:
@@ -119,21 +84,15 @@ def training_time(records: Records, rule: str) -> str:
     return f"{min(seconds):.0f} to {max(seconds):.0f}" if seconds and matching == MATCHING[form] else ""
 
 
-def numbers(records: Records) -> dict[str, Any]:
-    """Return what the template needs."""
-    taken: dict[int, list[float]] = {}
-    for record in records.kinds["quality"]:
-        taken.setdefault(record["budget"], []).append(record["seconds"])
-    by_chance = math.sqrt(1 / records.settings["chains"] + 1 / records.settings["exact"])
-    return {
-        "bias": bias(records),
-        "floor": records.kinds["bias"][0]["floor"],
-        "chance": stats.kstwobign.ppf(math.sqrt(0.95)) * by_chance,  # of two coordinates, taken for independent
-        "quality": quality(records),
-        "least": least_errors(records),
-        "taken": taken,
-        "decisions": decisions_table(records),
-    }
+def seconds_taken(records: Records) -> dict[int, tuple[float, float]]:
+    """Return the shortest and the longest training of every budget, in CPU seconds."""
+    taken = {budget: records.values("quality", "seconds", budget=budget) for budget in records.settings["budgets"]}
+    return {budget: (min(seconds), max(seconds)) for budget, seconds in taken.items() if seconds}
+
+
+def distance_by_chance(chains: int, exact: int) -> float:
+    """Return the distance of exact draws that is exceeded in 5 % of cases, of two coordinates taken for independent."""
+    return float(stats.kstwobign.ppf(math.sqrt(0.95)) * math.sqrt(1 / chains + 1 / exact))
 
 
 def picture(records: Records, folder: Path, docs: Path) -> None:
@@ -164,8 +123,8 @@ STUDY = Study(
     PRESETS,
     cells,
     KINDS,
-    numbers,
     picture,
+    globals(),
     {"alike": Claim("learned rules decide as the adaptive line integral does in 95 % of cases", decide_alike)},
     prepare=prepare,
     page="acceptance.md",

@@ -5,7 +5,7 @@ import warnings
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from scipy import stats
 from torch import Tensor

@@ -3,7 +3,9 @@
 Two figures of the paper: maps of a(x', x = (0, 0)) for three lambda, and its mean over a grid against lambda.
 """
 
+from collections.abc import Mapping
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from studies.entropy.cells import (
     label,
 )
 from studies.framework import Claim, Record, Records, Study
-from studies.framework.tables import mean, over_seeds, shown_seeds, spread, table
+from studies.framework.tables import mean, spread
 from studies.learning import seeded
 
 MAP_LAMBDAS = (0.0, 0.1, 1.0)  # the paper's
@@ -38,43 +40,16 @@ MAX_PLATEAU = 0.5  # and what as a plateau beyond: no change larger than this sh
 HEADS = {"mean over the grid": "mean", "acceptance of proposals": "on_proposals", "error of the ratio": "error"}
 
 
+def trainings(settings: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Return the forms and lambdas that are trained."""
+    return [*product(free_forms(settings["clips"]), settings["lambdas"]), (ANTISYMMETRIC, 0.0)]
+
+
 def means_by_lambda(records: Records, form: str, key: str) -> dict[float, float]:
     """Return the means over seeds by lambda, where there are any."""
     weights = records.settings["lambdas"]
     found = {weight: records.values("entropy", key, form=form, lambda_=weight) for weight in weights}
     return {weight: mean(values) for weight, values in found.items() if values}
-
-
-def forms_table(records: Records) -> str:
-    """Return all forms and lambdas, beside rules without training."""
-    settings, rows = records.settings, []
-    for form in (*free_forms(settings["clips"]), ANTISYMMETRIC):
-        for weight in (0.0,) if form == ANTISYMMETRIC else settings["lambdas"]:
-            place = {"form": form, "lambda_": weight}
-            texts = {head: over_seeds(records.values("entropy", key, **place)) for head, key in HEADS.items()}
-            count = str(len(records.where("entropy", **place)))
-            rows.append({"form": label(form, settings["clips"]), "lambda": f"{weight:g}", **texts, "seeds": count})
-    for one in records.kinds["reference"]:
-        constant = f"the same answer to every candidate, {one['coin']:.3f}"
-        for name, key in {"Simpson's rule": "simpson_error", constant: "coin_error"}.items():
-            empty = dict.fromkeys(rows[0], "")
-            rows.append(empty | {"form": f"no training: {name}", "error of the ratio": f"{one[key]:.3f}"})
-    return table(rows)
-
-
-def common(records: Records) -> dict[str, Any]:
-    """Return what both templates need."""
-    clips = records.settings["clips"]
-    errors = {form: list(means_by_lambda(records, form, "error").values()) for form in free_forms(clips)}
-    return {
-        "table": forms_table(records),
-        "labels": {form: label(form, clips) for form in free_forms(clips)},
-        "errors": errors,
-        "constant_error": records.kinds["reference"][0]["coin_error"],
-        "grid": GRID_SHAPE,
-        "extent": EXTENT,
-        "training_seeds": shown_seeds({"seeds": sorted({record["seed"] for record in records.kinds["entropy"]})}),
-    }
 
 
 def enhanced(records: Records) -> dict[str, bool]:
@@ -99,12 +74,6 @@ def maps(records: Records, form: str) -> Record:
         "near_0": without < MAX_NEAR_0,
         "raised": max(others) >= MIN_ENHANCEMENT * without,
     }
-
-
-def map_numbers(records: Records) -> dict[str, Any]:
-    """Return what the template needs."""
-    found = {form: maps(records, form) for form in complete(records)}
-    return common(records) | {"maps": found, "near_0": MAX_NEAR_0, "enhancement": MIN_ENHANCEMENT}
 
 
 def shape(means: dict[float, float], noise: float) -> tuple[bool, bool]:
@@ -138,13 +107,6 @@ def curve(records: Records, form: str) -> Record:
 def rises_and_plateaus(records: Records) -> dict[str, bool]:
     """Return by form whether the acceptance rises to the bend and plateaus beyond."""
     return {form: curve(records, form)["level"] for form in complete(records)}
-
-
-def curve_numbers(records: Records) -> dict[str, Any]:
-    """Return what the template needs."""
-    found = {form: curve(records, form) for form in complete(records)}
-    limits = {"bend": BEND, "rise": MIN_RISE, "plateau": MAX_PLATEAU}
-    return common(records) | limits | {"curves": found}
 
 
 def map_picture(records: Records, folder: Path, docs: Path) -> None:
@@ -206,8 +168,8 @@ MAPS = Study(
     },
     partial(cells, kind=MapTraining),
     (Score, Reference, MapTraining),
-    map_numbers,
     map_picture,
+    globals(),
     {"enhanced": Claim("without entropy the acceptance is close to 0; with it, significantly enhanced", enhanced)},
 )
 CURVE = Study(
@@ -219,7 +181,7 @@ CURVE = Study(
     },
     partial(cells, kind=Training),
     (Score, Reference, Training),
-    curve_numbers,
     curve_picture,
+    globals(),
     {"rises": Claim("the mean acceptance rises sharply up to lambda = 4 and plateaus beyond", rises_and_plateaus)},
 )

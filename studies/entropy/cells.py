@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -125,7 +124,6 @@ class Training(Cell, kind="entropy"):
         return {}
 
 
-@dataclass(frozen=True)
 class MapTraining(Training):
     """The same, with the map."""
 

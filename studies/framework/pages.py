@@ -1,7 +1,9 @@
 """Pages from templates: prose is in `templates/`, numbers and verdicts are filled in."""
 
+import json
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +32,10 @@ def environment() -> Environment:
         keep_trailing_newline=True,
         autoescape=False,  # Markdown
     )
-    found.filters |= {"fmt": format, "listed": listed, "table": tables.table, "markdown": tables.markdown}
-    found.filters |= {"mean": tables.mean, "over_seeds": tables.over_seeds, "number": tables.number, "shown_seeds": tables.shown_seeds}
+    found.filters |= {"fmt": format, "listed": listed, "json": partial(json.dumps, indent=1)}
+    found.filters |= {
+        name: getattr(tables, name) for name in ("markdown", "mean", "number", "over_seeds", "shown_seeds")
+    }
     return found
 
 

@@ -7,10 +7,11 @@ unchanged: an unadjusted chain drifts away from it, an adjusted one can not.
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,9 +20,8 @@ from scoremh import MALA, Always, Exact, StudentWalk, metropolis_hastings, sampl
 from scoremh.targets import GeneralizedExtremeValue
 from studies import plots
 from studies.framework import Cell, Claim, Record, Records, Study, grid
-from studies.framework.tables import table
 from studies.gev import common
-from studies.gev.common import METRICS, TAILS, seeded
+from studies.gev.common import METRICS, seeded
 
 STARTS = {"normal": "N(0, 1)", "exact": "the distribution"}
 STEPPED = ("plain ULA", "ULA", "MALA")  # samplers with a step size
@@ -142,6 +142,11 @@ def rows(records: Records, start: str) -> dict[str, list[Record]]:
     return lines | {WALK: records.where("chains", sampler=WALK, start=start)}
 
 
+def samplers_with_steps(step_sizes: Sequence[float]) -> list[tuple[str, float | Literal["none"]]]:
+    """Return the samplers with an accept step or the support respected, each with its step sizes."""
+    return [*product(("ULA", "MALA"), step_sizes), (WALK, "none")]
+
+
 def excess(records: Records, start: str, h: float, key: str) -> list[tuple[float, float]]:
     """Return by how much ULA's error exceeds MALA's, for every xi: the mean over seeds and its standard error."""
     pairs = []
@@ -170,75 +175,6 @@ def matters_more(records: Records) -> dict[str, bool]:
     return {f"{one['metric']}, {one['start']}, h = {one['h']:g}": one["more"] for one in comparisons(records)}
 
 
-def comparisons_table(records: Records) -> str:
-    """Return the comparisons as a table."""
-    several = len(records.settings["seeds"]) > 1
-    return table(
-        [
-            {
-                "chains from": STARTS[one["start"]],
-                "h": f"{one['h']:g}",
-                "metric": METRICS[one["metric"]],
-                "rank correlation with xi": f"{one['trend']:+.2f}",
-                "at the heaviest tail": f"{one['gap']:+.3g}" + (f" +- {one['error']:.1g}" if several else ", one seed"),
-                "matters more?": "yes" if one["more"] else "no",
-            }
-            for one in comparisons(records)
-        ]
-    )
-
-
-def edge_table(records: Records) -> str:
-    """Return how often chains from N(0, 1) met the end of the support or ran away."""
-    kinds = {
-        "candidates of ULA outside the support": ("ULA", "outside"),
-        "chains of ULA that met it at least once": ("ULA", "met the end"),
-        "chains of plain ULA lost": ("plain ULA", "lost"),
-        "of the others, run away": ("plain ULA", "far"),
-    }
-    found = []
-    for h, (name, (sampler, key)) in product(records.settings["step_sizes"], kinds.items()):
-        there = records.where("chains", sampler=sampler, start="normal", step=h)
-        shares = {f"xi = {xi:g}": common.at(there, key, xi) for xi in records.settings["xis"]}
-        texts = {head: f"{statistics.mean(share):.2%}" if share else "" for head, share in shares.items()}
-        found.append({"": f"{name}, h = {h:g}", **texts})
-    return table(found)
-
-
-def looks_table(records: Records) -> str:
-    """Return the errors of the 99.9 % quantile after every look."""
-    given, found = records.settings, []
-    samplers = [*product(("ULA", "MALA"), given["step_sizes"]), (WALK, "none")]
-    for (sampler, h), look in product(samplers, given["looks"]):
-        key = "q999" if look == given["looks"][-1] else f"q999 at {look}"
-        there = records.where("chains", sampler=sampler, start="normal", step=h)
-        texts = {f"xi = {xi:g}": common.percent(common.at(there, key, xi)) for xi in given["xis"]}
-        step = "" if h == "none" else f", h = {h:g}"
-        found.append({"99.9 % quantile, chains from N(0, 1)": f"{sampler}{step}, {look:,} steps", **texts})
-    return table(found)
-
-
-def numbers(records: Records) -> dict[str, Any]:
-    """Return what the template needs."""
-    xis, every = records.settings["xis"], comparisons(records)
-    return {
-        "starts": STARTS,
-        "tables": {
-            start: {name: common.table_over_xi(rows(records, start), xis, key) for key, name in METRICS.items()}
-            for start in STARTS
-        },
-        "edge": edge_table(records),
-        "looks": looks_table(records),
-        "quantiles": {xi: float(common.quantile(0.999, xi)) for xi in xis},
-        "comparisons": comparisons_table(records),
-        "body": [one["more"] for one in every if one["metric"] not in TAILS],
-        "tail": [one["more"] for one in every if one["metric"] in TAILS],
-        "walk": WALK,
-        "far": 1 - FAR,
-        "clear": CLEAR_TREND,
-    }
-
-
 def picture(records: Records, folder: Path, docs: Path) -> None:
     """Draw the errors over xi, a panel for every metric and start."""
     panels: dict[str, dict[str, plots.Curve]] = {}
@@ -255,7 +191,7 @@ STUDY = Study(
     PRESETS,
     cells,
     (Chains, Floor),
-    numbers,
     picture,
+    vars(common) | globals(),
     {"matters_more": Claim("the accept step matters more as the tail becomes heavier", matters_more)},
 )

@@ -8,7 +8,7 @@ more score is learned in coordinates that suit a heavy tail.
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from scoremh import (
     MALA,
@@ -184,23 +184,6 @@ def paper_is_competitive(records: Records) -> dict[str, bool]:
     return {f"{s}, {METRICS[key]}, xi = {xi:g}": xi in competitive(records, s, key) for s, key, xi in places}
 
 
-def numbers(records: Records) -> dict[str, Any]:
-    """Return what the template needs."""
-    given, lines = records.settings, rows(records)
-    rates = {name: there for name, there in lines.items() if name in SAMPLERS}
-    holds = list(paper_is_competitive(records).values())
-    return {
-        "steps": given["warmup"] + given["draws"] * given["thin"],
-        "tables": {name: common.table_over_xi(lines, given["xis"], key) for key, name in METRICS.items()},
-        "rates": common.table_over_xi(rates, given["xis"], "acceptance"),
-        "competitive": {
-            sampler: {METRICS[key]: len(competitive(records, sampler, key)) for key in BODY} for sampler in SAMPLERS[1:]
-        },
-        "share": sum(holds) / len(holds),
-        "max_ratio": MAX_RATIO,
-    }
-
-
 def picture(records: Records, folder: Path, docs: Path) -> None:
     """Draw the errors over xi, a panel for every metric."""
     panels = {name: common.curves(rows(records), records.settings["xis"], key) for key, name in METRICS.items()}
@@ -214,7 +197,7 @@ STUDY = Study(
     PRESETS,
     cells,
     (Fit, Chains, Floor),
-    numbers,
     picture,
+    vars(common) | globals(),
     {"competitive": Claim("score-based MALA is competitive with MALA, by W1 and MMD", paper_is_competitive)},
 )

@@ -4,30 +4,22 @@ import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from studies import plots
-from studies.framework import Claim, Record, Records, Study
-from studies.framework.tables import table
-from studies.gev import common
-from studies.gev.common import METRICS, TAILS
+from studies.framework import Claim, Records, Study
+from studies.gev import common, tails
 from studies.gev.tails import (
-    DEFAULT,
     HEAVY,
-    KNOWN,
     LANGEVIN,
     LEARNED,
     PAPER,
-    PLACES,
     PROPOSALS,
     SHARES,
     STUDENT,
-    TRUE,
     Chains,
     Config,
     Samples,
     Score,
-    cells,
 )
 
 MAX_ERROR = 0.1  # relative error of the 99.9 % quantile
@@ -37,35 +29,10 @@ PRESETS = {
 }
 
 
-def errors_table(records: Records, key: str) -> str:
-    """Return the errors of one quantile by score, number of samples and proposal."""
-    rows = []
-    for score, size in [(score, size) for size in records.settings["sizes"] for score in LEARNED] + [
-        (score, 0) for score in KNOWN
-    ]:
-        chains = {m: records.values("chains", key, score=score, proposal=m, size=size) for m in PROPOSALS}
-        rows.append(
-            {
-                f"{METRICS[key]}: score": score,
-                "samples": f"{size:,}" if size else "",
-                "samples' own": common.percent(records.values("samples", key, size=size)),
-                "integrated": common.percent(records.values("score", key, score=score, size=size)),
-                **{move: common.percent(numbers) for move, numbers in chains.items()},
-            }
-        )
-    return table(rows)
-
-
-def ratios_table(records: Records) -> str:
-    """Return how steep learned scores are, as a share of the true one."""
-    rows = []
-    for size in records.settings["sizes"]:
-        for score in LEARNED:
-            there = [r for r in records.where("score", score=score, size=size) if "diverged" not in r]
-            ratios = {share: [r[f"ratio at {key}"] for r in there] for key, share in TAILS.items()}
-            texts = {f"at the {share:.1%} quantile": common.mean_and_spread(found) for share, found in ratios.items()}
-            rows.append({"score": score, "samples": f"{size:,}", **texts})
-    return table(rows)
+def ratios_at(records: Records, score: str, size: int, key: str) -> list[float]:
+    """Return how steep scores are at a quantile, as a share of the true one, where trainings did not diverge."""
+    there = [record for record in records.where("score", score=score, size=size) if "diverged" not in record]
+    return [record[f"ratio at {key}"] for record in there]
 
 
 def is_covered(numbers: Sequence[float]) -> bool:
@@ -87,32 +54,14 @@ def paper_covers(records: Records) -> dict[str, bool]:
     return {str(size): LANGEVIN in covered_by_chains(records, PAPER, size) for size in records.settings["sizes"]}
 
 
-def findings(records: Records, size: int) -> Record:
-    """Return which scores and chains from so many samples cover the quantile."""
-    own = records.values("samples", "q999", size=size)
-    scores = [kind for kind in LEARNED if is_covered(records.values("score", "q999", score=kind, size=size))]
-    chains = [f"{kind} with {move}" for kind in LEARNED for move in covered_by_chains(records, kind, size)]
-    return {"size": size, "own": statistics.mean(map(abs, own)), "scores": scores, "chains": chains}
+def covering_scores(records: Records, size: int) -> list[str]:
+    """Return the scores learned from so many samples that cover the quantile when integrated."""
+    return [kind for kind in LEARNED if is_covered(records.values("score", "q999", score=kind, size=size))]
 
 
-def numbers(records: Records) -> dict[str, Any]:
-    """Return what the template needs."""
-    given = records.settings
-    xi, size = given["xi"], given["sizes"][0]
-    far = float(common.quantile(TAILS["q999"], xi))
-    return {
-        "quantiles": {key: float(common.quantile(share, xi)) for key, share in TAILS.items()},
-        "steps": given["warmup"] + given["draws"] * given["thin"],
-        "names": {"paper": PAPER, "default": DEFAULT, "heavy": HEAVY},
-        "noise": [record["q999 noise"] for record in records.where("chains", score=TRUE, proposal=STUDENT)],
-        "tables": [errors_table(records, key) for key in TAILS],
-        "ratios": ratios_table(records),
-        "findings": [findings(records, size) for size in given["sizes"]],
-        "with_true_score": covered_by_chains(records, TRUE, 0),
-        "goal": MAX_ERROR,
-        "steps_needed": far**2 / (2 * given["step_size"]),
-        "standard_error": xi / math.sqrt(0.001 * size),
-    }
+def covering_chains(records: Records, size: int) -> list[str]:
+    """Return the scores and proposals whose chains cover the quantile."""
+    return [f"{kind} with {move}" for kind in LEARNED for move in covered_by_chains(records, kind, size)]
 
 
 def curve(places: Sequence[float], heights: Sequence[float | None]) -> plots.Curve:
@@ -136,11 +85,10 @@ def picture(records: Records, folder: Path, docs: Path) -> None:
     moves = {f"{HEAVY}, {move}": tail(HEAVY, move) for move in PROPOSALS}
     beyond = "share of draws beyond x: "
     panels = {
-        f"{beyond}scores, with a Student walk": always | {f"{s}, {STUDENT}": tail(s, STUDENT) for s in LEARNED},
-        f"{beyond}proposals, with the heavy-tailed score": always
-        | {f"{HEAVY}, {m}": tail(HEAVY, m) for m in PROPOSALS},
+        f"{beyond}scores, with a Student walk": always | scores,
+        f"{beyond}proposals, with the heavy-tailed score": always | moves,
         "learned score / true score": {
-            "exact": (places, [1.0] * PLACES),
+            "exact": (places, [1.0] * len(places)),
             **{f"{score}, {STUDENT}": curve(places, found) for score, found in ratios.items()},
         },
     }
@@ -153,9 +101,9 @@ STUDY = Study(
     "gev-tails",
     "beyond the paper's heavy tails: which score and which proposal cover the 99.9 % quantile of GEV(0, 1, 0.5)?",
     PRESETS,
-    cells,
+    tails.cells,
     (Samples, Score, Chains),
-    numbers,
     picture,
+    vars(common) | vars(tails) | globals(),
     {"paper_covers": Claim("the paper's score and MALA with its step cover the 99.9 % quantile", paper_covers)},
 )

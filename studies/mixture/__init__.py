@@ -6,17 +6,15 @@ distribution the chains start from.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import torch
 
 from studies import plots
 from studies.framework import Claim, Record, Records, Study
 from studies.framework.study import values
-from studies.framework.tables import markdown, mean, over_seeds, pivot
+from studies.framework.tables import mean
 from studies.learning import FIGURE_1
 from studies.mixture.cells import BETWEEN, KINDS, LEARNED, SAMPLERS, START_LABELS, STARTS, Config, cells, mode
 
@@ -65,7 +63,7 @@ def least_and_largest(records: Sequence[Record], key: str) -> tuple[float, float
 
 
 def jumping(records: Records, samplers: Sequence[str]) -> list[Record]:
-    """Return what is said of every sampler whose chains jump."""
+    """Return jumps, final weights, and the starts that find the weights, of every sampler whose chains jump."""
     return [
         {
             "label": SAMPLERS[name].label(records.settings),
@@ -93,61 +91,16 @@ def staying(records: Records, samplers: Sequence[str]) -> list[Record]:
     return found
 
 
-def weights_table(records: Records, samplers: Sequence[str]) -> str:
-    """Return the weights by sampler and start, over seeds."""
-    original = [over_seeds(records.values("original", "weight"))] * len(STARTS)
-    frame = by_start(records, samplers, "weight", over_seeds)
-    frame.insert(0, "the paper", [f"{PAPER[name]:g}" if name in PAPER else "" for name in samplers])
-    first = frame.iloc[:1].copy()
-    first.iloc[0], first.index = [f"{WEIGHT:g}", *original], ["original, independent draws"]
-    return markdown(pd.concat([first, frame.rename(index=labels(records))]), "sampler")
-
-
-def jumps_table(records: Records, samplers: Sequence[str]) -> str:
-    """Return the jumps by sampler and start, and acceptance rates and variances of chains from between the modes."""
-    frame = by_start(records, samplers, "jumps", lambda numbers: f"{mean(numbers):.2g}")
-    for key in ("acceptance", "variance"):
-        frame[key] = [f"{mean(records.values('chains', key, sampler=n, start=BETWEEN)):.3f}" for n in samplers]
-    return markdown(frame.rename(index=labels(records)), "sampler")
-
-
-def by_start(
-    records: Records, samplers: Sequence[str], key: str, text: Callable[[Sequence[float]], str]
-) -> pd.DataFrame:
-    """Return a table of one number by sampler and start."""
-    there = [record for record in records.kinds["chains"] if record["sampler"] in samplers]
-    frame = pivot(there, "sampler", "start", key, text)
-    return frame.rename(columns={start: f"from {label}" for start, label in START_LABELS.items()})
+def biased(records: Records, samplers: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Return the least and the largest variance of samplers that are off, by label."""
+    spans = {name: least_and_largest(records.where("chains", sampler=name), "variance") for name in samplers}
+    off = {name: span for name, span in spans.items() if max(abs(one - 1) for one in span) > MAX_VARIANCE_ERROR}
+    return {labels(records)[name]: span for name, span in off.items()}
 
 
 def labels(records: Records) -> dict[str, str]:
     """Return the samplers' names with their steps."""
     return {name: sampler.label(records.settings) for name, sampler in SAMPLERS.items()}
-
-
-def numbers(records: Records) -> dict[str, Any]:
-    """Return what the template needs."""
-    every = complete_samplers(records)
-    runs = {name: records.where("chains", sampler=name) for name in every}
-    variances = {name: least_and_largest(there, "variance") for name, there in runs.items()}
-    return {
-        "weights": weights_table(records, every),
-        "jumps": jumps_table(records, every),
-        "jumping": jumping(records, every),
-        "staying": staying(records, every),
-        "biased": {
-            labels(records)[name]: (low, high)
-            for name, (low, high) in variances.items()
-            if max(abs(low - 1), abs(high - 1)) > MAX_VARIANCE_ERROR
-        },
-        "returning": returning(records, every),
-        "versus": versus(records) if set(PAPER) <= set(every) else None,
-        "paper": PAPER,
-        "all_starts": len(STARTS),
-        "between": BETWEEN,
-        "min_jumps": MIN_JUMPS,
-        "max_from_paper": MAX_FROM_PAPER,
-    }
 
 
 def returning(records: Records, samplers: Sequence[str]) -> list[Record]:
@@ -209,7 +162,7 @@ STUDY = Study(
     PRESETS,
     cells,
     KINDS,
-    numbers,
     picture,
+    globals(),
     {"ula_misses": Claim("ULA misses the relative weights where MALA finds them", ula_misses)},
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from scoremh import Always, DegenerateRuleWarning, LineIntegral, Taylor, fit_acceptance
+from scoremh import AcceptanceFit, Always, DegenerateRuleWarning, LineIntegral, Taylor
 from scoremh.balance_matching import RECIPE, FormName
 from scoremh.types import Acceptance
 from studies.framework import Cell, Record, grid
@@ -71,7 +71,7 @@ class Tuned(Cell, kind="tuned"):
     seed: int
 
     def measure(self, config: Sweep, folder: Path) -> Record:
-        return Problem(config.dataset, self.seed, folder).tune("mala")
+        return table1.tuned(Problem(config.dataset, self.seed, folder).sampler(), self.seed)
 
 
 class Training(Cell, kind="acceptance"):
@@ -85,14 +85,10 @@ class Training(Cell, kind="acceptance"):
         problem, generator = Problem(config.dataset, self.seed, folder), seeded(3, self.seed)
         tuned = earlier(Tuned(self.seed), folder)["step"]
         steps = POTENTIAL_STEPS * config.training if self.form == "potential" else config.training
-        fit = fit_acceptance(
-            problem.score.at(table1.NOISE_LEVEL),
-            problem.proposal("mala", tuned * (1 if self.factor == ANY_STEP else self.factor)),
-            problem.blurred(generator),
-            form=self.form,
-            recipe=replace(RECIPE, steps=steps),
-            generator=generator,
-        )
+        sampler = problem.sampler(step=tuned * (1 if self.factor == ANY_STEP else self.factor))
+        recipe = replace(RECIPE, steps=steps)
+        fit = sampler.learn_acceptance(problem.x, self.form, recipe=recipe, generator=generator).acceptance
+        assert isinstance(fit, AcceptanceFit)
         fit.save(self.path(problem))
         return {"seconds": fit.seconds, "held_out": fit.history["held_out"][-1]}
 
@@ -109,16 +105,16 @@ class Draws(Cell, kind="draws"):
     seed: int
 
     def measure(self, config: Sweep, folder: Path) -> Record:
-        problem, (_, rule, form) = Problem(config.dataset, self.seed, folder), RULES[self.rule]
+        problem, form = Problem(config.dataset, self.seed, folder), RULES[self.rule].form
+        rule: Acceptance | AcceptanceFit | None = RULES[self.rule].rule
         step = self.factor * earlier(Tuned(self.seed), folder)["step"]
         if form is not None:
             factor = ANY_STEP if form == "potential" else self.factor
-            rule = table1.learned_rule(Training(form, factor, self.seed).path(problem))
-        assert rule is not None
+            rule = AcceptanceFit.load(Training(form, factor, self.seed).path(problem))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DegenerateRuleWarning)  # the paper has such a rule; the page says so
-            length, n = config.chain_steps, config.draws
-            draws, counted = problem.run("mala", step, rule, length=length, n=n, seed=self.seed)
+            sampler = problem.sampler("mala", step, rule)
+            draws, counted = table1.run(sampler, config.draws, config.chain_steps, self.seed)
         return {**distances(draws, problem.fresh(config.draws)), **counted}
 
 

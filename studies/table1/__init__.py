@@ -10,7 +10,7 @@ from pathlib import Path
 from scoremh._shared import checks
 from studies.framework import Claim, Study
 from studies.table1 import page
-from studies.table1.cells import KINDS, Config, cells, settings, summary
+from studies.table1.cells import KINDS, TEST_POINTS, Config, cells, settings, summary
 from studies.table1.problem import DATASETS
 
 PRESETS = {
@@ -46,8 +46,8 @@ STUDY = Study(
     PRESETS,
     cells,
     KINDS,
-    page.numbers,
     page.pictures,
+    vars(page) | {"TEST_POINTS": TEST_POINTS},
     {"reached": Claim("the numbers of Score RW, Score MALA and Score pCN in Table 1", page.reached)},
     prepare=prepare,
     settings=settings,

@@ -7,21 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 from safetensors.torch import load_file, save_file
 
-from scoremh import MultilevelDenoising, Recipe, metrics
+from scoremh import MultilevelDenoising, Recipe, annealing, metrics
 from scoremh.balance_matching import MATCHING, PRESETS, RECIPE, FormName
+from scoremh.sampler import FLOW_LEVELS, LOWEST_NOISE, ProposalName
 from studies.framework import Cell, Record, Records, grid
 from studies.framework.runner import earlier
 from studies.table1 import judging, methods, outsiders, paper, problem
 from studies.table1.judging import METRICS
 from studies.table1.methods import METHODS
-from studies.table1.problem import DATASETS, EVENLY_SPACED, PROPOSALS, Problem, seeded
+from studies.table1.problem import DATASETS, EVENLY_SPACED, Problem, seeded
 
 TEST_POINTS = 2000  # of a two-sample test
-STEPS = (*PROPOSALS, "low")
+STEPS: tuple[ProposalName | Literal["low"], ...] = ("rw", "mala", "pcn", "low")
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,11 @@ class Step(Cell, kind="steps"):
 
     dataset: str
     seed: int
-    proposal: str
+    proposal: ProposalName | Literal["low"]
 
     def measure(self, config: Config, folder: Path) -> Record:
-        found = Problem(self.dataset, self.seed, folder)
-        if self.proposal != "low":
-            return found.tune(self.proposal)
-        assert found.score.level is not None
-        return found.tune("mala", found.score.level)
+        found, low = Problem(self.dataset, self.seed, folder), self.proposal == "low"
+        return problem.tuned(found.sampler("mala" if low else self.proposal, own_level=low), self.seed)
 
 
 def tuned_steps(dataset: str, seed: int, folder: Path) -> dict[str, float]:
@@ -72,7 +70,7 @@ class Training(Cell, kind="acceptance"):
 
     dataset: str
     seed: int
-    proposal: str
+    proposal: ProposalName
     form: FormName
 
     def measure(self, config: Config, folder: Path) -> Record:
@@ -171,14 +169,14 @@ def settings(config: Config) -> dict[str, Any]:
         name: {"hidden": row.hidden, "blocks": row.blocks, "rate": methods.RATE_TIMES_WIDTH / row.hidden}
         for name, row in PRESETS.items()
     }
-    annealing = ("high", "low", "levels", "steps", "step_size_over_noise_squared")
+    schedule = ("high", "low", "levels", "steps", "step_size_over_noise_squared")
     chosen = {
         **asdict(config),
         "samples": problem.SAMPLES,
         "score": {"net": "NoiseConditionalMLP(residual=True)", "loss": repr(MultilevelDenoising()), **asdict(Recipe())},
         "level": problem.NOISE_LEVEL,
-        "down": [*problem.LOWER_LEVELS, 0.0],
-        "annealed": dict(zip(annealing, methods.ANNEALING, strict=True)),
+        "down": [*annealing.geometric(problem.NOISE_LEVEL, LOWEST_NOISE, FLOW_LEVELS), 0.0],
+        "annealed": dict(zip(schedule, methods.ANNEALING, strict=True)),
         "flow": dict(zip(("high", "low", "levels"), methods.FLOW, strict=True)),
         "acceptance": {"networks": networks, "matching": {k: repr(v) for k, v in MATCHING.items()}, **asdict(RECIPE)},
         "potential": {"steps_times": methods.POTENTIAL_STEPS},

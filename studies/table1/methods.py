@@ -9,13 +9,14 @@ import torch
 from scipy.stats import qmc
 from torch import Tensor
 
-from scoremh import Always, LineIntegral, anneal, annealing, fit_acceptance, metropolis_hastings
+from scoremh import AcceptanceFit, Always, LineIntegral, ScoreMH, annealing
 from scoremh.balance_matching import PRESETS, RECIPE, FormName
 from scoremh.balance_matching.fitting import pair_network
-from scoremh.types import Acceptance, Kernel
+from scoremh.sampler import ProposalName
+from scoremh.types import Acceptance
 from studies.framework import Record
 from studies.table1 import outsiders
-from studies.table1.problem import NOISE_LEVEL, Problem, learned_rule, seeded
+from studies.table1.problem import Problem, run, seeded
 
 ANNEALING = (5.0, 0.02, 25, 20, 0.5)  # highest and lowest noise, levels, steps at each, step size over noise squared
 FLOW = (5.0, 0.02, 40)  # highest and lowest noise, levels: the flow alone
@@ -29,18 +30,12 @@ class Method(Protocol):
     """A row of the table."""
 
     @property
-    def label(self) -> str:
-        """What the table calls it."""
+    def label(self) -> str: ...
 
     def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Mapping[str, float]) -> Drawn:
-        """Return n draws.
+        """Return n draws, by chains of this length where there are chains of one kernel.
 
-        Args:
-            problem: Dataset, samples and score.
-            n: Number of draws.
-            seed: Random seed of the chains.
-            length: Number of steps of a chain, where there are chains of one kernel.
-            steps: Tuned steps by proposal, and of MALA at the fit's own level ("low").
+        `steps` has the tuned steps by proposal, and that of MALA at the fit's own level ("low").
         """
 
 
@@ -49,18 +44,17 @@ class Chains:
     """Chains of one kernel, whose draws are carried down by the flow; a rule is given, or learned in a form."""
 
     label: str
-    proposal: str
+    proposal: ProposalName
     rule: Acceptance | None = None
     form: FormName | None = None
     own_level: bool = False
 
     def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Mapping[str, float]) -> Drawn:
-        """Return the last draws of the chains."""
-        rule, step = self.rule, steps["low" if self.own_level else self.proposal]
-        if rule is None:
-            assert self.form is not None
-            rule = learned_rule(problem.path(self.form, self.proposal))
-        return problem.run(self.proposal, step, rule, length=length, n=n, seed=seed, own_level=self.own_level)
+        rule: Acceptance | AcceptanceFit | None = self.rule
+        if self.form is not None:
+            rule = AcceptanceFit.load(problem.path(self.form, self.proposal))
+        step = steps["low" if self.own_level else self.proposal]
+        return run(problem.sampler(self.proposal, step, rule, own_level=self.own_level), n, length, seed)
 
 
 @dataclass(frozen=True)
@@ -71,19 +65,25 @@ class Annealed:
     rule: Acceptance
 
     def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Mapping[str, float]) -> Drawn:
-        """Return the draws at the lowest level, carried down to the samples."""
-        high, low, count, each, ratio = ANNEALING
+        high, low, count, each, _ = ANNEALING
+        sampler, levels = problem.sampler(acceptance=self.rule), annealing.karras(high, low, int(count))
+        found = sampler.anneal(n, int(each), levels=levels, generator=seeded(4, seed))
+        rate = sum(found.acceptance_rates) / len(found.acceptance_rates)
+        counted = {"acceptance": rate, "score_calls": found.score_calls, "steps": sum(found.steps)}
+        return sampler.carry_down(found.draws, [low]), counted
 
-        def kernel_at(level: float) -> Kernel:
-            return metropolis_hastings(problem.score.at(level), problem.proposal("mala", ratio * level**2), self.rule)
 
-        start, levels = problem.start(n, high, seeded(5, seed)), annealing.karras(high, low, int(count))
-        found = anneal(kernel_at, levels, start, steps_per_level=int(each), generator=seeded(4, seed))
-        return problem.carried(found.draws, low), {
-            "acceptance": sum(found.acceptance_rates) / len(found.acceptance_rates),
-            "score_calls": found.score_calls,
-            "steps": sum(found.steps),
-        }
+@dataclass(frozen=True)
+class Estimator:
+    """`ScoreMH` as it is."""
+
+    label: str
+
+    def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Mapping[str, float]) -> Drawn:
+        model = ScoreMH(random_state=seed).fit(problem.x.numpy())
+        chains, sampler = model.sample_chains(n, draws=1), model.sampler_  # the last draws are those of `sample`
+        counted = {"acceptance": chains.acceptance_rate, "score_calls": chains.score_calls}
+        return chains.last, counted | {"step": sampler.step_size, "level": sampler.noise_level}
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,6 @@ class Direct:
     function: Callable[[Problem, int, int], Tensor]
 
     def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Mapping[str, float]) -> Drawn:
-        """Return the draws."""
         return self.function(problem, n, seed), {}
 
 
@@ -102,8 +101,8 @@ def sobol_flow(problem: Problem, n: int, seed: int) -> Tensor:
     """Return evenly spread points of the broad normal distribution, carried down to the samples."""
     high, low, levels = FLOW
     u = torch.from_numpy(qmc.Sobol(problem.x.shape[1], seed=seed).random_base2(math.ceil(math.log2(n)))[:n])
-    start = problem.broad(torch.special.ndtri(u.clamp(1e-9, 1 - 1e-9)).to(problem.x), high)
-    return problem.carried(start, *annealing.karras(high, low, levels))
+    z = torch.special.ndtri(u.clamp(1e-9, 1 - 1e-9)).to(problem.x)
+    return problem.sampler().carry_down(math.sqrt(1 + high**2) * z, annealing.karras(high, low, levels))
 
 
 def kernel_density(problem: Problem, n: int, seed: int) -> Tensor:
@@ -129,6 +128,7 @@ METHODS: dict[str, Method] = {
     "annealed": Annealed("Annealed MALA, Simpson", LineIntegral()),
     "annealed_ula": Annealed("Annealed ULA", Always()),
     "sobol_flow": Direct("Probability flow from Sobol points", sobol_flow),
+    "scoremh": Estimator("ScoreMH, defaults"),
     "kde": Direct("Kernel density estimate", kernel_density),
     "spline_flow": Direct("Neural spline flow", spline_flow),
 }
@@ -142,36 +142,21 @@ def learned_rows() -> dict[str, Chains]:
     return {name: row for name, row in METHODS.items() if isinstance(row, Chains) and row.form is not None}
 
 
-def trainings() -> list[tuple[str, FormName]]:
+def trainings() -> list[tuple[ProposalName, FormName]]:
     """Return the proposals and forms for which acceptances are learned."""
     return sorted({(row.proposal, row.form) for row in learned_rows().values() if row.form is not None})
 
 
-def train(problem: Problem, proposal: str, form: FormName, step: float, steps: int) -> Record:
-    """Learn an acceptance for the blurred distribution, with the paper's network but for a potential.
-
-    Args:
-        problem: Dataset, samples and score.
-        proposal: Proposal that it is for.
-        form: Form of the acceptance.
-        step: Tuned step of the proposal.
-        steps: Number of training steps.
-    """
+def train(problem: Problem, proposal: ProposalName, form: FormName, step: float, steps: int) -> Record:
+    """Learn an acceptance for a tuned step, with the paper's network but for a potential; return time and loss."""
     generator, row = seeded(3, problem.seed), PRESETS[problem.name]
-    blurred = problem.blurred(generator)
     if form == "potential":
         net, recipe = None, replace(RECIPE, steps=POTENTIAL_STEPS * steps)
     else:
         net = pair_network(form, tuple(problem.x.shape[1:]), row.hidden, row.blocks, generator=generator)
         recipe = replace(RECIPE, steps=steps, rate=RATE_TIMES_WIDTH / row.hidden)
-    fit = fit_acceptance(
-        problem.score.at(NOISE_LEVEL),
-        problem.proposal(proposal, step),
-        blurred,
-        form=form,
-        net=net,
-        recipe=recipe,
-        generator=generator,
-    )
+    sampler = problem.sampler(proposal, step)
+    fit = sampler.learn_acceptance(problem.x, form, net=net, recipe=recipe, generator=generator).acceptance
+    assert isinstance(fit, AcceptanceFit)
     fit.save(problem.path(form, proposal))
     return {"seconds": fit.seconds, "held_out": fit.history["held_out"][-1]}

@@ -1,18 +1,16 @@
 """What Table 1 says: its tables, how the rows compare with the paper and with the floor, and the pictures."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from safetensors.torch import load_file
 
 from studies import plots
 from studies.framework import Record, Records
 from studies.framework.study import values
-from studies.framework.tables import mean, number, number_and_spread, table
-from studies.table1.cells import TEST_POINTS
+from studies.framework.tables import mean, number, number_and_spread
 from studies.table1.judging import METRICS
 from studies.table1.methods import METHODS, NOT_INDEPENDENT, OUTSIDERS, PAPER_METHODS
 from studies.table1.problem import EVENLY_SPACED, Problem
@@ -98,44 +96,10 @@ def described(place: Place, entry: Entry) -> str:
     return f"{where}: {entry} for {entry.paper:g}{floor}"
 
 
-def dataset_numbers(records: Records, found: Mapping[Place, Entry], name: str) -> dict[str, Any]:
-    """Return the tables of one dataset and what stands beside them."""
-    there = [method for method in METHODS if Place(name, method, "w1") in found]
-    of_dataset = records.where("records", dataset=name)
-    independent = {m: found[Place(name, there[0], m)].independent for m in METRICS}
-    return {
-        "title": TITLES[name],
-        "samples": of_dataset[0]["samples"],
-        "seeds": len({record["seed"] for record in of_dataset}),
-        "paper_metrics": table([paper_row(found, name, method) for method in there]),
-        "exact_metrics": table([exact_row(records, found, name, method) for method in there]),
-        "independent": {metric: number(floor) for metric, floor in independent.items() if floor is not None},
-        "fresh": mean([run["fresh_nearest"] for run in records.where("rows", dataset=name)]),
-    }
-
-
-def paper_row(found: Mapping[Place, Entry], name: str, method: str) -> dict[str, str]:
-    """Return a row of the paper's metrics; numbers of Score-MH rows above the paper's are bold."""
-    row = {"method": METHODS[method].label}
-    for metric in METRICS[:3]:
-        one, head = found[Place(name, method, metric)], metric.upper()
-        above = method in PAPER_METHODS[1:] and one.paper is not None and one.mean > one.paper
-        row |= {f"{head} ours": f"**{one}**" if above else str(one)}
-        row |= {f"{head} paper": "" if one.paper is None else f"{one.paper:g}"}
-        row |= {f"{head} floor": number(one.floor), f"{head} ratio": one.over(one.floor)}
-    return row
-
-
-def exact_row(records: Records, found: Mapping[Place, Entry], name: str, method: str) -> dict[str, str]:
-    """Return a row of exact distances, and of what was counted."""
-    row = {"method": METHODS[method].label}
-    for metric, head in (("exact_w1", "exact W1"), ("exact_w2", "exact W2")):
-        one = found[Place(name, method, metric)]
-        row |= {head: str(one), f"{head} ratio": one.over(one.floor)}
-    for key, head in COUNTED.items():
-        counts = [run[key] for run in records.where("rows", dataset=name, method=method) if run.get(key) is not None]
-        row[head] = f"{mean(counts):.3g}" if counts else ""
-    return row
+def counted(records: Records, dataset: str, method: str, key: str) -> str:
+    """Return the mean of what was counted in a row, as text."""
+    runs = [run[key] for run in records.where("rows", dataset=dataset, method=method) if run.get(key) is not None]
+    return f"{mean(runs):.3g}" if runs else ""
 
 
 class Best(NamedTuple):
@@ -179,16 +143,10 @@ def best_rows(found: Mapping[Place, Entry]) -> list[Best]:
     return answer
 
 
-def two_sample_results(records: Records) -> list[dict[str, Any]]:
-    """Return how often draws of a row could not be distinguished from fresh samples."""
-    answer = []
-    for name, title in TITLES.items():
-        for method in records.settings["tested"]:
-            p = [run["p_value"] for run in records.where("test", dataset=name, method=method)]
-            fits = len({run["seed"] for run in records.where("test", dataset=name)})
-            one = {"title": title, "label": METHODS[method].label, "passed": sum(value > LEVEL for value in p)}
-            answer += [one | {"count": len(p), "fits": fits, "mild": method in NOT_INDEPENDENT}] if p else []
-    return answer
+def not_rejected(records: Records, dataset: str, method: str) -> tuple[int, int]:
+    """Return in how many two-sample tests draws are not distinguished from fresh samples, and how many there are."""
+    p = [run["p_value"] for run in records.where("test", dataset=dataset, method=method)]
+    return sum(value > LEVEL for value in p), len(p)
 
 
 def missing_seeds(records: Records) -> dict[str, list[int]]:
@@ -199,35 +157,10 @@ def missing_seeds(records: Records) -> dict[str, list[int]]:
     return {title: seeds for title, seeds in missing.items() if seeds}
 
 
-def excerpt(found: Mapping[Place, Entry]) -> str:
-    """Return W1 of the paper's rows and of the best of ours."""
-    rows = []
-    for name, title in TITLES.items():
-        there = {method: found[p] for method in METHODS if (p := Place(name, method, "w1")) in found}
-        if there:
-            best = min((m for m in there if m not in OUTSIDERS), key=lambda method: there[method].mean)
-            paper = {METHODS[m].label: f"{there[m]} ({there[m].paper:g})" if m in there else "" for m in PAPER_METHODS}
-            last = {"best of all rows": f"{there[best]}, {METHODS[best].label}", "floor": number(there[best].floor)}
-            rows.append({"dataset": title, **paper, **last})
-    return table(rows)
-
-
-def numbers(records: Records) -> dict[str, Any]:
-    """Return what the template needs."""
-    found = entries(records)
-    compared = compared_with_paper(records)
-    return {
-        "count": len(compared),
-        "unsettled": [described(place, entry) for place, entry in compared.items() if entry.mean <= 0],
-        "best": best_rows(found),
-        "near": NEAR_FLOOR,
-        "tests": two_sample_results(records),
-        "test_points": TEST_POINTS,
-        "missing": missing_seeds(records),
-        "datasets": {n: dataset_numbers(records, found, n) for n in TITLES if any(p.dataset == n for p in found)},
-        "json": json.dumps(records.settings, indent=1),
-        "excerpt": excerpt(found),
-    }
+def best_by_w1(found: Mapping[Place, Entry], dataset: str) -> str:
+    """Return our row with the least W1."""
+    ours = [p for p in found if p.dataset == dataset and p.metric == "w1" and p.method not in OUTSIDERS]
+    return min(ours, key=lambda place: found[place].mean).method
 
 
 def pictures(records: Records, folder: Path, docs: Path) -> None:

@@ -1,10 +1,9 @@
-"""A dataset of Table 1 with a random seed: its samples, what is learned from them, and chains from noise to draws.
+"""A dataset of Table 1 with a random seed: its samples, what is learned from them, and its samplers.
 
-Chains run on the distribution blurred by noise of `NOISE_LEVEL`, at which its modes are connected, and the probability
-flow carries their draws down to the samples. The noise has the covariance of the samples; levels are in its units.
+`scoremh.Sampler` runs chains on the distribution blurred by noise of `NOISE_LEVEL`, at which its modes are connected,
+and carries their draws down to the samples along the probability flow.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,24 +12,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from scoremh import (
-    MALA,
-    PCN,
-    AcceptanceFit,
-    Learned,
-    LineIntegral,
-    RandomWalk,
-    ScoreFit,
-    annealing,
-    datasets,
-    fit_score,
-    metropolis_hastings,
-    sample,
-    tune,
-)
+from scoremh import AcceptanceFit, LineIntegral, ScoreFit, datasets, fit_score, sample
 from scoremh._shared import rng
-from scoremh.networks import Free, NoiseConditionalMLP
-from scoremh.types import Acceptance, Proposal
+from scoremh.networks import NoiseConditionalMLP
+from scoremh.sampler import FLOW_LEVELS, ProposalName, Sampler
+from scoremh.types import Acceptance
 from studies.framework import Record
 
 DATASETS: dict[str, Callable[..., Tensor]] = {
@@ -42,8 +28,7 @@ DATASETS: dict[str, Callable[..., Tensor]] = {
 EVENLY_SPACED = ("moons",)  # scikit-learn puts exactly half of n points on either moon: they are not independent
 SAMPLES = 10_000  # to learn from, as in the paper
 NOISE_LEVEL = 0.3
-LOWER_LEVELS = annealing.geometric(NOISE_LEVEL, 0.02, 8)  # from there down to the samples
-PROPOSALS = ("rw", "mala", "pcn")
+TUNING_CHAINS = 500
 
 
 def seeded(use: int, seed: int) -> torch.Generator:
@@ -53,13 +38,7 @@ def seeded(use: int, seed: int) -> torch.Generator:
 
 @dataclass(frozen=True)
 class Problem:
-    """A dataset with a random seed.
-
-    Args:
-        name: Name of the dataset.
-        seed: Random seed of samples, trainings and chains.
-        folder: Folder of the files.
-    """
+    """A dataset with a random seed, and the folder of its files."""
 
     name: str
     seed: int
@@ -75,49 +54,13 @@ class Problem:
         return DATASETS[self.name](n, generator=seeded(2, self.seed))
 
     def path(self, *names: str) -> Path:
-        """Return the file of something that is learned or drawn."""
+        """Return the file of something that is learned, or of draws."""
         return self.folder / (" ".join([self.name, str(self.seed), *names]) + ".safetensors")
 
     @cached_property
     def score(self) -> ScoreFit:
         """The learned score."""
         return ScoreFit.load(self.path("score"))
-
-    @cached_property
-    def covariance(self) -> Tensor:
-        """The covariance of noise of level 1: that of the samples."""
-        covariance = self.score.covariance
-        assert covariance is not None
-        return covariance
-
-    @cached_property
-    def root(self) -> Tensor:
-        """The Cholesky factor of the covariance."""
-        root: Tensor = torch.linalg.cholesky(self.covariance)
-        return root
-
-    def broad(self, z: Tensor, level: float) -> Tensor:
-        """Return standard normal draws with the mean of the samples, and their covariance plus noise of this level."""
-        return torch.addmm(self.x.mean(0), z, self.root.mT, alpha=math.sqrt(1 + level**2))
-
-    def start(self, n: int, level: float, generator: torch.Generator) -> Tensor:
-        """Return starts of chains from that broad normal distribution: none is near data."""
-        return self.broad(torch.randn(n, self.x.shape[1], generator=generator), level)
-
-    def blurred(self, generator: torch.Generator) -> Tensor:
-        """Return the samples with noise of `NOISE_LEVEL`, to learn acceptances from."""
-        return self.x + NOISE_LEVEL * torch.randn(self.x.shape, generator=generator) @ self.root.mT
-
-    def carried(self, draws: Tensor, *levels: float) -> Tensor:
-        """Return draws at the first of these levels, carried down over the others to the samples by the flow."""
-        return annealing.flow(self.score.at, [*levels, 0.0], draws, covariance=self.covariance)
-
-    def proposal(self, kind: str, step: float, level: float = NOISE_LEVEL) -> Proposal:
-        """Return a proposal that fits the samples with noise of this level."""
-        wide = (1 + level**2) * self.covariance
-        if kind == "rw":
-            return RandomWalk(step, covariance=wide)
-        return MALA(step, covariance=self.covariance) if kind == "mala" else PCN(step, self.x.mean(0), covariance=wide)
 
     def fit_score(self) -> Record:
         """Learn the score with residual layers: the surfaces are bent in two directions and flat in the third."""
@@ -126,54 +69,38 @@ class Problem:
             net = NoiseConditionalMLP(tuple(self.x.shape[1:]), residual=True)
         fit = fit_score(self.x, net=net, generator=generator)
         fit.save(self.path("score"))
-        return {"seconds": fit.seconds, "level": fit.level}
+        return {"seconds": fit.seconds, "level": fit.noise_level}
 
-    def tune(self, kind: str, level: float = NOISE_LEVEL) -> Record:
-        """Find the step at which a proposal is accepted at its most efficient rate by the integrated score."""
-        target = self.score.at(level)
-        rule = LineIntegral() if kind == "mala" else LineIntegral("adaptive")
-        step = tune(
-            lambda step: metropolis_hastings(target, self.proposal(kind, step, level), rule),
-            self.start(500, level, seeded(5, self.seed + 100)),
-            start=0.05,
-            upper=1.0 if kind == "pcn" else math.inf,
-            generator=seeded(4, self.seed + 100),
-        )
-        return {"step": step}
-
-    def run(
-        self, kind: str, step: float, rule: Acceptance, *, length: int, n: int, seed: int, own_level: bool = False
-    ) -> tuple[Tensor, Record]:
-        """Return the last draws of n chains, carried down to the samples, and what was counted.
-
-        Args:
-            kind: Proposal: "rw", "mala" or "pcn".
-            step: Step size, standard deviation or beta of the proposal.
-            rule: Acceptance rule.
-            length: Number of steps of a chain.
-            n: Number of chains.
-            seed: Random seed of starts and steps.
-            own_level: Whether to run at the fit's own noise level, in its box, in place of `NOISE_LEVEL`.
-        """
-        fit = self.score
-        assert fit.level is not None
-        level, target = (fit.level, fit) if own_level else (NOISE_LEVEL, fit.at(NOISE_LEVEL))
-        start = self.start(n, level, seeded(5, seed))
-        if own_level:
-            start = start.clamp(fit.support.low, fit.support.high)
-        kernel = metropolis_hastings(target, self.proposal(kind, step, level), rule)
-        chains = sample(kernel, start, draws=1, thin=length, generator=seeded(4, seed), threads=1)
-        levels = (level,) if own_level else LOWER_LEVELS
-        return self.carried(chains.draws[:, -1], *levels), {
-            "acceptance": chains.acceptance_rate,
-            "score_calls": chains.score_calls,
-            "steps": length,
-            "step": step,
-            "level": level,
-        }
+    def sampler(
+        self,
+        proposal: ProposalName = "mala",
+        step: float | None = None,
+        acceptance: Acceptance | AcceptanceFit | None = None,
+        *,
+        own_level: bool = False,
+    ) -> Sampler:
+        """Return a sampler at `NOISE_LEVEL`, or in the box of the samples at the fit's own noise level."""
+        level = self.score.noise_level if own_level else NOISE_LEVEL
+        assert level is not None
+        return Sampler(self.score, level, proposal, acceptance or LineIntegral(), step, bounded=own_level)
 
 
-def learned_rule(path: Path) -> Learned:
-    """Return the rule of a learned acceptance: the free form as trained, as in the paper; the others by their ratio."""
-    fit = AcceptanceFit.load(path)
-    return Learned(fit, "direct" if isinstance(fit.net, Free) else "metropolis")
+def tuned(sampler: Sampler, seed: int) -> Record:
+    """Return the step at which a proposal is accepted at its most efficient rate by the integrated score."""
+    start = sampler.start(TUNING_CHAINS, noise_level=sampler.noise_level, generator=seeded(5, seed + 100))
+    return {"step": sampler.tune(start, generator=seeded(4, seed + 100)).step_size}
+
+
+def run(sampler: Sampler, n: int, length: int, seed: int) -> tuple[Tensor, Record]:
+    """Return the last draws of n chains from broad noise, carried down to the samples, and what was counted."""
+    start = sampler.start(n, noise_level=sampler.noise_level, generator=seeded(5, seed))
+    if sampler.bounded:
+        to_data, box = sampler.score.coordinates, sampler.score.support
+        start = to_data.inverse(to_data(start).clamp(box.low, box.high))
+        chains = sample(sampler.kernel, start, draws=1, thin=length, generator=seeded(4, seed))
+        draws, calls = sampler.carry_down(chains.last, [sampler.noise_level]), chains.score_calls
+    else:
+        chains = sampler.run(start, length, generator=seeded(4, seed))
+        draws, calls = chains.last, chains.score_calls - (2 * FLOW_LEVELS - 1) * n  # of the chains alone
+    counted = {"acceptance": chains.acceptance_rate, "score_calls": calls, "steps": length}
+    return draws, counted | {"step": sampler.step_size, "level": sampler.noise_level}
