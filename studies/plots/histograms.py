@@ -26,11 +26,11 @@ def histogram_panels(
     """Draw histograms of samples in one dimension side by side, on the same axes, into a PNG.
 
     Args:
-        panels: From a panel's title to its samples.
-        path: The file to write.
-        captions: A line below each panel.
-        log_density: x of shape `(n, 1)` to log p(x), normalised; drawn as a line over every panel.
-        title: Above all.
+        panels: Samples by the title of their panel.
+        path: File to write.
+        captions: Captions below the panels.
+        log_density: x of shape `(n, 1)` to log p(x), normalised, to show as a line over every panel.
+        title: Title of the picture.
     """
     if not panels:
         raise ValueError(checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n,)."))

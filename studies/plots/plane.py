@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from scoremh._shared import checks
-from scoremh.types import ScoreFn, SupportFn
+from scoremh.types import ScoreFn
 from studies.plots.style import COLOURS, INK, PAPER, frame, limits, rows_and_columns
 
 
@@ -21,7 +21,6 @@ def field_panels(
     path: str | Path,
     *,
     captions: Sequence[str] = (),
-    support: SupportFn | None = None,
     title: str = "",
 ) -> None:
     """Draw scores in two dimensions side by side, over the samples they belong to, into a PNG.
@@ -29,12 +28,11 @@ def field_panels(
     Arrows have the direction of the score; the darker, the longer it is.
 
     Args:
-        scores: From a panel's title to x -> grad log p(x).
-        samples: Drawn behind the arrows.
-        path: The file to write.
-        captions: A line below each panel.
-        support: Where to draw arrows; everywhere if None.
-        title: Above all.
+        scores: Scores, x -> grad log p(x), by the title of their panel.
+        samples: Points to show behind the arrows.
+        path: File to write.
+        captions: Captions below the panels.
+        title: Title of the picture.
     """
     if not scores:
         raise ValueError(checks.message("at least one panel", "none", "Pass a dict from titles to scores."))
@@ -42,10 +40,7 @@ def field_panels(
     height = 1.4 + 3.4 * (above - below) / (right - left)
     figure = Figure(figsize=(3.6 * len(scores) + 0.7, height), dpi=150, layout="constrained", facecolor=PAPER)
     axes = figure.subplots(1, len(scores), sharex=True, sharey=True, squeeze=False)[0]
-    grid = torch.stack(
-        torch.meshgrid(torch.linspace(left, right, 27), torch.linspace(below, above, 27), indexing="xy"), -1
-    ).reshape(-1, 2)
-    grid = grid if support is None else grid[support(grid)]
+    grid = torch.cartesian_prod(torch.linspace(left, right, 27), torch.linspace(below, above, 27))
     lengths, directions = {}, {}
     for name, score in scores.items():
         s = score(grid.to(samples)).detach().double().cpu()
@@ -85,15 +80,15 @@ def map_panels(
     """Draw functions on the plane with values in [0, 1] side by side, as colours, into a PNG.
 
     Args:
-        maps: From a panel's title to its values; rows go up, columns to the right.
-        path: The file to write.
-        extent: Left, right, bottom and top.
-        samples: Drawn as points over every panel.
-        mark: A point to show by a cross.
-        captions: A line below each panel.
-        label: What the colours mean.
-        columns: Panels in a row; all of them if None.
-        title: Above all.
+        maps: Values by the title of their panel; rows go up, columns to the right.
+        path: File to write.
+        extent: Left, right, bottom and top of the panels.
+        samples: Points to show over every panel.
+        mark: Point to show by a cross.
+        captions: Captions below the panels.
+        label: Meaning of the colours.
+        columns: Number of panels in a row; all of them if None.
+        title: Title of the picture.
     """
     if not maps:
         raise ValueError(checks.message("at least one panel", "none", "Pass a dict from titles to tensors."))

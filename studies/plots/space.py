@@ -19,10 +19,10 @@ def space_panels(
     """Draw samples in three dimensions side by side, in the same box, coloured by their height, into a PNG.
 
     Args:
-        panels: From a panel's title to its points; those outside the box of nearly all points are left out.
-        path: The file to write.
-        captions: A line below each panel.
-        title: Above all.
+        panels: Points by the title of their panel; those outside the box of nearly all points are left out.
+        path: File to write.
+        captions: Captions below the panels.
+        title: Title of the picture.
     """
     if not panels:
         raise ValueError(checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n, 3)."))

@@ -56,8 +56,9 @@ class Step(Cell, kind="steps"):
     proposal: ProposalName | Literal["low"]
 
     def measure(self, config: Config, folder: Path) -> Record:
-        found, low = Problem(self.dataset, self.seed, folder), self.proposal == "low"
-        return problem.tuned(found.sampler("mala" if low else self.proposal, own_level=low), self.seed)
+        found = Problem(self.dataset, self.seed, folder)
+        sampler = found.sampler(own_level=True) if self.proposal == "low" else found.sampler(self.proposal)
+        return problem.tuned(sampler, self.seed)
 
 
 def tuned_steps(dataset: str, seed: int, folder: Path) -> dict[str, float]:

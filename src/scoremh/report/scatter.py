@@ -29,12 +29,12 @@ def scatter_panels(
     """Draw samples in two dimensions side by side, on the same axes, into a PNG.
 
     Args:
-        panels: From a panel's title to its points.
-        path: The file to write.
-        captions: A line below each panel.
-        groups: From a panel's title to one whole number per point, which chooses its colour.
-        log_density: Drawn as contours behind every panel.
-        title: Above all.
+        panels: Points by the title of their panel.
+        path: File to write.
+        captions: Captions below the panels.
+        groups: By the title of a panel, a whole number for every point, which chooses its colour.
+        log_density: Log density to show as contours behind every panel.
+        title: Title of the picture.
     """
     if not panels:
         raise ValueError(checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n, 2)."))
@@ -79,7 +79,7 @@ def _contours(axis: Axes, log_density: LogDensityFn, low: float, high: float) ->
 
 
 def frame(axis: Axes, title: str, caption: str, *, equal: bool = True) -> None:
-    """Dress an axis of a panel, with one scale for both directions if equal."""
+    """Set the title, the caption and the look of a panel, with one scale for both directions if `equal`."""
     axis.set_title(title, fontsize=11, color=INK)
     axis.set_aspect("equal" if equal else "auto")
     axis.tick_params(labelsize=8, colors=INK)
