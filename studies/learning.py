@@ -19,7 +19,6 @@ from scoremh import (
     fit_score,
     targets,
 )
-from scoremh._shared import rng
 from scoremh.acceptance import BalancedRule
 from scoremh.balance_matching import FormName
 from scoremh.networks import AcceptanceMLP
@@ -61,8 +60,8 @@ def learned_acceptance(
     """Train by the defaults but for the matching; with the paper's entropy from torch's own initial weights."""
     net = None
     if matching == PAPER_ENTROPY:
-        with rng.layers(3 * seed):
-            net = AcceptanceMLP(tuple(x.shape[1:]), hidden=128, blocks=2)
+        first = torch.Generator().manual_seed(3 * seed)
+        net = AcceptanceMLP(tuple(x.shape[1:]), hidden=128, blocks=2, generator=first)
     options = {"form": form, "matching": matching, "net": net, "recipe": recipe, "generator": seeded(3, seed)}
     return fit_acceptance(target, proposal, x, **options)  # type: ignore[arg-type]
 

@@ -1,9 +1,9 @@
 """Pictures as PNG files, drawn without global state."""
 
-from scoremh.report.scatter import scatter_panels
 from studies.plots.histograms import histogram_panels
 from studies.plots.lines import Curve, curve_panels, curves
 from studies.plots.plane import field_panels, map_panels
+from studies.plots.scatter import scatter_panels
 from studies.plots.space import space_panels
 
 __all__ = [

@@ -10,8 +10,9 @@ from scipy.stats import qmc
 from torch import Tensor
 
 from scoremh import AcceptanceFit, Always, LineIntegral, ScoreMH, annealing
+from scoremh._shared import rng
 from scoremh.balance_matching import PRESETS, RECIPE, FormName
-from scoremh.balance_matching.fitting import pair_network
+from scoremh.networks import FORMS
 from scoremh.sampler import ProposalName
 from scoremh.types import Acceptance
 from studies.framework import Record
@@ -153,7 +154,8 @@ def train(problem: Problem, proposal: ProposalName, form: FormName, step: float,
     if form == "potential":
         net, recipe = None, replace(RECIPE, steps=POTENTIAL_STEPS * steps)
     else:
-        net = pair_network(form, tuple(problem.x.shape[1:]), row.hidden, row.blocks, generator=generator)
+        sizes = {"hidden": row.hidden, "blocks": row.blocks}
+        net = FORMS[form].network(tuple(problem.x.shape[1:]), generator=rng.child(generator), **sizes)
         recipe = replace(RECIPE, steps=steps, rate=RATE_TIMES_WIDTH / row.hidden)
     sampler = problem.sampler(proposal, step)
     fit = sampler.learn_acceptance(problem.x, form, net=net, recipe=recipe, generator=generator).acceptance

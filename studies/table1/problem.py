@@ -65,8 +65,7 @@ class Problem:
     def fit_score(self) -> Record:
         """Learn the score with residual layers: the surfaces are bent in two directions and flat in the third."""
         generator = seeded(1, self.seed)
-        with rng.weights(generator):
-            net = NoiseConditionalMLP(tuple(self.x.shape[1:]), residual=True)
+        net = NoiseConditionalMLP(tuple(self.x.shape[1:]), residual=True, generator=rng.child(generator))
         fit = fit_score(self.x, net=net, generator=generator)
         fit.save(self.path("score"))
         return {"seconds": fit.seconds, "level": fit.noise_level}

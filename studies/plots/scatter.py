@@ -1,7 +1,8 @@
-"""Samples in the plane in panels side by side, as a PNG, and how all pictures look."""
+"""Samples in the plane, in panels side by side."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +13,7 @@ from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh.types import LogDensityFn
-
-INK, PAPER = "#1b1f24", "#ffffff"
-COLOURS = ("#2a6f97", "#e07a1f", "#5b8e3e", "#8c4a7d", "#9a8c2b")  # distinct for the colour-blind too
+from studies.plots.style import COLOURS, INK, PAPER, frame, limits
 
 
 def scatter_panels(
@@ -63,35 +62,6 @@ def _contours(axis: Axes, log_density: LogDensityFn, low: float, high: float) ->
     grid = torch.linspace(low, high, 200)
     x, y = torch.meshgrid(grid, grid, indexing="xy")
     height = log_density(torch.stack([x.flatten(), y.flatten()], 1)).reshape(x.shape)
-    levels = [
-        float(height.max()) - drop for drop in (8.0, 4.5, 2.0, 0.5)
-    ]  # 4, 3, 2 and 1 standard deviations of a normal
-    axis.contour(
-        x.numpy(),
-        y.numpy(),
-        height.numpy(),
-        levels=levels,
-        colors="#b8bec6",
-        linewidths=0.7,
-        linestyles="solid",
-        zorder=0,
-    )
-
-
-def frame(axis: Axes, title: str, caption: str, *, equal: bool = True) -> None:
-    """Set the title, the caption and the look of a panel, with one scale for both directions if `equal`."""
-    axis.set_title(title, fontsize=11, color=INK)
-    axis.set_aspect("equal" if equal else "auto")
-    axis.tick_params(labelsize=8, colors=INK)
-    axis.spines[["top", "right"]].set_visible(False)
-    if caption:
-        axis.set_xlabel(caption, fontsize=9, color=INK)
-
-
-def limits(clouds: Sequence[Tensor]) -> tuple[float, float]:
-    """Return one range for both axes that holds nearly all points of all panels."""
-    values = np.concatenate([cloud.detach().cpu().double().numpy().ravel() for cloud in clouds])
-    values = values[np.isfinite(values)]
-    low, high = np.quantile(values, [0.001, 0.999])
-    margin = 0.08 * (high - low)
-    return float(low - margin), float(high + margin)
+    levels = [float(height.max()) - drop for drop in (8.0, 4.5, 2.0, 0.5)]  # 4 to 1 standard deviations of a normal
+    look: dict[str, Any] = {"colors": "#b8bec6", "linewidths": 0.7, "linestyles": "solid", "zorder": 0}
+    axis.contour(x.numpy(), y.numpy(), height.numpy(), levels=levels, **look)
