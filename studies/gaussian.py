@@ -93,7 +93,7 @@ class Between(Cell, kind="between"):
         return {"distance": float(stats.ks_2samp(*draws).statistic)}
 
 
-def cells(config: Config) -> list[list[Cell]]:
+def stages(config: Config) -> list[list[Cell]]:
     """Return the chains of all ways, then the distances between the paper's."""
     pairs = [Between(*pair, seed) for seed in config.seeds for pair in combinations(PAPER_WAYS, 2)]
     return [grid(Way, seed=config.seeds, way=WAYS), [*pairs]]
@@ -147,7 +147,7 @@ STUDY = Study(
     "gaussian",
     "the sanity check, N(3, 2) by a random walk with the density and with learned acceptances",
     PRESETS,
-    cells,
+    stages,
     (Way, Between),
     picture,
     globals(),

@@ -144,7 +144,7 @@ def history(found: dict[str, list[float]]) -> Record:
     return {"history_step": found["step"], "history_held_out": found["held_out"]}
 
 
-def cells(config: Config) -> list[list[Cell]]:
+def stages(config: Config) -> list[list[Cell]]:
     """Return all fits."""
     return [[*grid(Known, target=TARGETS, seed=config.seeds), *grid(HeldOut, dataset=DATASETS, loss=LOSSES)]]
 
@@ -199,7 +199,7 @@ STUDY = Study(
     "scores",
     "how good learned scores are, against known ones and by held-out loss on the paper's datasets",
     PRESETS,
-    cells,
+    stages,
     (Known, HeldOut),
     pictures,
     globals(),

@@ -9,7 +9,7 @@ from scipy import stats
 from scoremh._shared import checks
 from scoremh.balance_matching import MATCHING
 from studies import plots
-from studies.acceptance.cells import KINDS, Config, cells
+from studies.acceptance.cells import KINDS, Config, stages
 from studies.acceptance.rules import BIAS_PROPOSALS, BOTH, FORMS, LEARNED, PAIRS, PROPOSALS, RULES, UNTRAINED, WALKS
 from studies.framework import Claim, Record, Records, Study
 from studies.framework.tables import mean, spread
@@ -121,7 +121,7 @@ STUDY = Study(
     "acceptance",
     "how good learned acceptances are, for the time they take to train, beside rules that take none",
     PRESETS,
-    cells,
+    stages,
     KINDS,
     picture,
     globals(),

@@ -198,7 +198,7 @@ def largest_distance(x: Tensor, y: Tensor) -> float:
 KINDS = (Untrained, Simpson, Decisions, Quality, Bias)
 
 
-def cells(config: Config) -> list[list[Cell]]:
+def stages(config: Config) -> list[list[Cell]]:
     """Return all cells, the most telling first."""
     learned = [*grid(Decisions, dataset=DATASETS, proposal=[BOTH], form=["potential"])]
     learned += grid(Decisions, dataset=DATASETS, proposal=WALKS, form=["antisymmetric", "free"])

@@ -22,9 +22,9 @@ from studies.entropy.cells import (
     Reference,
     Score,
     Training,
-    cells,
     free_forms,
     label,
+    stages,
 )
 from studies.framework import Claim, Record, Records, Study
 from studies.framework.tables import mean, spread
@@ -166,7 +166,7 @@ MAPS = Study(
         "quick": Config(seeds=(11,), lambdas=MAP_LAMBDAS, steps=200, score_steps=2000),
         "paper": Config(seeds=(1, 2, 3), lambdas=MAP_LAMBDAS),
     },
-    partial(cells, kind=MapTraining),
+    partial(stages, kind=MapTraining),
     (Score, Reference, MapTraining),
     map_picture,
     globals(),
@@ -179,7 +179,7 @@ CURVE = Study(
         "quick": Config(seeds=(11,), lambdas=(0.0, 1.0, 4.0, 10.0), steps=200, score_steps=2000),
         "paper": Config(seeds=(1, 2, 3), lambdas=CURVE_LAMBDAS),
     },
-    partial(cells, kind=Training),
+    partial(stages, kind=Training),
     (Score, Reference, Training),
     curve_picture,
     globals(),

@@ -138,7 +138,7 @@ def acceptance_map(fit: AcceptanceFit) -> Tensor:
     return fit.net(GRID, torch.zeros_like(GRID)).exp()  # type: ignore[no-any-return]
 
 
-def cells(config: Config, kind: type[Training]) -> list[list[Cell]]:
+def stages(config: Config, kind: type[Training]) -> list[list[Cell]]:
     """Return the score, then all trainings, the paper's clipped ones first."""
     trainings: list[Cell] = []
     for seed in config.seeds:

@@ -30,14 +30,14 @@ def recompute(study: Study, preset: str, wanted: Sequence[str], out: Path, docs:
     if study.prepare is not None:
         folder.mkdir(parents=True, exist_ok=True)
         study.prepare(config, folder)
-    stages = [[cell for cell in stage if matches(cell, axes)] for stage in study.cells(config)]
+    stages = [[cell for cell in stage if matches(cell, axes)] for stage in study.stages(config)]
     for stage in stages:
         folder.mkdir(parents=True, exist_ok=True)
         runner.compute_stage(stage, config, study.settings(config), folder, workers=workers)
-    records = Records({}, runner.by_kind(study, runner.cells_in(folder, study.kinds)))
+    records = Records(study.settings(config), runner.by_kind(study, runner.cells_in(folder, study.kinds)))
     summary = study.summary(records) if study.summary else records
     kept = Records.from_json(json.loads((docs / "results" / f"{study.name}.json").read_text()))
-    Console().print(comparison(summary, kept))
+    Console().print(comparison(study, summary, kept))
 
 
 def matches(cell: Cell, axes: Mapping[str, Sequence[str]]) -> bool:
@@ -46,33 +46,35 @@ def matches(cell: Cell, axes: Mapping[str, Sequence[str]]) -> bool:
     return all(str(place[axis]) in values for axis, values in axes.items() if axis in place)
 
 
-def comparison(new: Records, kept: Records) -> Table:
+def comparison(study: Study, new: Records, kept: Records) -> Table:
     """Return a table of the numbers in both, and the spread of the kept ones over seeds."""
     found = Table("cell", "number", "kept", "new", "difference", "spread over seeds")
+    cells = {kind.kind: kind for kind in study.kinds}
     for kind, records in new.kinds.items():
         for record in records:
-            for row in compared(record, kept.kinds.get(kind, [])):
-                found.add_row(f"{kind} {place(record)}", *row)
+            place = cells[kind].of(record).axes if kind in cells else axes_of_summary(record)
+            for row in compared(record, place, kept.kinds.get(kind, [])):
+                found.add_row(f"{kind} {place}", *row)
     return found
 
 
-def place(record: Record) -> Record:
-    """Return what says where a record belongs: all that is no measured number."""
-    return {key: value for key, value in record.items() if not isinstance(value, float | dict | list)}
+def axes_of_summary(record: Record) -> Record:
+    """Return the axes of a record that belongs to no single cell: its names and its seed."""
+    return {key: value for key, value in record.items() if isinstance(value, str) or key == "seed"}
 
 
-def compared(record: Record, kept: Sequence[Record]) -> list[tuple[str, ...]]:
+def compared(record: Record, place: Record, kept: Sequence[Record]) -> list[tuple[str, ...]]:
     """Return the numbers of a record beside those of the kept one in the same place; times are left out."""
-    here, rows = place(record), []
-    seeds = [one for one in kept if _at(one, {axis: value for axis, value in here.items() if axis != "seed"})]
-    for key in [key for key, value in record.items() if isinstance(value, float) and "seconds" not in key]:
-        numbers = {one.get("seed"): one[key] for one in seeds if isinstance(one.get(key), float)}
-        if record.get("seed") in numbers:
-            old = numbers[record.get("seed")]
-            shown = (old, record[key], record[key] - old, spread(list(numbers.values())))
-            rows.append((key, *(f"{number:.6g}" for number in shown)))
+    others = {axis: value for axis, value in place.items() if axis != "seed"}
+    by_seed = {one.get("seed"): one for one in kept if all(one.get(axis) == value for axis, value in others.items())}
+    rows, old = [], by_seed.get(place.get("seed"), {})
+    for key, value in record.items():
+        if key not in place and is_number(value) and is_number(old.get(key)) and "seconds" not in key:
+            every = [one[key] for one in by_seed.values() if is_number(one.get(key))]
+            rows.append((key, *(f"{number:.6g}" for number in (old[key], value, value - old[key], spread(every)))))
     return rows
 
 
-def _at(record: Record, place: Mapping[str, Any]) -> bool:
-    return all(record.get(key) == value for key, value in place.items())
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number."""
+    return isinstance(value, int | float)

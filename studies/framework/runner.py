@@ -62,7 +62,7 @@ def compute(study: Study, config: Any, folder: Path, *, workers: int | None = No
         require_same(settings, json.loads((folder / FILE).read_text())["settings"], folder, "study", "folder")
     if study.prepare is not None:
         study.prepare(config, folder)
-    for stage in study.cells(config):
+    for stage in study.stages(config):
         compute_stage(stage, config, settings, folder, workers=workers)
 
 
@@ -120,7 +120,7 @@ def earlier(cell: Cell, folder: Path) -> Record:
 def gather(study: Study, preset: str, cells: Mapping[Cell, Record]) -> Records:
     """Return the records of the seeds whose cells are all there; those of all cells for a study that may be partial."""
     config = study.presets[preset]
-    wanted = list(chain.from_iterable(study.cells(config)))
+    wanted = list(chain.from_iterable(study.stages(config)))
     missing = set() if study.partial else {cell.axes.get("seed") for cell in wanted if cell not in cells}
     seeds = [seed for seed in config.seeds if seed not in missing]
     there = [cell for cell in wanted if cell in cells and cell.axes.get("seed") not in missing]

@@ -118,7 +118,7 @@ class Study:
     name: str  # on the command line, of results, template, and place on the page
     shows: str  # what it shows, in one line
     presets: Mapping[str, Any]  # frozen dataclasses with seeds; the first is the default
-    cells: Callable[[Any], Sequence[Sequence[Cell]]]  # stages of cells of a preset, each after those before it
+    stages: Callable[[Any], Sequence[Sequence[Cell]]]  # stages of cells of a preset, each after those before it
     kinds: Sequence[type[Cell]]  # types of cells, in the order in which they are kept
     picture: Callable[[Records, Path, Path], None]  # of records and the folder of the cells' files, into a folder
     names: Mapping[str, Any]  # what the template uses besides records, settings and claims: the module's globals()

@@ -123,7 +123,7 @@ def plain_ula(initial: Tensor, xi: float, h: float, steps: int, generator: torch
     return common.errors(left, xi) | {"lost": 1 - len(left) / len(x), "far": share_far(left, xi) if len(left) else 0.0}
 
 
-def cells(config: Config) -> list[list[Cell]]:
+def stages(config: Config) -> list[list[Cell]]:
     """Return chains by sampler, start, xi, step and seed, and the floor of exact draws."""
     found: list[Cell] = []
     for xi, seed in product(config.xis, config.seeds):
@@ -189,7 +189,7 @@ STUDY = Study(
     "gev-adjustment",
     "heavy tails, first figure: does an accept step matter more as the tail of GEV(0, 1, xi) becomes heavier?",
     PRESETS,
-    cells,
+    stages,
     (Chains, Floor),
     picture,
     vars(common) | globals(),

@@ -151,7 +151,7 @@ class Chains(Cell, kind="chains"):
                 return score("heavy" if self.sampler == HEAVY else "score"), LineIntegral()
 
 
-def cells(config: Config) -> list[list[Cell]]:
+def stages(config: Config) -> list[list[Cell]]:
     """Return trainings, then chains and the floor."""
     axes: dict[str, Any] = {"xi": config.xis, "seed": config.seeds}
     return [grid(Fit, **axes), [*grid(Floor, **axes), *grid(Chains, **axes, sampler=SAMPLERS)]]
@@ -195,7 +195,7 @@ STUDY = Study(
     "gev-learned",
     "heavy tails, second figure: learned scores and acceptances on GEV(0, 1, xi), beside MALA",
     PRESETS,
-    cells,
+    stages,
     (Fit, Chains, Floor),
     picture,
     vars(common) | globals(),

@@ -156,7 +156,7 @@ class Chains(Cell, kind="chains"):
         }
 
 
-def cells(config: Config) -> list[list[Cell]]:
+def stages(config: Config) -> list[list[Cell]]:
     """Return scores by kind, size and seed; then chains of each with every proposal, and of the true one."""
     sizes, seeds = config.sizes, config.seeds
     chains = grid(Chains, size=sizes, seed=seeds, score=LEARNED, proposal=PROPOSALS)

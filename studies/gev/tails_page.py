@@ -101,7 +101,7 @@ STUDY = Study(
     "gev-tails",
     "beyond the paper's heavy tails: which score and which proposal cover the 99.9 % quantile of GEV(0, 1, 0.5)?",
     PRESETS,
-    tails.cells,
+    tails.stages,
     (Samples, Score, Chains),
     picture,
     vars(common) | vars(tails) | globals(),

@@ -16,7 +16,7 @@ from studies.framework import Claim, Record, Records, Study
 from studies.framework.study import values
 from studies.framework.tables import mean
 from studies.learning import FIGURE_1
-from studies.mixture.cells import BETWEEN, KINDS, LEARNED, SAMPLERS, START_LABELS, STARTS, Config, cells, mode
+from studies.mixture.cells import BETWEEN, KINDS, LEARNED, SAMPLERS, START_LABELS, STARTS, Config, mode, stages
 
 WEIGHT = 0.8
 PAPER = {"ULA": 0.52, "RW": 0.79, "MALA": 0.79}  # weights of (5, 5); it states neither the start nor the steps
@@ -160,7 +160,7 @@ STUDY = Study(
     "mixture",
     "the paper's Figure 1: do samplers find the weights of two modes that lie far apart, and from which starts?",
     PRESETS,
-    cells,
+    stages,
     KINDS,
     picture,
     globals(),

@@ -162,7 +162,7 @@ class Chains(Cell, kind="chains"):
 KINDS = (Score, Training, Original, Chains)
 
 
-def cells(config: Config) -> list[list[Cell]]:
+def stages(config: Config) -> list[list[Cell]]:
     """Return scores, acceptances, and chains."""
     chains = grid(Chains, seed=config.seeds, sampler=SAMPLERS, start=STARTS)
     return [

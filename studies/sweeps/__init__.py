@@ -5,7 +5,7 @@ from pathlib import Path
 
 from studies.framework import Cell, Claim, Records, Study
 from studies.sweeps import findings, ratios
-from studies.sweeps.cells import KINDS, Sweep, cells
+from studies.sweeps.cells import KINDS, Sweep, stages
 from studies.sweeps.findings import METRICS, compared, draw, good_factors, means, step_sizes
 
 CLOSE = 1.5  # times the least W1
@@ -71,9 +71,9 @@ def close_to_learned(records: Records) -> list[float]:
     return [h for f, h in step_sizes(records).items() if taylor[f] <= 2 * min(learned.values())]
 
 
-def taylor_cells(config: Sweep) -> list[list[Cell]]:
+def taylor_stages(config: Sweep) -> list[list[Cell]]:
     """Return the cells of the sweep, and the comparisons of log ratios."""
-    return [*cells(config), ratios.cells(config)]
+    return [*stages(config), ratios.cells(config)]
 
 
 def picture(records: Records, folder: Path, docs: Path, *, name: str, metrics: tuple[str, ...], title: str) -> None:
@@ -85,7 +85,7 @@ STEP_SIZE = Study(
     "step-size",
     "W1 against the step size on Swiss roll: how far does an accept step let steps grow?",
     presets("swiss_roll", SWISS_ROLL_RULES, SWISS_ROLL_FACTORS, 2000, (80, 300)),
-    cells,
+    stages,
     KINDS,
     partial(picture, name="step-size", metrics=("w1",), title="Swiss roll: W1 against the step size"),
     globals() | vars(findings),
@@ -95,7 +95,7 @@ TAYLOR = Study(
     "taylor",
     "Appendix A, first figure: Taylor rules with and without averaging, beside integrals of the score, on Moons",
     presets("moons", TAYLOR_RULES, MOONS_FACTORS, 1000, (0, 0)),
-    taylor_cells,
+    taylor_stages,
     (*KINDS, ratios.Ratio),
     partial(picture, name="taylor", metrics=tuple(METRICS), title="Taylor rules and integrals of the score on Moons"),
     globals() | vars(findings),
@@ -108,7 +108,7 @@ TAYLOR_VS_LEARNED = Study(
     "taylor-vs-learned",
     "Appendix A, second figure: MMD over step sizes, of Taylor rules, learned acceptances and Simpson, on Moons",
     presets("moons", LEARNED_RULES, MOONS_FACTORS, 1000, (250, 1000)),
-    cells,
+    stages,
     KINDS,
     partial(picture, name="taylor-vs-learned", metrics=("mmd",), title="Moons: MMD against the step size"),
     globals() | vars(findings),

@@ -128,7 +128,7 @@ class Floor(Cell, kind="floor"):
         return floor(Problem(config.dataset, self.seed, folder), config.draws, self.number)
 
 
-def cells(config: Sweep) -> list[list[Cell]]:
+def stages(config: Sweep) -> list[list[Cell]]:
     """Return scores, tuned steps, trainings, and chains with their floor."""
     forms = {form for name in config.rules if (form := RULES[name].form)}
     seeds, trainings = config.seeds, []

@@ -10,7 +10,7 @@ from pathlib import Path
 from scoremh._shared import checks
 from studies.framework import Claim, Study
 from studies.table1 import page
-from studies.table1.cells import KINDS, TEST_POINTS, Config, cells, settings, summary
+from studies.table1.cells import KINDS, TEST_POINTS, Config, settings, stages, summary
 from studies.table1.problem import DATASETS
 
 PRESETS = {
@@ -44,7 +44,7 @@ STUDY = Study(
     "table1",
     "the paper's Table 1: four datasets, four samplers, three metrics, beside other rules, outsiders and the floor",
     PRESETS,
-    cells,
+    stages,
     KINDS,
     page.pictures,
     vars(page) | {"TEST_POINTS": TEST_POINTS},

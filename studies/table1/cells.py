@@ -87,9 +87,9 @@ class Draws(Cell, kind="draws"):
     method: str
 
     def measure(self, config: Config, folder: Path) -> Record:
-        found, started = Problem(self.dataset, self.seed, folder), time.perf_counter()
-        steps, n = tuned_steps(self.dataset, self.seed, folder), config.draws[self.dataset]
-        draws, counted = METHODS[self.method].draw(found, n, self.seed, config.chain_steps, steps)
+        found, row, started = Problem(self.dataset, self.seed, folder), METHODS[self.method], time.perf_counter()
+        steps = tuned_steps(self.dataset, self.seed, folder) if isinstance(row, methods.Chains) else {}
+        draws, counted = row.draw(found, config.draws[self.dataset], self.seed, config.chain_steps, steps)
         save_file({"draws": draws.clone()}, found.path("draws", self.method))
         return counted | {"seconds": time.perf_counter() - started}
 
@@ -137,17 +137,17 @@ class TwoSample(Cell, kind="test"):
 KINDS = (Score, Step, Training, Draws, Metrics, Floor, TwoSample)
 
 
-def cells(config: Config) -> list[list[Cell]]:
+def stages(config: Config) -> list[list[Cell]]:
     """Return the cells seed by seed, then the tests."""
     numbers = range(config.tests)
     tests = [
         TwoSample(name, config.seeds[number % len(config.seeds)], row, number)
         for name, row, number in product(DATASETS, config.tested, numbers)
     ]
-    return [*(stage for seed in config.seeds for stage in cells_of_seed(config, seed)), [*tests]]
+    return [*(stage for seed in config.seeds for stage in stages_of_seed(config, seed)), [*tests]]
 
 
-def cells_of_seed(config: Config, seed: int) -> list[list[Cell]]:
+def stages_of_seed(config: Config, seed: int) -> list[list[Cell]]:
     """Return the stages of one seed; rows that need no training come first."""
     learned = methods.learned_rows()
     others = [name for name in METHODS if name not in learned]
