@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,8 @@ from rich.markdown import Markdown
 from studies.framework import tables
 from studies.framework.study import Records, Study
 
+WIDTH = 120
+WRAPPING: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
 
@@ -44,8 +47,35 @@ def render(study: Study, records: Records, template: str | None = None) -> str:
     found = environment().get_template(template or f"{study.name}.md")
     names = {"records": records, "settings": records.settings, "claims": study.verdicts(records)}
     text = found.render(dict(study.names) | names)
-    text, missing = re.sub(r"\n{3,}", "\n\n", text).strip(), records.settings.get("missing_seeds")
-    return text + (f"\n\n**Not computed yet**: seeds {listed(missing)}." if missing else "")
+    missing = records.settings.get("missing_seeds")
+    return reflowed(text) + (f"\n\n**Not computed yet**: seeds {listed(missing)}." if missing else "")
+
+
+def reflowed(text: str) -> str:
+    r"""Return Markdown with paragraphs and items of lists wrapped anew; tables, headings and code stay as they are.
+
+    >>> print(reflowed("A value of\n0.1 - or less.\n\n- one\n  item\n- two"))
+    A value of 0.1 - or less.
+    <BLANKLINE>
+    - one item
+    - two
+    """
+    blocks = [block.strip("\n") for block in re.split(r"\n{2,}", text) if block.strip()]
+    return "\n\n".join(block if re.match(r"\||#|!|`{3}|<", block) else _wrapped(block) for block in blocks)
+
+
+def _wrapped(block: str) -> str:
+    items = re.split(r"\n(?=\s*(?:-|\d+\.) )", block)
+    whole = (re.match(r"\s*(?:(?:-|\d+\.) )?", item) for item in items)
+    marks = [mark.group() if mark else "" for mark in whole]
+    texts = [
+        " ".join(item[len(mark) :].split()).replace(" - ", "\0- ") for item, mark in zip(items, marks, strict=True)
+    ]
+    lines = [
+        textwrap.fill(text, WIDTH, initial_indent=mark, subsequent_indent=" " * len(mark), **WRAPPING)
+        for text, mark in zip(texts, marks, strict=True)
+    ]
+    return "\n".join(lines).replace("\0", " ")  # no line begins with a minus sign, which would open a list
 
 
 def fill(page: str, name: str, section: str) -> str:
