@@ -29,6 +29,7 @@ EVENLY_SPACED = ("moons",)  # scikit-learn puts exactly half of n points on eith
 SAMPLES = 10_000  # to learn from, as in the paper
 NOISE_LEVEL = 0.3
 TUNING_CHAINS = 500
+ROUNDING = 1e-5  # share of a box's width by which starts stay inside
 
 
 def seeded(use: int, seed: int) -> torch.Generator:
@@ -84,18 +85,26 @@ class Problem:
         return Sampler(self.score, level, proposal, acceptance or LineIntegral(), step, bounded=own_level)
 
 
+def broad_start(sampler: Sampler, n: int, seed: int) -> Tensor:
+    """Return starts from broad noise; those outside the box of a bounded sampler are moved to its sides."""
+    u = sampler.start(n, noise_level=sampler.noise_level, generator=seeded(5, seed))
+    if not sampler.bounded:
+        return u
+    to_data, (low, high) = sampler.score.coordinates, (sampler.score.support.low, sampler.score.support.high)
+    margin = ROUNDING * (high - low)
+    return to_data.inverse(to_data(u).clamp(low + margin, high - margin))
+
+
 def tuned(sampler: Sampler, seed: int) -> Record:
     """Return the step at which a proposal is accepted at its most efficient rate by the integrated score."""
-    start = sampler.start(TUNING_CHAINS, noise_level=sampler.noise_level, generator=seeded(5, seed + 100))
+    start = broad_start(sampler, TUNING_CHAINS, seed + 100)
     return {"step": sampler.tune(start, generator=seeded(4, seed + 100)).step_size}
 
 
 def run(sampler: Sampler, n: int, length: int, seed: int) -> tuple[Tensor, Record]:
     """Return the last draws of n chains from broad noise, carried down to the samples, and what was counted."""
-    start = sampler.start(n, noise_level=sampler.noise_level, generator=seeded(5, seed))
+    start = broad_start(sampler, n, seed)
     if sampler.bounded:
-        to_data, box = sampler.score.coordinates, sampler.score.support
-        start = to_data.inverse(to_data(start).clamp(box.low, box.high))
         chains = sample(sampler.kernel, start, draws=1, thin=length, generator=seeded(4, seed))
         draws, calls = sampler.carry_down(chains.last, [sampler.noise_level]), chains.score_calls
     else:
