@@ -31,22 +31,22 @@ format: .venv/ready
 bench: .venv/ready .venv-bench/ready
 	$(BIN)/python -m benchmarks.cost --peers .venv-bench/bin/python --write docs/benchmarks.md
 
-# How good learned scores are, into docs/scores.md: half an hour on two cores, and it goes on where it was interrupted.
+# How good learned scores are, into docs/scores.md: half an hour on two cores; the same command resumes a run.
 scores: .venv/ready
-	$(BIN)/scoremh reproduce scores --docs docs
+	$(BIN)/python -m studies scores --docs docs
 
-# How good learned acceptances are, into docs/acceptance.md: hours on two cores; it goes on where it was interrupted.
+# How good learned acceptances are, into docs/acceptance.md: hours on two cores; the same command resumes a run.
 acceptance: .venv/ready
-	$(BIN)/scoremh reproduce acceptance --docs docs
+	$(BIN)/python -m studies acceptance --docs docs
 
-# The paper's Table 1, into docs/reproduction.md: hours on two cores; it goes on where it was interrupted.
+# The paper's Table 1, into docs/reproduction.md: hours on two cores; the same command resumes a run.
 table1: .venv/ready
-	$(BIN)/scoremh reproduce table1 --preset paper --docs docs
+	$(BIN)/python -m studies table1 --preset paper --docs docs
 
-# The paper's figures, into the same page: hours on two cores; it goes on where it was interrupted.
+# The paper's figures, into the same page: hours on two cores; the same command resumes a run.
 FIGURES := mixture entropy-maps entropy-curve step-size taylor taylor-vs-learned gev-adjustment gev-learned gev-tails gaussian
 figures: .venv/ready
-	for name in $(FIGURES); do $(BIN)/scoremh reproduce $$name --preset paper --docs docs || exit 1; done
+	for name in $(FIGURES); do $(BIN)/python -m studies $$name --preset paper --docs docs || exit 1; done
 
 .venv/ready: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv .venv

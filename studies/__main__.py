@@ -1,0 +1,60 @@
+"""`python -m studies NAME`: compute a table or a figure, and write its page."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from studies.framework import catalog, recompute, runner
+
+WRONG, STOPPED = 2, 130  # exit codes
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the options."""
+    found = argparse.ArgumentParser("studies", description="Compute a table or a figure and write its page.")
+    found.add_argument("name", nargs="?", help="name of the study; --list shows them")
+    found.add_argument("--list", action="store_true", help="show the studies and what they check")
+    found.add_argument("--preset", help='how much to compute: "paper" for the numbers of the documentation')
+    found.add_argument("--out", type=Path, default=Path("out"), help="folder for runs")
+    found.add_argument("--docs", type=Path, help="folder of page, pictures and results; that of the run if not given")
+    found.add_argument("--workers", type=int, help="cells at the same time; the number of cores if not given")
+    found.add_argument("--as-is", action="store_true", help="compute nothing; write the page from what is there")
+    found.add_argument("--recompute", nargs="+", metavar="AXIS=VALUE", help="compute cells again; compare with --docs")
+    return found
+
+
+def listing() -> str:
+    """Return the studies with their presets, what they show and what they check."""
+    found = catalog.all_studies()
+    width = max(map(len, found))
+    lines = []
+    for name, one in found.items():
+        lines.append(f"{name:{width}}  {', '.join(one.presets)}: {one.shows}")
+        lines += [f"{'':{width}}    claim: {claim.statement}" for claim in one.claims.values()]
+    return "\n".join(lines)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    given = parser().parse_args(words)
+    if given.list or given.name is None:
+        print(listing())
+        return
+    try:
+        study, preset = catalog.chosen(given.name, given.preset)
+        if given.recompute:
+            docs = given.docs or Path("docs")
+            recompute.recompute(study, preset, given.recompute, given.out, docs, given.workers)
+        else:
+            runner.run(study, preset, given.out, given.docs, workers=given.workers, as_is=given.as_is)
+    except KeyboardInterrupt:
+        print(f"studies: stopped. What is done is in {given.out}; the same command resumes.", file=sys.stderr)
+        sys.exit(STOPPED)
+    except (ValueError, ImportError) as error:
+        print(f"studies: {error}", file=sys.stderr)
+        sys.exit(WRONG)
+
+
+if __name__ == "__main__":
+    main()

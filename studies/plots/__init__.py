@@ -1,0 +1,18 @@
+"""Pictures as PNG files, drawn without global state."""
+
+from studies.plots.histograms import histogram_panels
+from studies.plots.lines import Curve, curve_panels, curves
+from studies.plots.plane import field_panels, map_panels
+from studies.plots.scatter import scatter_panels
+from studies.plots.space import space_panels
+
+__all__ = [
+    "Curve",
+    "curve_panels",
+    "curves",
+    "field_panels",
+    "histogram_panels",
+    "map_panels",
+    "scatter_panels",
+    "space_panels",
+]

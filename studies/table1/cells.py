@@ -1,0 +1,214 @@
+"""The cells of Table 1: scores, steps, acceptances, draws, distances, floors and two-sample tests."""
+
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors.torch import load_file, save_file
+
+from scoremh import MultilevelDenoising, Recipe, annealing, metrics
+from scoremh.balance_matching import MATCHING, PRESETS, RECIPE, FormName
+from scoremh.sampler import FLOW_LEVELS, LOWEST_NOISE, ProposalName
+from studies.framework import Cell, Record, Records, grid
+from studies.framework.runner import earlier
+from studies.table1 import judging, methods, outsiders, paper, problem
+from studies.table1.judging import METRICS
+from studies.table1.methods import METHODS
+from studies.table1.problem import DATASETS, EVENLY_SPACED, Problem, seeded
+
+TEST_POINTS = 2000  # of a two-sample test
+STEPS: tuple[ProposalName | Literal["low"], ...] = ("rw", "mala", "pcn", "low")
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that decides the numbers."""
+
+    seeds: tuple[int, ...]  # random seeds of samples, trainings and chains
+    draws: Mapping[str, int]  # by dataset, number of chains of a row and of points it is judged on
+    training: Mapping[str, int]  # by dataset, number of training steps of an acceptance
+    chain_steps: int  # steps of a chain
+    floors: int  # fresh samples whose distances give the floor, for every seed
+    tests: int  # two-sample tests, each on other chains, in turn from the scores of all seeds
+    tested: tuple[str, ...] = ("annealed", "simpson", "sobol_flow")  # rows that are tested
+
+
+class Score(Cell, kind="score"):
+    """The learned score of a dataset."""
+
+    dataset: str
+    seed: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        return Problem(self.dataset, self.seed, folder).fit_score()
+
+
+class Step(Cell, kind="steps"):
+    """The tuned step of a proposal; "low" is MALA at the fit's own level."""
+
+    dataset: str
+    seed: int
+    proposal: ProposalName | Literal["low"]
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        found = Problem(self.dataset, self.seed, folder)
+        sampler = found.sampler(own_level=True) if self.proposal == "low" else found.sampler(self.proposal)
+        return problem.tuned(sampler, self.seed)
+
+
+def tuned_steps(dataset: str, seed: int, folder: Path) -> dict[str, float]:
+    """Return the tuned steps by proposal."""
+    return {proposal: earlier(Step(dataset, seed, proposal), folder)["step"] for proposal in STEPS}
+
+
+class Training(Cell, kind="acceptance"):
+    """A learned acceptance."""
+
+    dataset: str
+    seed: int
+    proposal: ProposalName
+    form: FormName
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        step, steps = tuned_steps(self.dataset, self.seed, folder)[self.proposal], config.training[self.dataset]
+        return methods.train(Problem(self.dataset, self.seed, folder), self.proposal, self.form, step, steps)
+
+
+class Draws(Cell, kind="draws"):
+    """The draws of a row, which are kept in a file."""
+
+    dataset: str
+    seed: int
+    method: str
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        found, row, started = Problem(self.dataset, self.seed, folder), METHODS[self.method], time.perf_counter()
+        steps = tuned_steps(self.dataset, self.seed, folder) if isinstance(row, methods.Chains) else {}
+        draws, counted = row.draw(found, config.draws[self.dataset], self.seed, config.chain_steps, steps)
+        save_file({"draws": draws.clone()}, found.path("draws", self.method))
+        return counted | {"seconds": time.perf_counter() - started}
+
+
+class Metrics(Cell, kind="metrics"):
+    """The distances of a row's draws to fresh samples."""
+
+    dataset: str
+    seed: int
+    method: str
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        found = Problem(self.dataset, self.seed, folder)
+        draws = load_file(found.path("draws", self.method))["draws"]
+        return judging.judged(found, draws, config.draws[self.dataset])
+
+
+class Floor(Cell, kind="floor"):
+    """The distances between two fresh samples."""
+
+    dataset: str
+    seed: int
+    number: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        return judging.floor(Problem(self.dataset, self.seed, folder), config.draws[self.dataset], self.number)
+
+
+class TwoSample(Cell, kind="test"):
+    """A two-sample test between a row's draws and fresh samples."""
+
+    dataset: str
+    seed: int
+    method: str
+    number: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        found, steps = Problem(self.dataset, self.seed, folder), tuned_steps(self.dataset, self.seed, folder)
+        row, chain_seed = METHODS[self.method], 10_000 + self.number
+        draws, _ = row.draw(found, TEST_POINTS, chain_seed, config.chain_steps, steps)
+        fresh = judging.independent(self.dataset, TEST_POINTS, seeded(7, self.number))
+        return {"p_value": metrics.two_sample_test(draws, fresh, generator=seeded(7, 1000 + self.number)).p_value}
+
+
+KINDS = (Score, Step, Training, Draws, Metrics, Floor, TwoSample)
+
+
+def stages(config: Config) -> list[list[Cell]]:
+    """Return the cells seed by seed, then the tests."""
+    numbers = range(config.tests)
+    tests = [
+        TwoSample(name, config.seeds[number % len(config.seeds)], row, number)
+        for name, row, number in product(DATASETS, config.tested, numbers)
+    ]
+    return [*(stage for seed in config.seeds for stage in stages_of_seed(config, seed)), [*tests]]
+
+
+def stages_of_seed(config: Config, seed: int) -> list[list[Cell]]:
+    """Return the stages of one seed; rows that need no training come first."""
+    learned = methods.learned_rows()
+    others = [name for name in METHODS if name not in learned]
+    axes: dict[str, Any] = {"dataset": DATASETS, "seed": [seed]}
+    trainings = product(DATASETS, methods.trainings())
+    return [
+        grid(Score, **axes),
+        grid(Step, **axes, proposal=STEPS),
+        grid(Draws, **axes, method=others),
+        [*grid(Floor, **axes, number=range(config.floors)), *grid(Metrics, **axes, method=others)],
+        [Training(name, seed, *training) for name, training in trainings],
+        grid(Draws, **axes, method=learned),
+        grid(Metrics, **axes, method=learned),
+    ]
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """Return all that decides the numbers, but for the code and its versions."""
+    networks = {
+        name: {"hidden": row.hidden, "blocks": row.blocks, "rate": methods.RATE_TIMES_WIDTH / row.hidden}
+        for name, row in PRESETS.items()
+    }
+    schedule = ("high", "low", "levels", "steps", "step_size_over_noise_squared")
+    chosen = {
+        **asdict(config),
+        "samples": problem.SAMPLES,
+        "score": {"net": "NoiseConditionalMLP(residual=True)", "loss": repr(MultilevelDenoising()), **asdict(Recipe())},
+        "level": problem.NOISE_LEVEL,
+        "down": [*annealing.geometric(problem.NOISE_LEVEL, LOWEST_NOISE, FLOW_LEVELS), 0.0],
+        "annealed": dict(zip(schedule, methods.ANNEALING, strict=True)),
+        "flow": dict(zip(("high", "low", "levels"), methods.FLOW, strict=True)),
+        "acceptance": {"networks": networks, "matching": {k: repr(v) for k, v in MATCHING.items()}, **asdict(RECIPE)},
+        "potential": {"steps_times": methods.POTENTIAL_STEPS},
+        "tested_points": TEST_POINTS,
+        "outsiders": {"bandwidths": outsiders.BANDWIDTHS, "spline_flow": outsiders.SIZES, **asdict(outsiders.RECIPE)},
+        "methods": {name: method.label for name, method in METHODS.items()},
+    }
+    return json.loads(json.dumps(chosen))  # type: ignore[no-any-return]
+
+
+def summary(records: Records) -> Records:
+    """Return what is kept: one record for every number of the table beside the paper's, and what was counted."""
+    numbers: list[Record] = []
+    rows: list[Record] = []
+    counts = {Draws.of(record): record for record in records.kinds["draws"]}
+    for found in records.kinds["metrics"]:
+        place = {axis: found[axis] for axis in ("dataset", "method", "seed")}
+        counted = counts[Draws(found["dataset"], found["seed"], found["method"])]
+        rows.append(place | {k: v for k, v in (counted | found).items() if k not in {*place, *METRICS}})
+        floors = records.where("floor", dataset=found["dataset"], seed=found["seed"])
+        printed = paper.TABLE_1[found["dataset"]].get(found["method"], {})
+        for metric in METRICS:
+            record = {"metric": metric, "value": found[metric], "paper": printed.get(metric)}
+            record |= {"floor": mean_floor(floors, metric), "samples": records.settings["draws"][found["dataset"]]}
+            if found["dataset"] in EVENLY_SPACED:
+                record["independent_floor"] = mean_floor([floor["independent"] for floor in floors], metric)
+            numbers.append(place | record)
+    kinds = {"records": numbers, "rows": rows}
+    return Records(records.settings, kinds | {kind: records.kinds[kind] for kind in ("score", "acceptance", "test")})
+
+
+def mean_floor(floors: Sequence[Record], metric: str) -> float | None:
+    """Return the mean of a metric over floors, None where there are none."""
+    return statistics.mean(floor[metric] for floor in floors) if floors else None

@@ -1,0 +1,69 @@
+"""Learned acceptances beside rules without training."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scoremh import RandomWalk, Recipe, Target, balance_matching, fit_score
+from studies import acceptance, learning
+from studies.acceptance import cells, rules
+from studies.framework import Records
+from tests.studies.cases import is_picture, run_small, said
+
+
+def test_a_corner_changes_nothing_where_the_score_is_a_gradient() -> None:
+    """And it does where a turn is added: the integral of (-y, x) along the sides and along the diagonal differ."""
+    target, walk, corner = rules.OVERLAPPING, RandomWalk(0.3), rules.Corner()
+    x = target.sample(1000, generator=torch.Generator().manual_seed(0))
+    assert learning.error(corner, Target(target.score), walk, x) < 1e-5
+    turned = Target(lambda x: target.score(x) + x.flip(1) * torch.tensor([-1.0, 1.0]))
+    assert learning.error(corner, turned, walk, x) > 0.01
+
+
+@pytest.mark.slow
+def test_acceptances_write_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With trainings of a few steps and one seed: the numbers are bad, and the page has them all."""
+    brief = Recipe(steps=4, batch=16, check_every=2)
+    monkeypatch.setattr(cells, "PAIRS", ("proposed",))
+    monkeypatch.setattr(acceptance, "PAIRS", ("proposed",))
+    monkeypatch.setattr(
+        learning, "fit_score", lambda x, recipe, generator: fit_score(x, recipe=brief, generator=generator)
+    )
+
+    def briefly(*parts: Any, recipe: Recipe | None = None, **options: Any) -> Any:
+        return balance_matching.fit_acceptance(*parts, recipe=brief, **options)
+
+    for module in (cells, learning):
+        monkeypatch.setattr(module, "fit_acceptance", briefly)
+    small = cells.Config((1,), (1, 2, 3), samples=200, fresh=200, chains=50, chain_steps=3, exact=10_000)
+    found, page = run_small(acceptance.STUDY, small, tmp_path)
+    assert set(found.kinds) == {"untrained", "quality", "decisions", "simpson", "bias"}
+    assert all(found.kinds.values())
+    (untrained,) = found.where("untrained", proposal="MALA")
+    assert untrained["Simpson"] < untrained["trapezoid"]
+    assert is_picture(tmp_path / "docs" / "acceptance_quality.png")
+    for text in (
+        "| antisymmetric, proposed | 0.",
+        "| Simpson | 0.",
+        "The least error of a learned form, random walk: ",
+        "| moons, MALA(step_size=0.02) | potential |",
+        "| moons, MALA(step_size=0.02) | Simpson | none |",
+        "| `Exact()` | a log density | 0, 1.2 | none | 0.",
+        "| `Learned`, potential, metropolis | samples, a score | 0, 1.2 |",
+        "have a distance of 0.",
+    ):
+        assert text in page, text
+    assert run_small(acceptance.STUDY, small, tmp_path) == (found, page)  # nothing is computed twice
+    some = [record for record in found.kinds["quality"] if record["form"] != "free"]
+    few = Records(found.settings, {**found.kinds, "quality": some})
+    assert "| free, proposed | |" in said(acceptance.STUDY, few)  # what is not there yet is left open
+
+
+def test_budgets_are_those_of_the_preset() -> None:
+    config = replace(acceptance.PRESETS["paper"], seeds=(1,))
+    quality = [cell for cell in cells.stages(config)[0] if isinstance(cell, cells.Quality)]
+    assert len(quality) == 3 * (3 + 2 * 3 * 2)  # budgets; a potential for both proposals, two forms for each
+    assert {cell.budget for cell in quality} == set(config.budgets)

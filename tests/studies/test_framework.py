@@ -1,0 +1,270 @@
+"""Studies are found, run, resumed and refused; the pages are those of the kept records."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from studies import __main__ as command
+from studies.framework import Cell, Claim, Record, Records, Study, catalog, grid, pages, recompute, runner
+from studies.framework.tables import over_seeds, pivot
+from tests.studies.cases import DOCS, ROOT, kept
+
+STUDIES = catalog.all_studies()
+
+
+@dataclass(frozen=True)
+class Config:
+    seeds: tuple[int, ...]
+    size: int = 3
+
+
+class Number(Cell, kind="number"):
+    """A number that is known."""
+
+    name: str
+    lambda_: float
+    seed: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        return {"value": self.lambda_ * self.seed, "draws": [1.0, 2.0]}
+
+
+class Total(Cell, kind="total"):
+    """What an earlier cell measured, and more."""
+
+    seed: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        return {"value": config.size + runner.earlier(Number("a", 0.5, self.seed), folder)["value"]}
+
+
+def stages(config: Config) -> list[list[Cell]]:
+    return [grid(Number, seed=config.seeds, name=("a", "b"), lambda_=(0.5, 2.0)), grid(Total, seed=config.seeds)]
+
+
+def no_picture(records: Records, folder: Path, docs: Path) -> None:
+    (docs / "none.png").write_bytes(b"")
+
+
+KNOWN = Study(
+    "known",
+    "numbers that are known",
+    {"quick": Config((1, 2))},
+    stages,
+    (Number, Total),
+    no_picture,
+    {},
+    {"positive": Claim("totals are positive", lambda records: min(records.values("total", "value")) > 0)},
+)
+
+
+@pytest.fixture
+def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "known.md").write_text("## Known\n\n{{ records.values('total', 'value') | listed }}\n")
+    monkeypatch.setattr(pages, "TEMPLATES", tmp_path / "templates")
+
+
+def test_a_cell_is_a_typed_record() -> None:
+    cell = Number("a", 0.5, seed=1)
+    assert cell.axes == {"name": "a", "lambda": 0.5, "seed": 1}
+    assert Number.of(cell.axes | {"value": 3}) == cell
+    assert str(cell) == "number(name=a, lambda=0.5, seed=1)"
+    assert len({cell, Number("a", 0.5, 1)}) == 1
+    with pytest.raises(AttributeError):
+        cell.seed = 2  # type: ignore[misc]
+
+
+@pytest.mark.usefixtures("templates")
+def test_cells_are_computed_once_and_kept_with_their_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner.run(KNOWN, "quick", tmp_path, workers=2)
+    folder = tmp_path / "known" / "quick"
+    found = json.loads((folder / "results" / "known.json").read_text())
+    assert found["number"][1] == {
+        "name": "a",
+        "lambda": 2.0,
+        "seed": 1,
+        "value": 2.0,
+    }  # without what only pictures need
+    assert found["total"] == [{"seed": 1, "value": 3.5}, {"seed": 2, "value": 4.0}]
+    assert (found["settings"]["preset"], found["settings"]["missing_seeds"]) == ("quick", [])
+    assert (folder / "reproduction.md").read_text() == "<!-- known -->\n## Known\n\n3.5, 4.0\n<!-- end -->\n"
+    before = (folder / runner.FILE).stat().st_mtime_ns
+    monkeypatch.setattr(Number, "measure", lambda *given: pytest.fail("computed again"))
+    runner.run(KNOWN, "quick", tmp_path, workers=2)
+    assert (folder / runner.FILE).stat().st_mtime_ns == before
+
+
+@pytest.mark.usefixtures("templates")
+def test_only_complete_seeds_are_written_and_the_others_named(tmp_path: Path) -> None:
+    runner.run(KNOWN, "quick", tmp_path, workers=1)
+    path = tmp_path / "known" / "quick" / runner.FILE
+    found = json.loads(path.read_text())
+    found["total"] = [record for record in found["total"] if record["seed"] == 1]
+    path.write_text(json.dumps(found))
+    runner.run(KNOWN, "quick", tmp_path, as_is=True)
+    assert "3.5\n\n**Not computed yet**: seeds 2." in (path.parent / "reproduction.md").read_text()
+    path.write_text(json.dumps(found | {"total": []}))
+    with pytest.raises(ValueError, match="expected results of known, quick, got 8 of 10 cells, and no seed that is"):
+        runner.run(KNOWN, "quick", tmp_path, as_is=True)
+    path.write_text(json.dumps(found))
+    runner.run(replace(KNOWN, partial=True), "quick", tmp_path, as_is=True)  # a page may be partial
+    assert "3.5\n<!-- end -->" in (path.parent / "reproduction.md").read_text()
+
+
+@pytest.mark.usefixtures("templates")
+def test_what_is_kept_is_not_lost(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"expected results of known in .*, got none"):
+        runner.run(KNOWN, "quick", tmp_path, as_is=True)
+    runner.run(KNOWN, "quick", tmp_path, workers=1)
+    other = replace(KNOWN, presets={"quick": Config((1, 2), size=4)})
+    with pytest.raises(ValueError, match=r"to hold this study, with size = 4, got size = 3"):
+        runner.run(other, "quick", tmp_path)
+    results = tmp_path / "docs" / "results" / "known.json"
+    results.parent.mkdir(parents=True)
+    results.write_text(json.dumps({"settings": {"preset": "paper"}}))
+    with pytest.raises(ValueError, match="to hold the preset 'quick', got those of 'paper'"):
+        runner.run(KNOWN, "quick", tmp_path, tmp_path / "docs", as_is=True)
+
+
+def test_a_section_has_its_place() -> None:
+    page = pages.fill(pages.fill("# Page\n", "a", "one"), "b", "two")
+    assert page == "# Page\n\n<!-- a -->\none\n<!-- end -->\n\n<!-- b -->\ntwo\n<!-- end -->\n"
+    assert pages.fill(page, "a", "one") == page
+    assert pages.fill(page, "a", "other").count("<!-- end -->") == 2
+
+
+def test_numbers_over_seeds_are_written_with_their_spread_where_there_are_several() -> None:
+    assert over_seeds([1.0, 3.0], 2) == "2.00 +- 1.41"
+    assert over_seeds([0.5]) == "0.500"
+    assert over_seeds([]) == ""
+
+
+def test_a_pivot_keeps_the_order_of_the_records() -> None:
+    records = [{"rule": rule, "h": h, "w1": None if h == 2 else h} for rule in "ba" for h in (10, 2)]
+    frame = pivot(records, "rule", "h", "w1", str)
+    assert list(frame.index) == ["b", "a"]
+    assert frame.loc["a"].tolist() == ["[10.0]", "[inf]"]
+
+
+def test_cells_computed_again_stand_beside_the_kept_ones() -> None:
+    old = [{"name": "a", "lambda": 0.5, "seed": seed, "value": 1.0 + seed, "seconds": 1.0} for seed in (1, 2)]
+    new = [{"name": "a", "lambda": 0.5, "seed": 1, "value": 2.5, "seconds": 9.0, "draws": [1.0]}]
+    (row,) = recompute.compared(new[0], Number.of(new[0]).axes, old)
+    assert row == ("value", "2", "2.5", "0.5", f"{2**-0.5:.6g}")
+    assert recompute.comparison(KNOWN, Records({}, {"number": new}), Records({}, {"number": old})).row_count == 1
+    assert recompute.matches(Number("a", 0.5, 1), {"lambda": ["0.5", "2.0"], "rule": ["ula"]})
+    assert not recompute.matches(Number("a", 0.5, 1), {"records": ["total"]})
+
+
+def test_the_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    command.main(["--list"])
+    listed = capsys.readouterr().out
+    assert all(name in listed and one.shows in listed for name, one in STUDIES.items())
+    for given, text in {
+        "tabel1": "a study, one of acceptance, ",
+        "table1 --preset slow": "a preset of table1, one of quick, paper, got 'slow'",
+    }.items():
+        with pytest.raises(SystemExit, match="2"):
+            command.main(given.split())
+        assert text in capsys.readouterr().err
+
+
+SLOW_CELLS = """
+import sys, time
+from dataclasses import dataclass
+from studies import __main__ as command
+from studies.framework import Cell, Study, catalog, grid
+
+@dataclass(frozen=True)
+class Config:
+    seeds: tuple[int, ...] = (1,)
+
+class Slow(Cell, kind="slow"):
+    seed: int
+    def measure(self, config, folder):
+        time.sleep(0.3)
+        return {"n": self.seed}
+
+slow = Study("slow", "", {"only": Config()}, lambda config: [grid(Slow, seed=range(200))], (Slow,), None, {})
+catalog.all_studies = lambda: {"slow": slow}
+command.main()
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_at_once_and_keeps_what_is_done(tmp_path: Path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW_CELLS)
+    process = subprocess.Popen(
+        [sys.executable, str(script), "slow", "--out", str(tmp_path), "--workers", "2"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "src")))},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # where the tests run in the background
+    )
+    path = tmp_path / "slow" / "only" / runner.FILE
+
+    def done() -> int:
+        return len(json.loads(path.read_text())["slow"]) if path.exists() else 0
+
+    while done() < 3:
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 130
+    assert errors.decode() == f"studies: stopped. What is done is in {tmp_path}; the same command resumes.\n"
+    assert 3 <= done() < 100
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_page_says_what_the_records_say(name: str) -> None:
+    study, records = STUDIES[name], kept(name)
+    page, section = (DOCS / study.page).read_text(), pages.render(study, records)
+    assert page == (f"{section}\n" if study.page == f"{name}.md" else pages.fill(page, name, section))
+    assert records.settings["preset"] == "paper"
+    for other, template in study.excerpts.items():
+        text = (DOCS / other).read_text()
+        assert pages.fill(text, name, pages.render(study, records, template)) == text
+        assert f"<!-- {name} -->" in text
+    assert list(DOCS.glob(f"{name}*.png"))
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_kept_records_are_those_of_the_paper_preset(name: str) -> None:
+    study, records = STUDIES[name], kept(name)
+    config = study.presets["paper"]
+    settings = {key: value for key, value in study.settings(config).items() if key in records.settings}
+    assert settings == {key: records.settings[key] for key in settings}
+    wanted = set(chain.from_iterable(study.stages(config)))
+    for kind in study.kinds:
+        cells = [kind.of(record) for record in records.kinds.get(kind.kind, [])]
+        assert set(cells) <= wanted
+        assert len(set(cells)) == len(cells)
+        if study.summary is None:
+            assert set(cells) == {cell for cell in wanted if isinstance(cell, kind)}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_claim_is_decided_by_the_records(name: str) -> None:
+    for verdict in STUDIES[name].verdicts(kept(name)).values():
+        cases = verdict.values() if not isinstance(verdict, bool) else [verdict]
+        assert cases
+        assert all(isinstance(one, bool) for one in cases)
+
+
+@pytest.mark.parametrize("name", [name for name, study in STUDIES.items() if "quick" in study.presets])
+def test_quick_presets_use_other_seeds(name: str) -> None:
+    presets = STUDIES[name].presets
+    assert list(presets) == ["quick", "paper"]
+    assert not set(presets["quick"].seeds) & set(presets["paper"].seeds)

@@ -1,0 +1,63 @@
+"""Pictures are drawn, and refused where there is nothing to draw."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from scoremh import targets
+from studies import plots
+from studies.acceptance.rules import FORMS, PAIRS
+from studies.plots.lines import looks_of
+
+
+def test_a_picture_without_panels_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected at least one panel, got none"):
+        plots.scatter_panels({}, tmp_path / "empty.png")
+    with pytest.raises(ValueError, match="expected at least one panel, got none"):
+        plots.space_panels({}, tmp_path / "empty.png")
+    with pytest.raises(ValueError, match="expected at least one panel, got none"):
+        plots.field_panels({}, torch.randn(10, 2), tmp_path / "empty.png")
+    with pytest.raises(ValueError, match="expected at least one curve, got none"):
+        plots.curves({}, tmp_path / "empty.png", labels=("x", "y"))
+    with pytest.raises(ValueError, match="expected at least one panel, got none"):
+        plots.histogram_panels({}, tmp_path / "empty.png")
+    with pytest.raises(ValueError, match="expected at least one panel, got none"):
+        plots.map_panels({}, tmp_path / "empty.png", extent=(0.0, 1.0, 0.0, 1.0))
+
+
+def test_curves_of_a_family_share_a_colour_or_a_kind_of_line() -> None:
+    families = {", ".join(kind): kind for kind in product(FORMS, PAIRS)}
+    looks = looks_of(list(families), families)
+    assert len(set(looks.values())) == len(families)
+    for place in (0, 1):  # colours by the first name, kinds of line by the second
+        for a, b in product(families, families):
+            assert (looks[a][place] == looks[b][place]) == (families[a][place] == families[b][place])
+
+
+def test_histograms_are_drawn(tmp_path: Path) -> None:
+    target = targets.Gaussian([3.0], [[2.0]])
+    draws = target.sample(500, generator=torch.Generator().manual_seed(0))[:, 0]
+    plots.histogram_panels({"a": draws, "b": draws}, tmp_path / "a.png", log_density=target.log_density, title="both")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_panels_in_rows_with_heights_of_their_own(tmp_path: Path) -> None:
+    line = ([0.0, 1.0], [1e-3, 10.0])
+    panels = {name: {"a": line} for name in "abc"}
+    plots.curve_panels(panels, tmp_path / "rows.png", labels=("x", "y"), log="y", columns=2, shared=False)
+    assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_points_that_diverged_are_left_out(tmp_path: Path) -> None:
+    x = torch.randn(10, 2, generator=torch.Generator().manual_seed(0))
+    plots.scatter_panels({"a": x.where(x < 1, torch.inf)}, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_of_samples_are_small(tmp_path: Path) -> None:
+    for size, draw in ((2, plots.scatter_panels), (3, plots.space_panels)):
+        cloud = torch.randn(800, size, generator=torch.Generator().manual_seed(0))
+        draw({str(i): cloud for i in range(6)}, tmp_path / "a.png", captions=["W1 0.1"] * 6, title="Moons")
+        assert (tmp_path / "a.png").stat().st_size < 200_000
