@@ -49,8 +49,7 @@ def measure(size: Size, effort: Effort) -> dict[str, Ratio]:
     x = torch.randn(BATCH, size.dimension, generator=torch.Generator().manual_seed(0))
 
     def training(loss: Loss, *, hide: bool = False) -> Callable[[int], None]:
-        torch.manual_seed(0)
-        net: nn.Module = ScoreMLP(size.dimension, size.hidden)
+        net: nn.Module = ScoreMLP(size.dimension, size.hidden, generator=torch.Generator().manual_seed(0))
         net = nn.Sequential(net) if hide else net
         return timing.optimiser_steps(net, lambda net, generator: loss.loss(net, x, generator=generator))
 

@@ -81,19 +81,20 @@ def measure(size: Size, effort: Effort) -> dict[str, Ratio]:
     """Return the cost of every form for one network."""
     d, hidden, blocks, proposal = size
     x = torch.randn(BATCH, d, generator=torch.Generator().manual_seed(0))
-    target = Target(ScoreMLP(d, 128).requires_grad_(False))
+    generator = torch.Generator().manual_seed(0)
+    target = Target(ScoreMLP(d, 128, generator=generator).requires_grad_(False))
 
     def matched(form: str) -> Callable[[nn.Module, torch.Generator], Tensor]:
         return lambda net, g: MATCHING[form].terms(net, target, proposal, x, generator=g)["loss"]
 
     forms: dict[str, Form] = {
-        "free": Free(AcceptanceMLP(d, hidden, blocks)),
-        "antisymmetric": Antisymmetric(AcceptanceMLP(d, hidden, blocks)),
+        "free": Free(AcceptanceMLP(d, hidden, blocks, generator=generator)),
+        "antisymmetric": Antisymmetric(AcceptanceMLP(d, hidden, blocks, generator=generator)),
         "potential": Potential(PotentialMLP(d, hidden, 2 * blocks + 1)),
     }
     alternatives = {
         NAIVE: timing.optimiser_steps(
-            AcceptanceMLP(d, hidden, blocks), lambda net, g: naive(net, target, proposal, x, g)
+            AcceptanceMLP(d, hidden, blocks, generator=generator), lambda net, g: naive(net, target, proposal, x, g)
         ),
         **{name: timing.optimiser_steps(net, matched(name)) for name, net in forms.items()},
     }
@@ -128,7 +129,6 @@ def rules(case: Case, effort: Effort) -> dict[str, Ratio]:
 
 def section(effort: Effort) -> str:
     """Measure all sizes and return the section of the page."""
-    torch.manual_seed(0)
     measured = {size.label: measure(size, effort) for size in SIZES}
     table = timing.table("CPU time in steps written down as they stand", measured, AT_MOST)
     steps = timing.table("CPU time in bare forwards", {case.label: rules(case, effort) for case in CASES}, {})

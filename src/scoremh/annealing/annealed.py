@@ -78,11 +78,11 @@ def anneal(
 
     Example:
         >>> import torch
-        >>> from scoremh import MALA, LineIntegral, Target, metropolis_hastings
+        >>> from scoremh import MALA, LineIntegral, Target, annealing, metropolis_hastings
         >>> def kernel_at(level):  # N(0, 1) blurred by noise of this level
         ...     target = Target(score=lambda x: -x / (1 + level**2))
         ...     return metropolis_hastings(target, MALA(0.5 * level**2), LineIntegral())
-        >>> found = anneal(kernel_at, geometric(4.0, 0.5, 4), 4 * torch.randn(10, 2), steps_per_level=5)
+        >>> found = anneal(kernel_at, annealing.geometric(4.0, 0.5, 4), 4 * torch.randn(10, 2), steps_per_level=5)
         >>> found.draws.shape
         torch.Size([10, 2])
     """

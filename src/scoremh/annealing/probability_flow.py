@@ -41,11 +41,11 @@ def flow(
 
     Example:
         >>> import torch
-        >>> from scoremh import Target
+        >>> from scoremh import Target, annealing
         >>> def target_at(level):  # N(0, 1) blurred by noise of this level
         ...     return Target(score=lambda x: -x / (1 + level**2))
         >>> x = torch.full((1, 1), 2.0)  # one standard deviation, with noise of variance 3
-        >>> end = flow(target_at, [*geometric(3**0.5, 0.1, 20), 0.0], x)
+        >>> end = flow(target_at, [*annealing.geometric(3**0.5, 0.1, 20), 0.0], x)
         >>> round(float(end), 2)
         1.0
     """
