@@ -128,27 +128,15 @@ class Chains(Cell, kind="chains"):
 
     def target_and_rule(self, folder: Path) -> tuple[TargetLike, Acceptance]:
         """Return the target and the acceptance rule."""
-        target, fit = GeneralizedExtremeValue(self.xi), Fit(self.xi, self.seed)
-
-        def acceptance() -> AcceptanceFit:
-            return AcceptanceFit.load(fit.path(folder, self.sampler))
-
-        def score(name: str = "score") -> ScoreFit:
-            return ScoreFit.load(fit.path(folder, name))
-
-        match self.sampler:
-            case "MALA":
-                return target, Exact()
-            case "Score MALA, true score":
-                return target, Learned(acceptance())
-            case "Score MALA, learned score":
-                return score(), Learned(acceptance())
-            case "potential, learned score":
-                return score(), Learned(acceptance(), "metropolis")
-            case "ULA, learned score":
-                return score(), Always()
-            case _:
-                return score("heavy" if self.sampler == HEAVY else "score"), LineIntegral()
+        fit = Fit(self.xi, self.seed)
+        known: TargetLike = GeneralizedExtremeValue(self.xi)
+        if self.sampler not in (EXACT, TRUE):
+            known = ScoreFit.load(fit.path(folder, "heavy" if self.sampler == HEAVY else "score"))
+        if self.sampler in (TRUE, FREE, POTENTIAL):
+            acceptance = AcceptanceFit.load(fit.path(folder, self.sampler))
+            return known, Learned(acceptance, "metropolis" if self.sampler == POTENTIAL else "direct")
+        rules: dict[str, Acceptance] = {EXACT: Exact(), ULA: Always()}
+        return known, rules.get(self.sampler, LineIntegral())
 
 
 def stages(config: Config) -> list[list[Cell]]:

@@ -28,7 +28,7 @@ def test_the_best_constant_has_the_least_error() -> None:
     ("means", "noise", "expected"),
     [
         ((0.1, 0.4, 0.45), 0.0, (True, True)),
-        ((0.1, 0.4, 0.7), 0.0, (True, False)),  # it goes on to rise
+        ((0.1, 0.4, 0.7), 0.0, (True, False)),  # it keeps rising
         ((0.1, 0.4, 0.45), 0.2, (False, False)),  # within the noise
         ((0.1, 0.12, 0.12), 0.0, (False, False)),
         ((0.4, 0.1, 0.1), 0.0, (False, False)),
@@ -64,7 +64,7 @@ def test_the_curve_is_judged_from_its_numbers() -> None:
     assert "Trainings with 2 seeds (1, 2)" in text
     other = said(entropy.CURVE, made_up_means(config, (0.4, 0.1, 0.1), (0.1, 0.3, 0.9)))
     assert "does not rise: 0.400 without entropy, 0.100 at lambda = 4, 0.100 at 10" in other
-    assert "rises from 0.100 without entropy to 0.300 at lambda = 4, and goes on: 0.900 at 10" in other
+    assert "rises from 0.100 without entropy to 0.300 at lambda = 4, and keeps rising: 0.900 at 10" in other
 
 
 def test_the_maps_are_judged_from_their_numbers() -> None:
