@@ -320,3 +320,21 @@ def test_needs_name_fields_of_a_point() -> None:
     needs = [proposal.needs for proposal in PROPOSALS.values()] + [rule.needs for rule in RULES.values()]
     for part in needs:
         assert part <= {*Point._fields[1:], "inner_score"}
+
+
+@pytest.mark.parametrize("rule", [LineIntegral(), LineIntegral("gauss"), Always()], ids=repr)
+def test_a_score_may_answer_in_any_memory_layout(rule: Any) -> None:
+    def score(x: torch.Tensor) -> torch.Tensor:
+        return (-x).to(memory_format=torch.channels_last)
+
+    x = torch.randn(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    runs = [
+        sample(
+            metropolis_hastings(Target(score=f), MALA(0.1), rule),
+            x,
+            draws=6,
+            generator=torch.Generator().manual_seed(1),
+        ).draws
+        for f in (score, lambda x: -x)
+    ]
+    torch.testing.assert_close(*runs)

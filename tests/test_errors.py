@@ -221,6 +221,17 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
         "ScoreMH().set_output(transform='polars')",
         "transform to be one of 'default', 'pandas', got 'polars'",
     ),
+    "a sampler of a target": ("Sampler(Target(score=lambda x: -x))", "expected a learned score, got Target"),
+    "a rule by name": ("Sampler(fit, acceptance='simpson')", "expected an Acceptance, got str 'simpson'"),
+    "a sampler's proposal": ("Sampler(fit, proposal=MALA(0.1))", "proposal to be one of 'mala', 'rw', 'pcn'"),
+    "a level as text": ("Sampler(fit, noise_level='0.3')", "noise_level to be a number, got str '0.3'"),
+    "a kernel to tune": ("tune(kernel, torch.zeros(3, 2))", "expected a function from a step size to a kernel"),
+    "a target to sample": ("sample(Target(score=lambda x: -x), torch.zeros(3, 2), draws=1)", "expected a Kernel"),
+    "a target without draws": (
+        "diagnostics.stationarity(kernel, Target(score=lambda x: -x))",
+        "expected a target with exact draws, got Target",
+    ),
+    "an array as mean": ("PCN(0.1, mean=[0.0, 0.0])", "expected mean to be a number or a tensor, got list"),
     "a list of points": ("sample(kernel, [[0.0, 0.0]], draws=1)", "initial to be a torch.Tensor, got list"),
     "a step as text": ("MALA('0.1')", "step_size to be a number, got str '0.1'"),
     "a tensor as step": ("MALA(torch.tensor(0.1))", "step_size to be a number, got a float32 tensor of shape ()"),
@@ -301,6 +312,7 @@ def refusals() -> dict[str, str]:
         import torch
         from scoremh import *
         kernel = metropolis_hastings(Target(score=lambda x: -x), MALA(0.1), LineIntegral())
+        fit = fit_score(datasets.moons(100), recipe=Recipe(steps=1, check_every=1))
         said = {{}}
         for case, call in { ({case: call for case, (call, _) in UNCHECKED.items()})!r}.items():
             try:

@@ -6,7 +6,7 @@ a **kernel**.
 
 from typing import TYPE_CHECKING, Any
 
-from scoremh import datasets, diagnostics, metrics, networks, targets
+from scoremh import annealing, datasets, diagnostics, metrics, networks, targets
 from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor
 from scoremh.annealing import anneal
 from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
@@ -63,6 +63,7 @@ __all__ = [
     "Trace",
     "TuningError",
     "anneal",
+    "annealing",
     "datasets",
     "diagnostics",
     "fit_acceptance",
@@ -83,3 +84,8 @@ def __getattr__(name: str) -> Any:
 
         return ScoreMH
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, the estimator among them."""
+    return __all__

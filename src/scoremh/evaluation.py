@@ -18,6 +18,7 @@ from torch import Tensor
 
 from scoremh import metrics
 from scoremh._shared import checks
+from scoremh._shared.files import replacing
 from scoremh._shared.progress import progress_bar
 from scoremh.diagnostics.cautions import Caution
 
@@ -104,7 +105,8 @@ class Evaluation:
         Args:
             path: File to write.
         """
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
+        with replacing(Path(path)) as partial_file:
+            partial_file.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
 
 
 def evaluate(

@@ -170,6 +170,9 @@ class PCN(GaussianProposal):
         """Refuse bad parameters."""
         checks.positive(self.beta, "beta", TUNE)
         checks.positive(self.scale, "scale")
+        if not isinstance(self.mean, Tensor | float | int):
+            fix = "Pass torch.as_tensor(mean), of the shape of one event."
+            raise TypeError(checks.message("mean to be a number or a tensor", checks.describe(self.mean), fix))
         if self.beta > 1:
             fix = "beta is the share of fresh noise; 0.2 is a common start."
             raise ValueError(checks.message("beta in (0, 1]", self.beta, fix))

@@ -4,13 +4,13 @@ A noise-conditional score knows the data blurred by every noise level sigma. All
 of the score, in which the data have unit covariance and the noise is sigma z:
 
 1. `start`: broad noise, u ~ N(0, 1 + sigma^2) at the highest level.
-2. `anneal`: MALA at falling levels leads every chain down to `noise_level`, where modes are still connected.
+2. `anneal`: MALA at falling levels leads every chain down to `noise_level`, where modes are still connected: a learned
+   score is wrong between modes, and what lies between decides their weights.
 3. `tune`: the step size at which the proposal is accepted at its most efficient rate there.
 4. `run`: steps of the kernel on the data blurred by `noise_level`, and
 5. `carry_down`: its draws along the probability flow to the data themselves, in the coordinates x of the data.
 
-`sample` is all of them but the tuning. A learned score is wrong between modes, and what lies between decides the weight
-of each; noise connects them, and the flow removes it again.
+`sample` is all of them but the tuning.
 """
 
 import math
@@ -31,23 +31,14 @@ from scoremh.kernel import metropolis_hastings
 from scoremh.networks import Free
 from scoremh.proposals import MALA, PCN, RandomWalk
 from scoremh.sampling import Chains, sample, tune
-from scoremh.score_matching import MultilevelDenoising, ScoreFit
+from scoremh.score_matching import ScoreFit
 from scoremh.types import Acceptance, Kernel, Proposal, Target
 
 ProposalName = Literal["mala", "rw", "pcn"]
-HIGHEST_NOISE, LOWEST_NOISE = MultilevelDenoising().high, MultilevelDenoising().low
 ANNEALING_LEVELS = 15
 ANNEALING_STEP_SIZE = 0.5  # of MALA, over the squared noise level
-FLOW_LEVELS = 8  # from the kernel's noise level to the lowest, whose noise is removed in one stroke
+FLOW_LEVELS = 8  # from the kernel's noise level to the lowest, whose noise is removed in one step
 FLOW_CHUNK_ROWS, FIRST_STEP_SIZE = 10_000, 0.05  # rows carried down at once; the step size that tuning tries first
-
-
-def check_noise_level(noise_level: float) -> None:
-    """Refuse a noise level that a score has not learned."""
-    if not LOWEST_NOISE <= noise_level <= HIGHEST_NOISE:
-        fix = "0.3 suits modes that are a few standard deviations apart."
-        expected = f"noise_level between {LOWEST_NOISE} and {HIGHEST_NOISE}"
-        raise ValueError(checks.message(expected, noise_level, fix))
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +50,10 @@ class Sampler:
         noise_level: Noise level at which the kernel runs, in units of the data's spread.
         proposal: "mala" (Langevin), "rw" (random walk) or "pcn" (preconditioned Crank-Nicolson).
         acceptance: Acceptance rule, or a learned acceptance: a free form decides as it was trained, others by their
-            ratio under Metropolis's balance.
+            ratio under Metropolis's balance. None integrates the score: by Simpson's rule for MALA, adaptively for the
+            longer moves of the others.
         step_size: Step size h of MALA, standard deviation of the walk in units of the blurred data's, or beta of pCN;
             None where it is still to be tuned.
-        bounded: Whether chains stay inside the box of the data.
 
     Example:
         >>> import torch
@@ -77,25 +68,29 @@ class Sampler:
     score: ScoreFit
     noise_level: float = 0.3
     proposal: ProposalName = "mala"
-    acceptance: Acceptance | AcceptanceFit = LineIntegral()  # noqa: RUF009  # frozen
+    acceptance: Acceptance | AcceptanceFit | None = None
     step_size: float | None = None
-    bounded: bool = False
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
+        checks.kind(self.score, ScoreFit, "a learned score", "Pass what fit_score returned.")
         checks.one_of(self.proposal, get_args(ProposalName), "proposal")
-        check_noise_level(self.noise_level)
+        if not isinstance(self.acceptance, AcceptanceFit | None):
+            checks.kind(self.acceptance, Acceptance, "an Acceptance", "Pass LineIntegral(), for example.")
+        checks.positive(self.noise_level, "noise_level")
+        self.score.at(self.noise_level)  # refuses a level that the score has not learned
         if self.step_size is not None:
             checks.positive(self.step_size, "step_size", ", or leave it out and call tune()")
 
     @property
+    def noise_range(self) -> tuple[float, float]:
+        """The lowest and the highest noise level of the score."""
+        return self.score.noise_range or (math.nan, math.nan)
+
+    @property
     def target(self) -> Target:
         """The data blurred by the noise level."""
-        target = self.score.standard_at(self.noise_level)
-        if not self.bounded:
-            return target
-        to_data, box = self.score.coordinates, self.score.support
-        return target._replace(support=lambda u: box(to_data(u)))
+        return self.score.standard_at(self.noise_level)
 
     def proposal_at(self, step_size: float) -> Proposal:
         """Return the proposal with a step size, in the shape of the blurred data."""
@@ -108,8 +103,12 @@ class Sampler:
     def rule(self) -> Acceptance:
         """The acceptance rule."""
         if not isinstance(self.acceptance, AcceptanceFit):
-            return self.acceptance
+            return self.acceptance or self._integral
         return Learned(self.acceptance, "direct" if isinstance(self.acceptance.net, Free) else "metropolis")
+
+    @property
+    def _integral(self) -> LineIntegral:
+        return LineIntegral("simpson" if self.proposal == "mala" else "adaptive")
 
     @property
     def tuned_proposal(self) -> Proposal:
@@ -124,18 +123,18 @@ class Sampler:
         return metropolis_hastings(self.target, self.tuned_proposal, self.rule)
 
     def start(
-        self, n: int, *, noise_level: float = HIGHEST_NOISE, generator: torch.Generator | None = None
+        self, n: int, *, noise_level: float | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "chain *event"]:
         """Draw n points u of a normal distribution with the covariance of the data blurred by a noise level.
 
         Args:
             n: Number of points.
-            noise_level: Noise level; the highest by default.
+            noise_level: Noise level; the highest that the score has learned by default.
             generator: Random number generator; the same seed gives the same points.
         """
         checks.count(n, "n")
-        like = self.score.support.low
-        return math.sqrt(1 + noise_level**2) * rng.normal((n, *like.shape), like, generator)
+        like, level = self.score.support.low, self.noise_range[1] if noise_level is None else noise_level
+        return math.sqrt(1 + level**2) * rng.normal((n, *like.shape), like, generator)
 
     def anneal(
         self,
@@ -157,7 +156,8 @@ class Sampler:
             progress: Show a progress bar.
             store: Folder from which an interrupted call resumes.
         """
-        levels = annealing.karras(HIGHEST_NOISE, self.noise_level, ANNEALING_LEVELS) if levels is None else levels
+        if levels is None:
+            levels = annealing.karras(self.noise_range[1], self.noise_level, ANNEALING_LEVELS)
         rule = self.acceptance if isinstance(self.acceptance, Always) else LineIntegral()
 
         def kernel_at(level: float) -> Kernel:
@@ -189,9 +189,8 @@ class Sampler:
         """
         if not isinstance(start, Tensor):
             start = self.anneal(start, annealing_steps, generator=generator, progress=progress).draws
-        rule = LineIntegral("simpson" if self.proposal == "mala" else "adaptive")
         step_size = tune(
-            lambda step_size: metropolis_hastings(self.target, self.proposal_at(step_size), rule),
+            lambda step_size: metropolis_hastings(self.target, self.proposal_at(step_size), self._integral),
             start,
             start=FIRST_STEP_SIZE,
             upper=1.0 if self.proposal == "pcn" else math.inf,
@@ -221,10 +220,12 @@ class Sampler:
             progress: Show a progress bar.
             store: Folder from which an interrupted call resumes.
         """
+        if draws > steps:
+            raise ValueError(checks.message(f"draws of at most steps, {steps}", draws, "Keep fewer draws."))
         thin = steps // draws
         options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store}
         chains = sample(self.kernel, start, draws=draws, warmup=steps - thin * draws, thin=thin, **options)
-        levels = annealing.geometric(self.noise_level, LOWEST_NOISE, FLOW_LEVELS)
+        levels = annealing.geometric(self.noise_level, self.noise_range[0], FLOW_LEVELS)
         rows = self.carry_down(chains.draws.flatten(0, 1), levels)
         calls = chains.score_calls + (2 * len(levels) - 1) * len(rows)  # two a level, one for the last
         return replace(chains, draws=rows.reshape(chains.draws.shape), score_calls=calls)
@@ -234,10 +235,9 @@ class Sampler:
 
         Args:
             u: Draws of the data blurred by the first level.
-            levels: Noise levels from high to low; what the last leaves is removed in one stroke.
+            levels: Noise levels from high to low; what the last leaves is removed in one step.
         """
-        down = [*levels, 0.0]
-        rows = [annealing.flow(self.score.standard_at, down, part) for part in u.split(FLOW_CHUNK_ROWS)]
+        rows = [annealing.flow(self.score.standard_at, [*levels, 0.0], part) for part in u.split(FLOW_CHUNK_ROWS)]
         return self.score.coordinates(torch.cat(rows))  # type: ignore[no-any-return]
 
     def sample(

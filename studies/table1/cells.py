@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from scoremh import MultilevelDenoising, Recipe, annealing, metrics
 from scoremh.balance_matching import MATCHING, PRESETS, RECIPE, FormName
-from scoremh.sampler import FLOW_LEVELS, LOWEST_NOISE, ProposalName
+from scoremh.sampler import FLOW_LEVELS, ProposalName
 from studies.framework import Cell, Record, Records, grid
 from studies.framework.runner import earlier
 from studies.table1 import judging, methods, outsiders, paper, problem
@@ -176,7 +176,7 @@ def settings(config: Config) -> dict[str, Any]:
         "samples": problem.SAMPLES,
         "score": {"net": "NoiseConditionalMLP(residual=True)", "loss": repr(MultilevelDenoising()), **asdict(Recipe())},
         "level": problem.NOISE_LEVEL,
-        "down": [*annealing.geometric(problem.NOISE_LEVEL, LOWEST_NOISE, FLOW_LEVELS), 0.0],
+        "down": [*annealing.geometric(problem.NOISE_LEVEL, MultilevelDenoising().low, FLOW_LEVELS), 0.0],
         "annealed": dict(zip(schedule, methods.ANNEALING, strict=True)),
         "flow": dict(zip(("high", "low", "levels"), methods.FLOW, strict=True)),
         "acceptance": {"networks": networks, "matching": {k: repr(v) for k, v in MATCHING.items()}, **asdict(RECIPE)},

@@ -16,7 +16,7 @@ from scoremh import AcceptanceFit, LineIntegral, ScoreFit, datasets, fit_score, 
 from scoremh._shared import rng
 from scoremh.networks import NoiseConditionalMLP
 from scoremh.sampler import FLOW_LEVELS, ProposalName, Sampler
-from scoremh.types import Acceptance
+from scoremh.types import Acceptance, Target
 from studies.framework import Record
 
 DATASETS: dict[str, Callable[..., Tensor]] = {
@@ -82,13 +82,24 @@ class Problem:
         """Return a sampler at `NOISE_LEVEL`, or in the box of the samples at the fit's own noise level."""
         level = self.score.noise_level if own_level else NOISE_LEVEL
         assert level is not None
-        return Sampler(self.score, level, proposal, acceptance or LineIntegral(), step, bounded=own_level)
+        kind = BoundedSampler if own_level else Sampler
+        return kind(self.score, level, proposal, acceptance or LineIntegral(), step)
+
+
+class BoundedSampler(Sampler):
+    """A sampler whose chains stay in the box of the samples."""
+
+    @property
+    def target(self) -> Target:
+        """The samples blurred by the noise level, in their box."""
+        to_data, box = self.score.coordinates, self.score.support
+        return super().target._replace(support=lambda u: box(to_data(u)))
 
 
 def broad_start(sampler: Sampler, n: int, seed: int) -> Tensor:
     """Return starts from broad noise; those outside the box of a bounded sampler are moved to its sides."""
     u = sampler.start(n, noise_level=sampler.noise_level, generator=seeded(5, seed))
-    if not sampler.bounded:
+    if not isinstance(sampler, BoundedSampler):
         return u
     to_data, (low, high) = sampler.score.coordinates, (sampler.score.support.low, sampler.score.support.high)
     margin = ROUNDING * (high - low)
@@ -104,7 +115,7 @@ def tuned(sampler: Sampler, seed: int) -> Record:
 def run(sampler: Sampler, n: int, length: int, seed: int) -> tuple[Tensor, Record]:
     """Return the last draws of n chains from broad noise, carried down to the samples, and what was counted."""
     start = broad_start(sampler, n, seed)
-    if sampler.bounded:
+    if isinstance(sampler, BoundedSampler):
         chains = sample(sampler.kernel, start, draws=1, thin=length, generator=seeded(4, seed))
         draws, calls = sampler.carry_down(chains.last, [sampler.noise_level]), chains.score_calls
     else:

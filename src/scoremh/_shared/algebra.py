@@ -26,7 +26,7 @@ def per_chain(value: Tensor, like: Tensor) -> Tensor:
 
 
 def rows_finite(x: Float[Tensor, "chain *event"]) -> Bool[Tensor, " chain"]:
-    """Say which chains hold finite numbers only."""
+    """Return which chains hold finite numbers only."""
     # 0 times NaN or inf is NaN; three times faster than isfinite and all
     return x.mul(0).flatten(1).sum(1) == 0
 
@@ -64,7 +64,7 @@ def line(x: Tensor, v: Tensor, nodes: tuple[float, ...]) -> Float[Tensor, "node 
 
 
 def whole_way(support: SupportFn, x: Tensor, v: Tensor, nodes: tuple[float, ...]) -> Bool[Tensor, " chain"]:
-    """Say which chains are inside a support at x + v and at all nodes t of the way there."""
+    """Return which chains are inside a support at x + v and at all nodes t of the way there."""
     places = line(x, v, (*nodes, 1.0))
     return support(places.flatten(0, 1)).reshape(len(places), len(x)).all(0)
 

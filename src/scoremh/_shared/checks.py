@@ -93,7 +93,7 @@ def one_of(value: object, options: tuple[object, ...], name: str) -> None:
     """Refuse a value that is not among the options."""
     if value not in options:
         expected = f"{name} to be one of {', '.join(map(repr, options))}"
-        raise ValueError(message(expected, repr(value), f"Choose a {name} from that list."))
+        raise ValueError(message(expected, repr(value), "Choose one of these."))
 
 
 def events(x: Tensor, name: str = "x", *, finite: bool = True) -> None:

@@ -77,7 +77,7 @@ def draws_globally(net: nn.Module) -> bool:
 
 @contextmanager
 def global_fork(seed: int) -> Iterator[None]:
-    """Give torch's global generator this seed within, and its own state back after: for code that draws from it."""
+    """Seed torch's global generator within, and restore its state after: for code that draws from it."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs as well
         yield

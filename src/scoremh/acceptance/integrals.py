@@ -35,7 +35,7 @@ def _end_score(point: Point) -> Tensor:
 
 
 def _finite(change: Tensor) -> Tensor:
-    """Say NaN for an infinite integral: only a density, never a score, can tell that p(x') is 0."""
+    """Return NaN for an infinite integral: only a density, never a score, can tell that p(x') is 0."""
     return change.masked_fill(change.isinf(), math.nan)
 
 

@@ -50,6 +50,7 @@ def _check_range(high: float, low: float, n: int) -> None:
 
 def check_levels(levels: Sequence[float]) -> None:
     """Refuse noise levels that do not fall, or that end at 0."""
+    levels = list(levels)
     falling = all(later <= earlier for earlier, later in itertools.pairwise(levels))
     if not levels or not falling or not levels[-1] > 0:
         fix = "Use annealing.geometric(high, low, n), for example."

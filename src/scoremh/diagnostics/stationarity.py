@@ -91,6 +91,8 @@ def stationarity(
         >>> diagnostics.stationarity(unadjusted, normal, generator=g).p_value < 1e-6
         True
     """
+    fix = "Use one of scoremh.targets, or any object with sample(n, generator=...) that draws from it exactly."
+    checks.kind(target, ExactSampler, "a target with exact draws", fix)
     checks.count(chains, "chains", at_least=100)
     checks.count(steps, "steps")
     start = target.sample(chains, generator=generator)

@@ -15,7 +15,7 @@ RULES: Mapping[str, Acceptance] = {
 }
 
 
-def acceptance_name(acceptance: Acceptance | AcceptanceFit) -> str:
+def acceptance_name(acceptance: Acceptance | AcceptanceFit | None) -> str:
     """Return the name of a rule, or of the form of a learned acceptance."""
     if isinstance(acceptance, AcceptanceFit):
         return type(acceptance.net).__name__.lower()

@@ -16,7 +16,6 @@ from sklearn.utils.validation import FLOAT_DTYPES, check_is_fitted, validate_dat
 from torch import Tensor
 
 from scoremh._shared import checks, rng
-from scoremh.acceptance import LineIntegral
 from scoremh.balance_matching import RECIPE, AcceptanceFit
 from scoremh.estimator.acceptance_names import RULES, AcceptanceName, acceptance_name
 from scoremh.estimator.diagnosis import diagnose
@@ -25,9 +24,9 @@ from scoremh.estimator.judging import MAX_CHECK_CHAINS, MAX_CHECK_DRAWS, Judging
 from scoremh.estimator.rows import DEPENDENT_COLUMNS, has_dependent_columns, jittered, training_tensor
 from scoremh.estimator.run_folder import RunFolder
 from scoremh.estimator.serialization import load_model, save_model
-from scoremh.sampler import ProposalName, Sampler, check_noise_level
+from scoremh.sampler import ProposalName, Sampler
 from scoremh.sampling.chains import Chains
-from scoremh.score_matching import MIN_SAMPLES, ScoreFit, fit_score, implicit_losses
+from scoremh.score_matching import MIN_SAMPLES, MultilevelDenoising, ScoreFit, fit_score, implicit_losses
 from scoremh.training import Recipe
 
 MAX_HELD_OUT_ROWS = 2000
@@ -127,7 +126,7 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
         show: dict[str, Any] = {"progress": self.verbose}
         recipe = Recipe(int(self.score_steps))
         score = fit_score(x, recipe=recipe, generator=for_score, checkpoint=places["score"], **show)
-        sampler = Sampler(score, float(self.noise_level), self.proposal, RULES.get(self.acceptance, LineIntegral()))
+        sampler = Sampler(score, float(self.noise_level), self.proposal, RULES.get(self.acceptance))
         start = sampler.anneal(TUNING_CHAINS, int(self.annealing_steps), generator=for_start, **show)
         sampler = sampler.tune(start.draws, steps=int(self.chain_steps), generator=for_step, **show)
         if self.acceptance not in RULES:
@@ -164,9 +163,12 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
         checks.one_of(self.acceptance, get_args(AcceptanceName), "acceptance")
         for name in ("score_steps", "acceptance_steps", "annealing_steps", "chain_steps"):
             checks.count(getattr(self, name), name)
-        check_noise_level(float(self.noise_level))
+        low, high = MultilevelDenoising().low, MultilevelDenoising().high  # what the score learns
+        if not low <= self.noise_level <= high:
+            fix = "0.3 suits modes that are a few standard deviations apart."
+            raise ValueError(checks.message(f"noise_level between {low} and {high}", self.noise_level, fix))
         if self.acceptance == "always" and self.proposal != "mala":
-            got, fix = f"{self.proposal!r}, which does not use the score", 'Use acceptance="simpson" with it.'
+            got, fix = f"{self.proposal!r}, which does not use the score", 'Use acceptance="adaptive" with it.'
             raise ValueError(checks.message('proposal="mala" with acceptance="always", ULA', got, fix))
         if not 0 < self.validation_fraction < 1:
             fix = "0.1 is a good share: a fit can only be checked on rows that it has not seen."

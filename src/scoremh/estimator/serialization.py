@@ -54,8 +54,9 @@ def json_parameters(model: "ScoreMH") -> dict[str, Any]:
     Args:
         model: Estimator, fitted or not.
     """
-    seed = model.random_state
-    return {**model.get_params(), "random_state": int(seed) if isinstance(seed, int | np.integer) else None}
+    seed, given = model.random_state, model.get_params().items()
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given}
+    return plain | {"random_state": int(seed) if isinstance(seed, int | np.integer) else None}
 
 
 def load_model(cls: type["ScoreMH"], folder: RunFolder) -> "ScoreMH":

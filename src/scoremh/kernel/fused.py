@@ -12,7 +12,8 @@ With MALA the proposal's ratio holds the trapezoid rule with the other sign, and
 
 `kernel.step` stays the definition; a test ties these to it. What makes them fast: noise for all steps is drawn and
 coloured in one call, x' and the inner nodes share one score call while that is small, and no step computes what only
-the record needs, or looks for numbers that are not finite: a segment that met one is made again, with care.
+the record needs, or looks for numbers that are not finite: a segment that met one is made again, with care. Where a
+candidate lies outside the support the score is asked at the current point instead, and counted.
 """
 
 from scoremh.acceptance import Always, LineIntegral

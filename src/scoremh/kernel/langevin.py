@@ -163,7 +163,7 @@ class _Integrated:
             there, *inner = scores()
             drift_there = there if langevin.precondition is None else langevin.precondition(there)
             terms = self._terms(v, s + there, inner, drift_there - drift)
-            torch.mm(terms.view(-1, size), summing, out=log_ratio)
+            torch.mm(terms.reshape(-1, size), summing, out=log_ratio)
             if inside is not None:
                 log_ratio.masked_fill_(~inside[:, None], math.nan)
             if careful:

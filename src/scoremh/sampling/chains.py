@@ -68,7 +68,7 @@ class Chains:
         return self.draws[:, -1]
 
     def __repr__(self) -> str:
-        """Say the shape, the acceptance rate and the cost."""
+        """Show the shape, the acceptance rate and the cost."""
         chains, draws, *event = self.draws.shape
         cost = f"{self.score_calls / self.moves:.3g}" if self.moves else "no"
         lost = f", {int(self.nonfinite.sum())} not finite" if self.nonfinite.any() else ""

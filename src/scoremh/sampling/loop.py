@@ -68,6 +68,7 @@ def sample(
         >>> chains.draws.shape
         torch.Size([8, 100, 2])
     """
+    checks.kind(kernel, Kernel, "a Kernel", "Build one with metropolis_hastings(target, proposal, acceptance).")
     checks.events(initial, "initial")
     for name, value, least in (("draws", draws, 1), ("warmup", warmup, 0), ("thin", thin, 1), ("threads", threads, 1)):
         if value is not None:
@@ -118,7 +119,7 @@ def _run_blocks(
 
 
 class _Report:
-    """Tell the progress bar how far all blocks are, and the acceptance rate so far."""
+    """Show on the progress bar how far all blocks are, and the acceptance rate so far."""
 
     def __init__(self, tick: Tick) -> None:
         self.tick, self.lock, self.judged, self.accepted = tick, threading.Lock(), 0, 0

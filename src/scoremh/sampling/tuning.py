@@ -50,7 +50,7 @@ def tune(
         start: The first step to try.
         upper: The largest step allowed: 1 for the beta of `PCN`.
         steps: Transitions to tune on.
-        generator: Source of randomness.
+        generator: Random number generator; the same seed gives the same step size.
         progress: Show a progress bar.
 
     Returns:
@@ -68,7 +68,12 @@ def tune(
     """
     checks.count(steps, "steps")
     checks.positive(start, "start")
+    checks.events(initial, "initial")
+    fix = "Pass lambda h: metropolis_hastings(target, MALA(h), LineIntegral()), for example."
+    if isinstance(make_kernel, Kernel) or not callable(make_kernel):
+        raise TypeError(checks.message("a function from a step size to a kernel", checks.describe(make_kernel), fix))
     kernel = make_kernel(min(start, upper))
+    checks.kind(kernel, Kernel, "make_kernel to return a Kernel", fix)
     rate = kernel.target_rate if target_rate is None else target_rate
     if rate is None:
         fix = "Pass target_rate=..., or use a rule that can reject, such as LineIntegral()."

@@ -14,6 +14,8 @@ from scoremh.score_matching.losses import implicit_losses_of
 from scoremh.training import Fit, load_fit, save_fit
 from scoremh.types import Middle, Target
 
+ROUNDING = 1e-6  # relative: schedules of noise levels are rounded
+
 
 @dataclass(eq=False, repr=False)
 class ScoreFit(Fit):
@@ -29,11 +31,13 @@ class ScoreFit(Fit):
         support: The box of the samples, a tenth of their range wider on either side; in coordinates of heavy tails
             where the score was learned in those.
         noise_level: The noise level at which a noise-conditional network is read, in its coordinates; None for others.
+        noise_range: Lowest and highest noise level that a noise-conditional network has learned; None for others.
         loss: What was minimised, as text.
     """
 
     support: Box
     noise_level: float | None
+    noise_range: tuple[float, float] | None
     loss: str
 
     log_density = None
@@ -62,10 +66,14 @@ class ScoreFit(Fit):
 
     def _read(self, net: nn.Module, noise_level: float) -> AtNoiseLevel:
         """Return a network read at a noise level, where it takes one."""
-        if self.noise_level is None:
+        if self.noise_range is None:
             got = f"one by {type(self._inside).__name__}"
             fix = "Fit it with MultilevelDenoising(), the default but for heavy tails."
             raise ValueError(checks.message("a score that takes a noise level", got, fix))
+        low, high = self.noise_range
+        if not low * (1 - ROUNDING) <= noise_level <= high * (1 + ROUNDING):
+            fix = "Choose one of these, or fit with MultilevelDenoising(low, high) of your own."
+            raise ValueError(checks.message(f"a noise level from {low:g} to {high:g}, as learned", noise_level, fix))
         return AtNoiseLevel(net, noise_level)
 
     @property
@@ -121,7 +129,7 @@ class ScoreFit(Fit):
     def save(self, path: str | Path) -> None:
         """Write a safetensors file, whose header describes in JSON what was fitted and how."""
         box = {"support.low": self.support.low, "support.high": self.support.high}
-        save_fit(self, path, {"noise_level": self.noise_level, "loss": self.loss}, box)
+        save_fit(self, path, {"noise_level": self.noise_level, "noise_range": self.noise_range, "loss": self.loss}, box)
 
     @classmethod
     def load(cls, path: str | Path, net: nn.Module | None = None) -> "ScoreFit":
@@ -132,6 +140,7 @@ class ScoreFit(Fit):
             net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
         """
         fields, tensors = load_fit(path, cls.__name__, net)
+        fields["noise_range"] = fields["noise_range"] and tuple(fields["noise_range"])
         return cls(**fields, support=Box(tensors["support.low"], tensors["support.high"]))
 
 

@@ -100,11 +100,13 @@ def train_score(
         progress=progress,
         checkpoint=checkpoint,
     )
-    noise_level = None
+    noise_level = noise_range = None
     if isinstance(plan.loss, MultilevelDenoising):
         held_out = split(plan.data, fit.recipe, fit.seed)[1]
         with rng.for_layers_of(plan.net, 0):
             noise_level = best_noise_level(plan.net, plan.loss.noise_levels(), held_out)
+        noise_range = plan.loss.low, plan.loss.high
     whole = plan.net if plan.coordinates is None else InCoordinates(plan.net, plan.coordinates)
     fields = vars(fit) | {"net": whole.requires_grad_(False).eval()}
-    return ScoreFit(**fields, support=plan.support, noise_level=noise_level, loss=checks.named(plan.loss))
+    fields |= {"noise_level": noise_level, "noise_range": noise_range, "loss": checks.named(plan.loss)}
+    return ScoreFit(**fields, support=plan.support)

@@ -48,7 +48,7 @@ class Checkpoint:
         self.written = time.monotonic()
 
     def resume(self, state: State) -> None:
-        """Give a state what the file holds of the same training, where there is one."""
+        """Load the same training from the file into a state, where there is one."""
         if self.path is None or not self.path.exists():
             return
         parts: dict[str, dict[str, Tensor]] = {name: {} for name in _tensors(state)}
@@ -82,7 +82,7 @@ def _tensors(state: State) -> dict[str, dict[str, Tensor]]:
 
 
 def _restore(state: State, parts: dict[str, dict[str, Tensor]], numbers: dict[str, Any]) -> None:
-    """Give a state its tensors and numbers back."""
+    """Load tensors and numbers into a state."""
     state.net.load_state_dict(parts["net"])
     state.average.load_state_dict(parts["average"])
     state.best = parts["best"]

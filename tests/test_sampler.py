@@ -1,0 +1,126 @@
+"""From noise to draws: `Sampler`, its parts, and what it refuses."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from scoremh import (
+    Always,
+    LineIntegral,
+    MultilevelDenoising,
+    RandomWalk,
+    Recipe,
+    Sampler,
+    ScoreFit,
+    annealing,
+    datasets,
+    fit_score,
+)
+
+BRIEF = Recipe(steps=60, check_every=20)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module")
+def score() -> ScoreFit:
+    return fit_score(datasets.moons(400, generator=seeded()), recipe=BRIEF, generator=seeded())
+
+
+def test_a_walk_is_its_steps_one_after_the_other(score: ScoreFit) -> None:
+    sampler = Sampler(score, step_size=0.2)
+    g, h = seeded(1), seeded(1)
+    annealed = sampler.anneal(20, 2, generator=g)
+    apart = sampler.run(annealed.draws, 12, draws=3, generator=g)
+    whole = sampler.sample(20, annealing_steps=2, chain_steps=12, draws=3, generator=h)
+    assert torch.equal(whole.draws, apart.draws)
+    assert whole.score_calls == annealed.score_calls + apart.score_calls
+    assert whole.draws.shape == (20, 3, 2)
+
+
+def test_draws_are_in_the_coordinates_of_the_data(score: ScoreFit) -> None:
+    sampler = Sampler(score, step_size=0.2)
+    u = sampler.start(50, noise_level=0.3, generator=seeded())
+    rows = sampler.carry_down(u, annealing.geometric(0.3, 0.02, 8))
+    by_hand = annealing.flow(
+        score.at, [*annealing.geometric(0.3, 0.02, 8), 0.0], score.coordinates(u), covariance=score.covariance
+    )
+    torch.testing.assert_close(rows, by_hand, atol=1e-4, rtol=1e-4)
+
+
+def test_blurred_rows_have_noise_of_the_level(score: ScoreFit) -> None:
+    rows = datasets.moons(20_000, generator=seeded(3))
+    blurred = Sampler(score, noise_level=0.5).blur(rows, generator=seeded(4))
+    added = blurred - score.coordinates.inverse(rows)
+    assert float(added.std()) == pytest.approx(0.5, rel=0.02)
+
+
+def test_a_step_is_in_units_of_the_blurred_data(score: ScoreFit) -> None:
+    walk = Sampler(score, noise_level=1.0, proposal="rw").proposal_at(0.1)
+    assert isinstance(walk, RandomWalk)
+    assert walk.std == pytest.approx(0.1 * 2**0.5)
+
+
+@pytest.mark.parametrize(("proposal", "rule"), [("mala", "simpson"), ("rw", "adaptive"), ("pcn", "adaptive")])
+def test_long_moves_are_integrated_adaptively(score: ScoreFit, proposal: Any, rule: Any) -> None:
+    assert repr(Sampler(score, proposal=proposal).rule) == repr(LineIntegral(rule))
+
+
+@pytest.mark.parametrize("proposal", ["mala", "rw", "pcn"])
+@pytest.mark.parametrize("acceptance", [None, Always(), LineIntegral("gauss"), "potential", "antisymmetric", "free"])
+def test_every_kernel_of_a_sampler_is_fused(score: ScoreFit, proposal: Any, acceptance: Any) -> None:
+    sampler = Sampler(score, proposal=proposal, step_size=0.3)
+    if isinstance(acceptance, str):
+        form: Any = acceptance
+        sampler = sampler.learn_acceptance(
+            datasets.moons(200, generator=seeded()),
+            form,
+            recipe=Recipe(steps=1, check_every=1),
+        )
+    else:
+        sampler = replace(sampler, acceptance=acceptance)
+    assert sampler.kernel.run is not None
+
+
+def test_levels_are_those_that_the_score_has_learned() -> None:
+    narrow = MultilevelDenoising(low=0.1, high=2.0)
+    score = fit_score(datasets.moons(300, generator=seeded()), narrow, recipe=BRIEF, generator=seeded())
+    assert score.noise_range == (0.1, 2.0)
+    annealed = Sampler(score).anneal(5, 1, generator=seeded())
+    assert annealed.levels[0] == 2.0
+    with pytest.raises(ValueError, match=r"expected a noise level from 0\.1 to 2, as learned, got 5\.0"):
+        score.at(5.0)
+    with pytest.raises(ValueError, match=r"as learned, got 0\.05"):
+        Sampler(score, noise_level=0.05)
+
+
+def test_a_score_with_its_levels_is_saved(score: ScoreFit, tmp_path: Any) -> None:
+    score.save(tmp_path / "score.safetensors")
+    assert ScoreFit.load(tmp_path / "score.safetensors").noise_range == score.noise_range
+
+
+REFUSED: dict[str, tuple[Callable[[ScoreFit], object], type[Exception], str]] = {
+    "no step": (lambda s: Sampler(s).kernel, ValueError, r"expected a step size, got none. Call tune\(\) first"),
+    "more draws than steps": (
+        lambda s: Sampler(s, step_size=0.1).sample(2, annealing_steps=1, chain_steps=3, draws=4),
+        ValueError,
+        "draws of at most steps, 3, got 4",
+    ),
+    "a score without levels": (
+        lambda s: Sampler(fit_score(datasets.moons(200), heavy_tails=True, recipe=BRIEF)),
+        ValueError,
+        "expected a score that takes a noise level",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str, score: ScoreFit) -> None:
+    attempt, kind, text = REFUSED[case]
+    with pytest.raises(kind, match=text):
+        attempt(score)
