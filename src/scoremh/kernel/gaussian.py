@@ -34,7 +34,7 @@ def gaussian(target: Target, proposal: GaussianProposal, acceptance: Acceptance)
 
 
 def _met_nonfinite_score(last: Point, trace: Trace) -> bool:
-    """Return whether a score may have been infinite or NaN: a chain that went there never leaves, or the rule refused."""
+    """Return whether a score may have been infinite or NaN: a chain stays there forever, or the rule refused it."""
     if last.score is None:
         return False
     return not bool(last.score.isfinite().all()) or bool((trace.log_accept == -math.inf).any())
