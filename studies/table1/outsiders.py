@@ -5,6 +5,7 @@ from torch import Tensor
 
 from scoremh import Recipe
 from scoremh._shared import rng
+from scoremh.coordinates import Affine
 from scoremh.training import train
 
 BANDWIDTHS = torch.logspace(-2, 0, 15).tolist()  # of a kernel, in standard coordinates
@@ -13,27 +14,23 @@ SIZES = {"bins": 16, "transforms": 4, "hidden_features": [64, 64]}
 RECIPE = Recipe(steps=3000)  # of the flow, which stops early where held-out samples say so
 
 
-def _standard(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    mean, root = x.mean(0), torch.linalg.cholesky(torch.cov(x.mT))
-    return torch.linalg.solve_triangular(root, (x - mean).mT, upper=False).mT, mean, root
-
-
 def kernel_density(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
     """Draw from a Gaussian kernel density estimate, whose bandwidth gives held-out samples the most likelihood.
 
     Args:
         x: Samples `(sample, d)`.
-        n: How many to draw.
-        generator: Source of randomness.
+        n: Number of draws.
+        generator: Random number generator; the same seed gives the same draws.
     """
     from sklearn.neighbors import KernelDensity
 
-    u, mean, root = _standard(x)
+    coordinates = Affine.whitening(x)
+    u = coordinates.inverse(x)
     held, kept = u[:HELD_OUT].numpy(), u[HELD_OUT:].numpy()
     best = max(BANDWIDTHS, key=lambda width: KernelDensity(bandwidth=width).fit(kept).score(held))
     chosen = u[torch.randint(len(u), (n,), generator=generator)]
     noise = torch.randn(chosen.shape, generator=generator)
-    return torch.addmm(mean, chosen + best * noise, root.mT)
+    return coordinates.forward(chosen + best * noise)
 
 
 class _Likelihood:
@@ -52,15 +49,16 @@ def spline_flow(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
 
     Args:
         x: Samples `(sample, d)`.
-        n: How many to draw.
-        generator: Source of randomness.
+        n: Number of draws.
+        generator: Random number generator; the same seed gives the same draws.
     """
     import zuko
 
-    u, mean, root = _standard(x)
+    coordinates = Affine.whitening(x)
+    u = coordinates.inverse(x)
     with rng.global_fork(rng.seeds(1, generator)[0]):
         net = zuko.flows.NSF(u.shape[1], **SIZES)
     fit = train(net, _Likelihood(), u, recipe=RECIPE, generator=generator)
     with torch.no_grad(), rng.global_fork(rng.seeds(1, generator)[0]):
         draws: Tensor = fit.net().sample((n,))
-    return mean + draws @ root.mT
+    return coordinates.forward(draws)
