@@ -138,9 +138,19 @@ class DecidingAcceptance(Acceptance, Protocol):
     """A rule that saves work where the uniform number already decides."""
 
     def log_accept_against(
-        self, current: Point, proposed: Point, log_uniform: Tensor, *, target: Target, proposal: Proposal
+        self,
+        current: Point,
+        proposed: Point,
+        log_uniform: Tensor,
+        *,
+        target: Target,
+        proposal: Proposal,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, " chain"]:
-        """Return log a(proposed, current), as exactly as the comparison with `log_uniform` needs it."""
+        """Return log a(proposed, current), as exactly as the comparison with `log_uniform` needs it.
+
+        A rule that is random itself draws from the generator, and from nothing else.
+        """
         ...
 
 

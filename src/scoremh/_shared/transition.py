@@ -62,6 +62,7 @@ def judge(
     current: Point,
     x: Tensor,
     log_uniform: Tensor,
+    generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Point]:
     """Return log a(x, current) and the candidate as a point; only candidates with p(x) > 0 are evaluated."""
     finite = rows_finite(x)
@@ -72,13 +73,21 @@ def judge(
         if possible.any():
             there = current.map(lambda part: part[possible])
             log_accept[possible], inside = judge(
-                target._replace(support=None), needs, proposal, acceptance, there, x[possible], log_uniform[possible]
+                target._replace(support=None),
+                needs,
+                proposal,
+                acceptance,
+                there,
+                x[possible],
+                log_uniform[possible],
+                generator,
             )
             candidate = candidate.map(lambda part, values: part.index_put((possible,), values), inside)
         return log_accept, candidate
     candidate = Point.at(x, target, needs)
     if isinstance(acceptance, DecidingAcceptance):
-        log_accept = acceptance.log_accept_against(current, candidate, log_uniform, target=target, proposal=proposal)
+        parts = {"target": target, "proposal": proposal, "generator": generator}
+        log_accept = acceptance.log_accept_against(current, candidate, log_uniform, **parts)  # type: ignore[arg-type]
     else:
         log_accept = acceptance.log_accept(current, candidate, target=target, proposal=proposal)
     if candidate.score is not None:  # a chain must not move to where its next step cannot be computed

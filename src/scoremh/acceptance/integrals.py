@@ -20,13 +20,14 @@ from scoremh._shared.algebra import (
     weighted_sum,
 )
 from scoremh._shared.detailed_balance import log_q_ratio
+from scoremh.acceptance.poisson_product import Slopes, log_product
 from scoremh.acceptance.ratio import RatioRule
 from scoremh.coordinates import Sinh
 from scoremh.types import Balance, Middle, Need, Point, Proposal, Target
 
-Rule = Literal["trapezoid", "simpson", "gauss", "adaptive"]
+Rule = Literal["trapezoid", "simpson", "gauss", "adaptive", "exact"]
 BEND = "Pass two numbers, or two tuples with one for every coordinate; `fit.middle` for a score with heavy tails."
-DEFAULT_NODES: Mapping[Rule, int] = {"trapezoid": 0, "simpson": 1, "gauss": 3, "adaptive": 63}
+DEFAULT_NODES: Mapping[Rule, int] = {"trapezoid": 0, "simpson": 1, "gauss": 3, "adaptive": 63, "exact": 1}
 
 
 def _end_score(point: Point) -> Tensor:
@@ -92,12 +93,16 @@ class LineIntegral(RatioRule):
     asinh((x - m) / w), coordinate by coordinate, and do not.
 
     `rule="adaptive"` starts with Simpson's rule and its distance to the trapezoid as an error bound, and doubles the
-    nodes (Romberg) only for chains whose uniform number lies within the bound: for the others no better integral can
-    change the decision. Whatever the bounds are worth, the rule is a Metropolis rule for an antisymmetric ratio: the
-    last estimate, clipped to each of the bounds before it.
+    nodes (Romberg) for chains whose uniform number lies within the bound: for the others no better integral can change
+    the decision. A bound may be falsely small where a move crosses narrow structure, so there are at least as many
+    intervals as the move is long in units of the score's own scale, |v| |s| / sqrt(d). Whatever the bounds are worth,
+    the rule is a Metropolis rule for an antisymmetric ratio: the last estimate, clipped to the bounds before it.
+
+    `rule="exact"` decides for the true integral: Simpson's decision times a Poisson product over what Simpson's rule
+    misses (`acceptance.poisson_product`). It draws random numbers of its own.
 
     Args:
-        rule: "trapezoid", "simpson", "gauss" or "adaptive".
+        rule: "trapezoid", "simpson", "gauss", "adaptive" or "exact".
         nodes: Inner nodes: 0 or more for the trapezoid (default 0), an odd number for Simpson (1), 1 or more for gauss
             (3), the most that may be used, 2^k - 1, for adaptive (63).
         tolerance: The error of D at which "adaptive" stops where it is asked for a ratio and not for a decision.
@@ -120,6 +125,8 @@ class LineIntegral(RatioRule):
         checks.count(self.inner_nodes, "nodes", at_least=0 if self.rule == "trapezoid" else 1)
         if self.rule == "simpson" and self.inner_nodes % 2 == 0:
             raise ValueError(checks.message("an odd number of nodes for simpson", self.nodes, "Use 1, 3, 5, ..."))
+        if self.rule == "exact" and self.inner_nodes != 1:
+            raise ValueError(checks.message("no nodes for exact", self.nodes, "Leave nodes out: it draws its own."))
         if self.rule == "adaptive" and self.inner_nodes & (self.inner_nodes + 1):
             raise ValueError(
                 checks.message("nodes of 2^k - 1 for adaptive", self.nodes, "Use 1, 3, 7, 15, 31, 63, ...")
@@ -144,12 +151,12 @@ class LineIntegral(RatioRule):
             return None
         if self.rule == "gauss":
             return gauss_legendre(self.inner_nodes)
-        return newton_cotes(self.inner_nodes, simpson=self.rule == "simpson")
+        return newton_cotes(self.inner_nodes, simpson=self.rule in ("simpson", "exact"))
 
     @property
     def inner_weights(self) -> tuple[float, ...]:
         """Weights of the nodes strictly between x and x', where they are fixed."""
-        return () if self.quadrature is None else self.quadrature.weights
+        return () if self.quadrature is None or self.rule == "exact" else self.quadrature.weights
 
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
         """Return the integral of the score from current to proposed."""
@@ -166,10 +173,29 @@ class LineIntegral(RatioRule):
             total = total + weighted_sum(weights, scores_along(target.score, current.x, v, nodes))
         return _finite(inner(total, v))
 
+    def log_accept(
+        self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
+    ) -> Float[Tensor, " chain"]:
+        """Return log a; the exact rule draws it."""
+        if self.rule != "exact":
+            return super().log_accept(current, proposed, target=target, proposal=proposal)
+        open_ = torch.full_like(current.x.flatten(1)[:, 0], -math.inf)
+        return self.log_accept_against(current, proposed, open_, target=target, proposal=proposal)
+
     def log_accept_against(
-        self, current: Point, proposed: Point, log_uniform: Tensor, *, target: Target, proposal: Proposal
+        self,
+        current: Point,
+        proposed: Point,
+        log_uniform: Tensor,
+        *,
+        target: Target,
+        proposal: Proposal,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, " chain"]:
         """Return log a, as exactly as the comparison with these uniforms needs it."""
+        if self.rule == "exact":
+            log_q = log_q_ratio(proposal, current, proposed)
+            return self._randomized(*self._bent(current, proposed, target), log_q, log_uniform, generator)
         if self.quadrature is not None:
             return self.log_accept(current, proposed, target=target, proposal=proposal)
         log_q = log_q_ratio(proposal, current, proposed)
@@ -181,6 +207,23 @@ class LineIntegral(RatioRule):
 
         ends = self._bent(current, proposed, target)
         return self.log_balanced(self._romberg(*ends, undecided) + log_q)
+
+    def _randomized(
+        self,
+        current: Point,
+        proposed: Point,
+        target: Target,
+        log_q: Tensor,
+        log_uniform: Tensor,
+        generator: torch.Generator | None,
+    ) -> Float[Tensor, " chain"]:
+        """Return log a of the exact rule; the product is at most 1, and not asked for where Simpson's rule rejects."""
+        assert target.score is not None
+        x, v = current.x, proposed.x - current.x
+        middle = scores_along(target.score, x, v, (0.5,))[0]
+        slopes = Slopes.along(v, _end_score(current), middle, _end_score(proposed))
+        log_accept = self.log_balanced(_finite(slopes.integral) + log_q)
+        return log_accept + log_product(target.score, x, v, slopes, log_uniform < log_accept, generator)
 
     def _bent(self, current: Point, proposed: Point, target: Target) -> tuple[Point, Point, Target]:
         """Return both points and the score in coordinates u, x = m + w sinh(u), where there is a bend."""
@@ -215,7 +258,10 @@ class LineIntegral(RatioRule):
         target: Target,
         undecided: Callable[[Tensor, Tensor, Tensor], Tensor],
     ) -> Float[Tensor, " chain"]:
-        """Double the nodes of the chains for which `undecided(change, error, rows)` holds, while `nodes` allows."""
+        """Double the nodes of the chains for which `undecided(change, error, rows)` holds, while `nodes` allows.
+
+        No error is believed before there are as many intervals as the move is long in units of the score's own scale.
+        """
         assert target.score is not None
         x, v = current.x, proposed.x - current.x
         triangle = [inner(_end_score(current) + _end_score(proposed), v) / 2]  # the last row of Romberg's triangle
@@ -224,13 +270,15 @@ class LineIntegral(RatioRule):
         while len(rows) and intervals <= self.inner_nodes:
             between = tuple((i + 0.5) / intervals for i in range(intervals))
             scores = scores_along(target.score, x[rows], v[rows], between)
+            if intervals == 1:
+                length = Slopes.along(v, _end_score(current), scores[0], _end_score(proposed)).length
             finer = [(triangle[0] + inner(scores.mean(0), v[rows])) / 2]
             for power, coarse in enumerate(triangle, start=1):
                 finer.append(finer[-1] + (finer[-1] - coarse) / (4**power - 1))
             change[rows] = finer[-1]
             # two estimates may agree by chance: the error is not believed to fall faster than Simpson's
             error = torch.maximum((finer[-1] - triangle[-1]).abs(), last / 16)
-            still = undecided(finer[-1], error, rows)
+            still = undecided(finer[-1], error, rows) | (2 * intervals < length[rows])
             rows, last, triangle = rows[still], error[still], [estimate[still] for estimate in finer]
             intervals *= 2
         return _finite(change)

@@ -74,7 +74,8 @@ def disagreement(
         needs = proposal.needs | rule.needs
         with checks.explained():
             current = Point.at(x, known, needs)
-        return judge(known, needs, proposal, rule, current, candidates, log_uniform)[0].nan_to_num(-torch.inf)
+        log_accept, _ = judge(known, needs, proposal, rule, current, candidates, log_uniform, generator)
+        return log_accept.nan_to_num(-torch.inf)
 
     first, second = verdict(rule_a, knowns[0]), verdict(rule_b, knowns[1])
     takes = [(log_uniform < log_accept).double() for log_accept in (first, second)]

@@ -63,7 +63,9 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         x = proposal.sample(point, generator=generator)
         log_uniform = rng.log_uniform((len(x),), x, generator)
         score = None if known.score is None else CountedScore(known.score)
-        log_accept, proposed = judge(known._replace(score=score), needs, proposal, acceptance, point, x, log_uniform)
+        log_accept, proposed = judge(
+            known._replace(score=score), needs, proposal, acceptance, point, x, log_uniform, generator
+        )
         accepted = log_uniform < log_accept
         move = Move(proposed.x, log_accept, accepted, 0 if score is None else score.calls)
         taken = proposed.map(lambda new, old: torch.where(per_chain(accepted, new), new, old), point)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +24,9 @@ def gaussian(target: Target, proposal: GaussianProposal, acceptance: Acceptance)
         noise = colored_noise(proposal, steps, point.x, generator)
         log_uniform = rng.log_uniform((steps, len(point.x)), point.x, generator)
         score = None if target.score is None else CountedScore(target.score)
-        loop = _Loop(target._replace(score=score), proposal, acceptance, deciding)
-        careful = target.support is not None and score is not None
+        loop = _Loop(target._replace(score=score), proposal, acceptance, deciding, generator)
+        # a rule that draws random numbers must not be asked twice
+        careful = score is not None and (target.support is not None or deciding)
         last, trace = loop.steps(point, noise, log_uniform, careful=careful)
         if not careful and _met_nonfinite_score(last, trace):  # expensive to look for at every step
             last, trace = loop.steps(point, noise, log_uniform, careful=True)
@@ -46,6 +48,7 @@ class _Loop:
     proposal: GaussianProposal
     acceptance: Acceptance
     deciding: bool
+    generator: torch.Generator
 
     def steps(self, point: Point, noise: Tensor, log_uniform: Tensor, *, careful: bool) -> tuple[Point, Trace]:
         """Make as many steps as there is noise for."""
@@ -67,10 +70,12 @@ class _Loop:
         return point, Trace(xs, log_accepts, log_uniform < log_accepts)
 
     def _log_accept(self, current: Point, proposed: Point, log_uniform: Tensor) -> Tensor:
-        rule, parts = self.acceptance, {"target": self.target, "proposal": self.proposal}
+        rule = self.acceptance
+        parts: dict[str, Any] = {"target": self.target, "proposal": self.proposal}
         if self.deciding:
+            parts["generator"] = self.generator
             return rule.log_accept_against(current, proposed, log_uniform, **parts)  # type: ignore[attr-defined, no-any-return]
-        return rule.log_accept(current, proposed, **parts)  # type: ignore[arg-type]
+        return rule.log_accept(current, proposed, **parts)
 
     def _confined(self, x: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return candidates, x in place of those outside the support, and 0 inside, log a = -inf or NaN outside."""
