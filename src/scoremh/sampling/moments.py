@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-# Stan's shrinkage of an estimate from n draws: n / (n + 5) of it, and 5 / (n + 5) times 1e-3 of the identity. Ours is in
-# the unit of the estimate, so that a target measured in other units has the same shape.
+# Stan's shrinkage of an estimate from n draws: n / (n + 5) of it, and 5 / (n + 5) times 1e-3 of the identity. Ours is
+# in the unit of the estimate, so that a target measured in other units has the same shape.
 PRIOR_DRAWS, PRIOR_SCALE = 5, 1e-3
 
 
@@ -46,8 +46,8 @@ class Moments:
         values, vectors = torch.linalg.eigh(shrunk)
         if not bool(values[0] > 0):
             return None
-        inverse = (vectors / values) @ vectors.mT
-        return (inverse + inverse.mT) / 2
+        inverse: Tensor = (vectors / values) @ vectors.mT
+        return (inverse + inverse.mT).div(2)
 
     def _shrunk(self, estimate: Tensor) -> Tensor | None:
         diagonal = estimate if self.diagonal else estimate.diagonal()

@@ -1,8 +1,9 @@
 r"""Learn the step size and the shape of the target before sampling, then freeze both: `sample` never adapts.
 
-As Stan does, in windows: a first one for the step alone, while the chains come in from their starts; windows of doubling
-length, after each of which the covariance C is estimated anew from that window alone; a last one for the step. The step
-is searched as `tune` does, from 1 again after each new C: in the coordinates that C whitens, a good step is near 1.
+As Stan does, in windows: a first one for the step alone, while the chains come in from their starts; windows of
+doubling length, after each of which the covariance C is estimated anew from that window alone; a last one for the step.
+The step is searched as `tune` does, from 1 again after each new C: in the coordinates that C whitens, a good step is
+near 1. The chains move at every step, also while a step is doubled or halved.
 
 With n points x of all chains in a window, and S their covariance, or with their scores s and F = mean of s s^T:
 
@@ -16,6 +17,7 @@ m is the median of the diagonal of S or F: Stan's shrinkage, in the unit of the 
 direction have too large scores there and make it too narrow.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -141,13 +143,11 @@ def warmup(
     checks.events(initial, "initial")
     checks.one_of(covariance, get_args(Shape), "covariance")
     checks.one_of(estimate, get_args(Estimate), "estimate")
-    if isinstance(make_kernel, Kernel) or not callable(make_kernel):
-        expected = "a function from a step size and a covariance to a kernel"
-        raise TypeError(checks.message(expected, checks.describe(make_kernel), FIX))
+    if not upper > 0:
+        raise ValueError(checks.message("upper above 0", upper, "Leave it out for no bound."))
     ones = initial.new_ones(initial[0].numel())
     shape = ones.diag() if covariance == "dense" else ones
-    kernel = make_kernel(min(start, upper), shape)
-    checks.kind(kernel, Kernel, "make_kernel to return a Kernel", FIX)
+    kernel = _first_kernel(make_kernel, min(start, upper), shape)
     rate = aimed_rate(kernel, target_rate)
     point = kernel.init(initial)
     if estimate == "fisher" and point.score is None:
@@ -155,14 +155,29 @@ def warmup(
         raise ValueError(checks.message("a kernel whose points keep their scores", kernel.description, fix))
     learning = _Learning(make_kernel, estimate, point, shape, rng.resolve(generator, initial.device))
     first, *doubling, last = windows(steps)
+    search = StepSearch(start, rate, upper)
     with progress_bar(steps, "warm-up", unit="steps", show=progress) as tick:
-        learning.window(first, StepSearch(start, rate, upper), tick)
+        learning.window(first, search, tick)
         for length in doubling:
-            learning.reshape(learning.window(length, StepSearch(1.0, rate, upper), tick))
-        search = StepSearch(1.0, rate, upper)
+            learning.reshape(learning.window(length, search, tick))
+            search = StepSearch(1.0, rate, upper)
         learning.window(last, search, tick)
     kernel = make_kernel(search.average, learning.covariance)
     return Warmup(search.average, learning.covariance, learning.point.x.clone(), learning.rate, kernel)
+
+
+def _first_kernel(make_kernel: MakeKernel, step: float, covariance: Tensor) -> Kernel:
+    """Return the kernel with a step and a covariance; refuse a function that makes none of them."""
+    expected = "a function from a step size and a covariance to a kernel"
+    if isinstance(make_kernel, Kernel) or not callable(make_kernel):
+        raise TypeError(checks.message(expected, checks.describe(make_kernel), FIX))
+    try:
+        inspect.signature(make_kernel).bind(step, covariance)
+    except TypeError as error:
+        raise TypeError(checks.message(expected, f"{checks.describe(make_kernel)} ({error})", FIX)) from error
+    kernel = make_kernel(step, covariance)
+    checks.kind(kernel, Kernel, "make_kernel to return a Kernel", FIX)
+    return kernel
 
 
 @dataclass
