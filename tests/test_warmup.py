@@ -67,7 +67,7 @@ def test_moments_are_those_of_numpy(event: tuple[int, ...]) -> None:
 
         def shrunk(estimate: np.ndarray) -> np.ndarray:
             floor = 5e-3 / (n + 5) * np.sort(np.diag(estimate))[(d - 1) // 2]
-            return n / (n + 5) * estimate + floor * np.eye(d)
+            return np.asarray(n / (n + 5) * estimate + floor * np.eye(d))
 
         covariance, inverse = moments.covariance(), moments.inverse_second_moment()
         assert covariance is not None

@@ -12,9 +12,9 @@ With n points x of all chains in a window, and S their covariance, or with their
 | "draws" | n / (n + 5) S + 5e-3 / (n + 5) m I |
 | "fisher" | inverse of n / (n + 5) F + 5e-3 / (n + 5) m I |
 
-m is the median of the diagonal of S or F: Stan's shrinkage, in the unit of the target. Both are Cov(x) for a Gaussian.
-"draws" is right once the chains have come in; "fisher" is less noisy, but chains that have not come in along a wide
-direction have too large scores there and make it too narrow.
+m is the median of the diagonal of S or F: Stan's shrinkage, in the unit of the target. Both are Cov(x) for a Gaussian
+once the chains have come in. Chains that are still far out along a wide direction have large scores there, which make
+"fisher" narrow and keep them there: start it near the target. "draws" widens there, and they come in.
 """
 
 import inspect
