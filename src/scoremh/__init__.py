@@ -13,7 +13,7 @@ from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_accepta
 from scoremh.kernel import DegenerateRuleWarning, metropolis_hastings
 from scoremh.proposals import MALA, PCN, RandomWalk, StudentWalk
 from scoremh.sampler import Sampler
-from scoremh.sampling import Chains, TuningError, sample, tune
+from scoremh.sampling import Chains, TuningError, Warmup, sample, tune, warmup
 from scoremh.score_matching import (
     DenoisingScoreMatching,
     ImplicitScoreMatching,
@@ -62,6 +62,7 @@ __all__ = [
     "Taylor",
     "Trace",
     "TuningError",
+    "Warmup",
     "anneal",
     "annealing",
     "datasets",
@@ -74,6 +75,7 @@ __all__ = [
     "sample",
     "targets",
     "tune",
+    "warmup",
 ]
 
 

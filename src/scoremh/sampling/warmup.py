@@ -1,0 +1,216 @@
+r"""Learn the step size and the shape of the target before sampling, then freeze both: `sample` never adapts.
+
+As Stan does, in windows: a first one for the step alone, while the chains come in from their starts; windows of
+doubling length, after each of which the covariance C is estimated anew from that window alone; a last one for the step.
+The step is searched as `tune` does, from 1 again after each new C: in the coordinates that C whitens, a good step is
+near 1. The chains move at every step, also while a step is doubled or halved.
+
+With n points x of all chains in a window, and S their covariance, or with their scores s and F = mean of s s^T:
+
+| estimate | C |
+|---|---|
+| "draws" | n / (n + 5) S + 5e-3 / (n + 5) m I |
+| "fisher" | inverse of n / (n + 5) F + 5e-3 / (n + 5) m I |
+
+m is the median of the diagonal of S or F: Stan's shrinkage, in the unit of the target. Both are Cov(x) for a Gaussian
+once the chains have come in. Chains that are still far out along a wide direction have large scores there, which make
+"fisher" narrow and keep them there: start it near the target. "draws" widens there, and they come in.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scoremh._shared import checks, rng
+from scoremh._shared.progress import Tick, progress_bar
+from scoremh.sampling.moments import Moments
+from scoremh.sampling.tuning import StepSearch, TuningError, aimed_rate, transition
+from scoremh.types import Kernel, Point
+
+Shape = Literal["dense", "diagonal"]
+Estimate = Literal["draws", "fisher"]
+MakeKernel = Callable[[float, Tensor], Kernel]
+
+# Stan's first window, last window and shortest window for the shape, and the shares of the first and the last where
+# there are too few steps for them (Stan Reference Manual, "Automatic parameter tuning").
+FIRST, LAST, SHORTEST = 75, 50, 25
+FIRST_SHARE, LAST_SHARE = 0.15, 0.1
+LEAST_STEPS = 20
+FIX = "Pass lambda h, covariance: metropolis_hastings(target, MALA(h, covariance), LineIntegral()), for example."
+
+
+@dataclass(frozen=True, eq=False)
+class Warmup:
+    """What `warmup` returns.
+
+    Args:
+        step_size: Step size that was found.
+        covariance: Covariance over the flattened event: a diagonal `(d,)` or a matrix `(d, d)`.
+        draws: Where the chains are after the last step: the points to start `sample` from.
+        acceptance_rate: Mean acceptance probability over the last window.
+        kernel: The kernel with this step size and this covariance.
+    """
+
+    step_size: float
+    covariance: Float[Tensor, " d"] | Float[Tensor, "d d"]
+    draws: Float[Tensor, "chain *event"]
+    acceptance_rate: float
+    kernel: Kernel = field(repr=False)
+
+    def __repr__(self) -> str:
+        """Show the step, the covariance and the acceptance rate on a line."""
+        size = "diagonal" if self.covariance.ndim == 1 else "dense"
+        shape, chains = tuple(self.covariance.shape), len(self.draws)
+        return (
+            f"Warmup(step size {self.step_size:.4g}, {size} covariance {shape}, {chains} chains of "
+            f"{tuple(self.draws.shape[1:])}, acceptance {self.acceptance_rate:.3f})"
+        )
+
+
+def windows(steps: int) -> tuple[int, ...]:
+    """Return the lengths of the windows: one for the step, doubling ones for the shape, one for the step.
+
+    Args:
+        steps: Transitions in all; the lengths add up to them.
+    """
+    first, last = FIRST, LAST
+    if steps < FIRST + SHORTEST + LAST:
+        first, last = int(FIRST_SHARE * steps), int(LAST_SHARE * steps)
+    return (first, *_doubling(steps - first - last), last)
+
+
+def _doubling(steps: int) -> Iterator[int]:
+    """Yield lengths that double; one after which the next would not fit takes all that is left."""
+    length = SHORTEST
+    while steps >= 3 * length:
+        yield length
+        steps, length = steps - length, 2 * length
+    yield steps
+
+
+def warmup(
+    make_kernel: MakeKernel,
+    initial: Float[Tensor, "chain *event"],
+    *,
+    steps: int = 1000,
+    covariance: Shape = "dense",
+    estimate: Estimate = "draws",
+    target_rate: float | None = None,
+    start: float = 1.0,
+    upper: float = math.inf,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+) -> Warmup:
+    """Learn a step size and a covariance, and return them with the points that the chains came to.
+
+    Args:
+        make_kernel: From a step size and a covariance to a kernel, for example `lambda h, covariance:
+            metropolis_hastings(target, MALA(h, covariance), LineIntegral())`. It is called at every transition.
+        initial: Where the chains start; best wider than the target. The more of them, the better the shape is known.
+        steps: Transitions in all, at least 20.
+        covariance: "dense" for a matrix over the flattened event, "diagonal" for one variance per coordinate.
+        estimate: "draws" for the covariance of the points, "fisher" for the inverse second moment of their scores.
+        target_rate: Acceptance rate to reach; by default the kernel's own.
+        start: The first step size to try, with the identity as covariance.
+        upper: The largest step size allowed.
+        generator: Random number generator; the same seed gives the same result.
+        progress: Show a progress bar.
+
+    Returns:
+        Step size, covariance, points, acceptance rate, and the kernel made of them, which adapts no more.
+
+    Example:
+        >>> import torch
+        >>> from scoremh import MALA, LineIntegral, Target, metropolis_hastings, sample
+        >>> variances = torch.tensor([0.01, 1.0, 100.0])
+        >>> target = Target(score=lambda x: -x / variances)
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = 10 * torch.randn(50, 3, generator=g)
+        >>> make = lambda h, covariance: metropolis_hastings(target, MALA(h, covariance), LineIntegral())
+        >>> learned = warmup(make, x, steps=500, covariance="diagonal", generator=g)
+        >>> bool((learned.covariance / variances - 1).abs().max() < 0.2)
+        True
+        >>> chains = sample(learned.kernel, learned.draws, draws=100, generator=g)
+    """
+    checks.count(steps, "steps", at_least=LEAST_STEPS)
+    checks.positive(start, "start")
+    checks.events(initial, "initial")
+    checks.one_of(covariance, get_args(Shape), "covariance")
+    checks.one_of(estimate, get_args(Estimate), "estimate")
+    if not upper > 0:
+        raise ValueError(checks.message("upper above 0", upper, "Leave it out for no bound."))
+    ones = initial.new_ones(initial[0].numel())
+    shape = ones.diag() if covariance == "dense" else ones
+    kernel = _first_kernel(make_kernel, min(start, upper), shape)
+    rate = aimed_rate(kernel, target_rate)
+    point = kernel.init(initial)
+    if estimate == "fisher" and point.score is None:
+        fix = 'Use a proposal or a rule that needs the score, such as MALA or LineIntegral(), or estimate="draws".'
+        raise ValueError(checks.message("a kernel whose points keep their scores", kernel.description, fix))
+    learning = _Learning(make_kernel, estimate, point, shape, rng.resolve(generator, initial.device))
+    first, *doubling, last = windows(steps)
+    search = StepSearch(start, rate, upper)
+    with progress_bar(steps, "warm-up", unit="steps", show=progress) as tick:
+        learning.window(first, search, tick)
+        for length in doubling:
+            learning.reshape(learning.window(length, search, tick))
+            search = StepSearch(1.0, rate, upper)
+        learning.window(last, search, tick)
+    kernel = make_kernel(search.average, learning.covariance)
+    return Warmup(search.average, learning.covariance, learning.point.x.clone(), learning.rate, kernel)
+
+
+def _first_kernel(make_kernel: MakeKernel, step: float, covariance: Tensor) -> Kernel:
+    """Return the kernel with a step and a covariance; refuse a function that makes none of them."""
+    expected = "a function from a step size and a covariance to a kernel"
+    if isinstance(make_kernel, Kernel) or not callable(make_kernel):
+        raise TypeError(checks.message(expected, checks.describe(make_kernel), FIX))
+    try:
+        inspect.signature(make_kernel).bind(step, covariance)
+    except TypeError as error:
+        raise TypeError(checks.message(expected, f"{checks.describe(make_kernel)} ({error})", FIX)) from error
+    kernel = make_kernel(step, covariance)
+    checks.kind(kernel, Kernel, "make_kernel to return a Kernel", FIX)
+    return kernel
+
+
+@dataclass
+class _Learning:
+    """Where the chains are, the covariance they move with, and how they were accepted in the last window."""
+
+    make_kernel: MakeKernel
+    estimate: Estimate
+    point: Point
+    covariance: Tensor
+    generator: torch.Generator
+    rate: float = math.nan
+
+    def window(self, steps: int, search: StepSearch, tick: Tick) -> Moments:
+        """Make as many transitions, and return the moments of the points or of their scores."""
+        moments, total = Moments(diagonal=self.covariance.ndim == 1), 0.0
+        for _ in range(steps):
+            kernel = self.make_kernel(search.step, self.covariance)
+            self.point, accept = transition(kernel, self.point, self.generator)
+            search.update(accept)
+            values = self.point.x if self.estimate == "draws" else self.point.score
+            assert values is not None  # looked for before the first window
+            moments.add(values)
+            total += accept
+            tick(1, f"step {search.average:.4g}, acceptance {accept:.3f}")
+        self.rate = total / steps if steps else math.nan
+        return moments
+
+    def reshape(self, moments: Moments) -> None:
+        """Take the covariance that the moments of a window give."""
+        found = moments.covariance() if self.estimate == "draws" else moments.inverse_second_moment()
+        if found is None:
+            got = f"points or scores that are constant or not finite, at an acceptance rate of {self.rate:.3f}"
+            fix = "Check the score and the initial points, or pass a smaller start."
+            raise TuningError(checks.message("chains that move in every coordinate", got, fix), math.nan, self.rate)
+        self.covariance = found.to(self.point.x)
