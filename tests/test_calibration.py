@@ -103,19 +103,10 @@ def test_ties_are_broken_at_random() -> None:
 
 @pytest.mark.slow
 def test_a_posterior_by_line_integral_is_calibrated_and_ula_is_not() -> None:
-    """100 simulations show ULA at a large step; the next test has more power."""
+    """100 simulations; ULA at a large step."""
     right = verdict(by_chains(LineIntegral(), 0.15), simulations=100)
     assert right.passed, right
     wrong = verdict(by_chains(Always(), 0.5), simulations=100)
-    assert not wrong.passed, wrong
-
-
-@pytest.mark.slow
-def test_calibration_of_posterior_with_many_simulations() -> None:
-    for rule in (LineIntegral(), LineIntegral("adaptive")):
-        right = verdict(by_chains(rule, 0.3), simulations=400, seed=1)
-        assert right.passed, right
-    wrong = verdict(by_chains(Always(), 0.3), simulations=400, seed=1)
     assert not wrong.passed, wrong
 
 
