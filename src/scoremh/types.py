@@ -22,12 +22,13 @@ Balance = Literal["metropolis", "barker"]
 Middle = tuple[float | tuple[float, ...], float | tuple[float, ...]]
 
 # What a proposal or a rule asks of the target. "score" and "log_density" are kept at every point;
-# "inner_score" is asked for elsewhere, on the way from the current point to the proposed one.
-Need = Literal["score", "inner_score", "log_density"]
+# "inner_score" is asked for elsewhere, on the way from the current point to the proposed one. "rest_score", kept at
+# every point as well, is the score of what `log_density` leaves out, where the target is a product of parts.
+Need = Literal["score", "inner_score", "log_density", "rest_score"]
 
 
 class Target(NamedTuple):
-    """What is known of p. Any object with these three attributes serves as one."""
+    """What is known of p. Any object with the first three attributes serves as one."""
 
     score: ScoreFn | None = None
     """x -> grad log p(x), batched: `(chain, *event)` to the same shape."""
@@ -35,6 +36,8 @@ class Target(NamedTuple):
     """x -> log p(x) + const, `(chain,)`."""
     support: SupportFn | None = None
     """x -> bool, `(chain,)`: outside it p is 0. The paper's truncated density p*."""
+    known_score: ScoreFn | None = None
+    """Set by a kernel, for products: the score of the parts that `log_density` stands for; `score` is of the others."""
 
 
 @runtime_checkable
@@ -57,19 +60,39 @@ class TargetLike(Protocol):
         ...
 
 
+@runtime_checkable
+class PartlyKnown(TargetLike, Protocol):
+    """A target whose log density is known in part (`targets.product`): log p = known + what has this rest score."""
+
+    @property
+    def known(self) -> Target:
+        """Score and log density of the parts that have a log density."""
+        ...
+
+    @property
+    def rest_score(self) -> ScoreFn | None:
+        """Score of the other parts, or None where there are none."""
+        ...
+
+
 class Point(NamedTuple):
     """One position per chain, with what the next transition needs there; the rest is None."""
 
     x: Float[Tensor, "chain *event"]
     score: Float[Tensor, "chain *event"] | None = None
     log_density: Float[Tensor, " chain"] | None = None
+    rest_score: Float[Tensor, "chain *event"] | None = None
 
     @classmethod
     def at(cls, x: Tensor, target: Target, needs: frozenset[Need]) -> "Point":
         """Evaluate at x what is needed, and nothing else."""
-        score = target.score(x) if target.score is not None and "score" in needs else None
+        asked = "score" in needs or "rest_score" in needs
+        score = target.score(x) if target.score is not None and asked else None
         log_density = target.log_density(x) if target.log_density is not None and "log_density" in needs else None
-        return cls(x, score, log_density)
+        if score is None or target.known_score is None:
+            return cls(x, score, log_density)
+        total = score + target.known_score(x) if "score" in needs else None
+        return cls(x, total, log_density, score if "rest_score" in needs else None)
 
     def map(self, function: Callable[..., Tensor], *others: "Point") -> "Point":
         """Apply a function to each part that is there, of this point and the others together."""

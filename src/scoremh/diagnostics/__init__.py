@@ -7,10 +7,12 @@
 | `disagreement` | Do two acceptance rules take the same decisions? |
 | `balance_residual` | Is a learned acceptance in detailed balance? |
 | `conservativity` | Is a score the gradient of a log density? |
+| `calibration` | Are posterior draws right on average over simulated data? |
 | `kernel_stein_discrepancy` | How far are samples from the distribution with this score? |
 """
 
 from scoremh.diagnostics.balance import BalanceResidual, balance_residual
+from scoremh.diagnostics.calibration import Calibration, calibration
 from scoremh.diagnostics.cautions import Caution
 from scoremh.diagnostics.conservativity import Conservativity, conservativity
 from scoremh.diagnostics.disagreement import Disagreement, disagreement
@@ -20,12 +22,14 @@ from scoremh.diagnostics.summary import Summary, summary
 
 __all__ = [
     "BalanceResidual",
+    "Calibration",
     "Caution",
     "Conservativity",
     "Disagreement",
     "Stationarity",
     "Summary",
     "balance_residual",
+    "calibration",
     "conservativity",
     "disagreement",
     "kernel_stein_discrepancy",

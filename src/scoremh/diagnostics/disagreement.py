@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from scoremh._shared import checks, rng
+from scoremh._shared.known_parts import rule_for
 from scoremh._shared.transition import judge, validated_target
 from scoremh.types import Acceptance, Point, Proposal, Target, TargetLike
 
@@ -63,7 +64,8 @@ def disagreement(
         The share of decisions that differ, and both acceptance rates. Both rules decide as in a kernel.
     """
     checks.events(x)
-    knowns = [validated_target(target, proposal, rule) for rule in (rule_a, rule_b)]
+    rules = [rule_for(target, rule) for rule in (rule_a, rule_b)]
+    knowns = [validated_target(target, proposal, rule) for rule in rules]
     generator = rng.resolve(generator, x.device)
     with checks.explained():
         here = Point.at(x, knowns[0], proposal.needs)
@@ -77,7 +79,7 @@ def disagreement(
         log_accept, _ = judge(known, needs, proposal, rule, current, candidates, log_uniform, generator)
         return log_accept.nan_to_num(-torch.inf)
 
-    first, second = verdict(rule_a, knowns[0]), verdict(rule_b, knowns[1])
+    first, second = map(verdict, rules, knowns)
     takes = [(log_uniform < log_accept).double() for log_accept in (first, second)]
     return Disagreement(
         rate=float((takes[0] != takes[1]).sum()) / len(x),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import per_chain
+from scoremh._shared.known_parts import rule_for
 from scoremh._shared.transition import judge, validated_target
 from scoremh.acceptance import BalancedRule
 from scoremh.kernel import compatibility
@@ -45,8 +46,9 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         >>> move.accepted.shape
         torch.Size([3])
     """
-    known = validated_target(target, proposal, acceptance)
-    needs = proposal.needs | acceptance.needs
+    rule = rule_for(target, acceptance)
+    known = validated_target(target, proposal, rule)
+    needs = proposal.needs | rule.needs
     compatibility.warn_if_degenerate(proposal, acceptance)
 
     @torch.inference_mode()
@@ -64,7 +66,7 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         log_uniform = rng.log_uniform((len(x),), x, generator)
         score = None if known.score is None else CountedScore(known.score)
         log_accept, proposed = judge(
-            known._replace(score=score), needs, proposal, acceptance, point, x, log_uniform, generator
+            known._replace(score=score), needs, proposal, rule, point, x, log_uniform, generator
         )
         accepted = log_uniform < log_accept
         move = Move(proposed.x, log_accept, accepted, 0 if score is None else score.calls)
@@ -74,7 +76,7 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
     return Kernel(
         init,
         step,
-        run=fused(known, proposal, acceptance),
+        run=fused(known, proposal, rule),
         target_rate=_target_rate(proposal, acceptance),
         parts=(proposal, acceptance),
     )

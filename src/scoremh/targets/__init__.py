@@ -10,16 +10,18 @@
 | `Funnel` | Neal's funnel: one coordinate is the log variance of the others |
 | `from_log_density` | any log density; its score by automatic differentiation |
 | `truncate`, `box` | a target restricted to a support; a support between two bounds |
+| `product`, `posterior`, `temper` | parts multiplied, prior times likelihood, a power: known parts stay exact |
 
 Log densities are normalised. Parameters are tensors, lists or numbers; with no tensor among them they take torch's
 default dtype. `sample` returns draws of their dtype and device, `score` and `log_density` values of those of x.
 """
 
 from scoremh._shared.support import Box, box
-from scoremh.targets.combinations import from_log_density, truncate
+from scoremh.targets.combinations import from_log_density, posterior, product, temper, truncate
 from scoremh.targets.curved import Banana, Funnel
 from scoremh.targets.gaussians import Gaussian, GaussianMixture
 from scoremh.targets.heavy_tails import GeneralizedExtremeValue, StudentT
+from scoremh.targets.parts import Product
 
 __all__ = [
     "Banana",
@@ -28,8 +30,12 @@ __all__ = [
     "Gaussian",
     "GaussianMixture",
     "GeneralizedExtremeValue",
+    "Product",
     "StudentT",
     "box",
     "from_log_density",
+    "posterior",
+    "product",
+    "temper",
     "truncate",
 ]

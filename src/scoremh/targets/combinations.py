@@ -1,14 +1,20 @@
-"""Targets made from a log density, or from a target and a support.
+"""Targets made from a log density, from a target and a support, or from several targets.
 
 - `from_log_density`: score = grad log p, by automatic differentiation.
 - `truncate`: p*(x) proportional to p(x) on a support and 0 outside, the paper's truncated density (section 3.3).
+- `product`: p(x) proportional to prod_i p_i(x)^w_i; `posterior`: prior times likelihood; `temper`: p(x)^beta.
 """
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from scoremh._shared import checks
-from scoremh.types import LogDensityFn, SupportFn, Target, TargetLike
+from scoremh.targets.parts import Product, Term, WeightedSum, intersection
+from scoremh.types import LogDensityFn, PartlyKnown, SupportFn, Target, TargetLike
 
 
 def from_log_density(log_density: LogDensityFn, support: SupportFn | None = None) -> Target:
@@ -34,7 +40,105 @@ def from_log_density(log_density: LogDensityFn, support: SupportFn | None = None
     return Target(score, log_density, support)
 
 
-def truncate(target: TargetLike, support: SupportFn) -> Target:
+def truncate(target: TargetLike, support: SupportFn) -> Target | Product:
     """Return a target restricted to a support, beside the one it has; its score and log density stay as they are."""
-    own = target.support
-    return Target(target.score, target.log_density, support if own is None else lambda x: own(x) & support(x))
+    both = intersection(target.support, support)
+    if isinstance(target, Product):
+        return replace(target, support=both)
+    return Target(target.score, target.log_density, both)
+
+
+def product(*parts: TargetLike, weights: Sequence[float] | None = None) -> Target | Product:
+    """Return the target proportional to the product of parts, each to the power of its weight.
+
+    In a kernel, parts with a log density are differenced exactly and never evaluated between the points; parts with a
+    score only are integrated, by `LineIntegral` or `Taylor`. With every part known these rules decide as `Exact` does.
+
+    Args:
+        parts: Targets with a score, a log density, or both; a part with a log density only gets its score by automatic
+            differentiation. The support of the product is where all of them are positive.
+        weights: Power of every part, finite and not 0, negative to divide by it; 1 for each by default.
+
+    Returns:
+        A `Product`, or a `Target` with a score where no part has a log density.
+
+    Example:
+        >>> prior, single = Target(score=lambda x: -x), Target(score=lambda x: -3 * x + 1)
+        >>> product(single, prior, weights=[2.0, -1.0]).score(torch.ones(1, 1))  # two observations, one prior too many
+        tensor([[-3.]])
+    """
+    terms: dict[str, list[Term]] = {"known_score": [], "known_log_density": [], "rest": []}
+    for index, (part, weight) in enumerate(zip(parts, _checked_weights(parts, weights), strict=True)):
+        for name, function in _functions(part).items():
+            where = f"parts[{index}].{'log_density' if name == 'known_log_density' else 'score'}"
+            terms[name].append(Term(weight, function, where))
+    support = intersection(*(part.support for part in parts))
+    rest = WeightedSum(tuple(terms["rest"])) if terms["rest"] else None
+    if not terms["known_score"]:
+        return Target(rest, support=support)
+    log_density = WeightedSum(tuple(terms["known_log_density"]), per_chain=True)
+    return Product(Target(WeightedSum(tuple(terms["known_score"])), log_density), rest, support)
+
+
+def posterior(prior: TargetLike, log_likelihood: LogDensityFn | TargetLike) -> Target | Product:
+    """Return the target proportional to prior times likelihood.
+
+    Args:
+        prior: Prior distribution of x; its score alone is enough, for example that of `fit_score`.
+        log_likelihood: Function of x `(chain, *event)` that returns the log likelihood of the data, `(chain,)`, whose
+            gradient is then computed by automatic differentiation; or a target with a score of its own.
+
+    Example:
+        >>> target = posterior(Target(score=lambda x: -x), lambda x: -(x - 2).square().sum(1) / 2)
+        >>> target.score(torch.ones(1, 1))
+        tensor([[0.]])
+    """
+    if isinstance(log_likelihood, TargetLike):
+        return product(prior, log_likelihood)
+    if not callable(log_likelihood):
+        fix = "Pass a function of x that returns the log likelihood, one number per chain."
+        raise TypeError(checks.message("a log likelihood to call", checks.describe(log_likelihood), fix))
+    return product(prior, from_log_density(log_likelihood))
+
+
+def temper(target: TargetLike, beta: float) -> Target | Product:
+    """Return the target proportional to p^beta.
+
+    Args:
+        target: What is known of p.
+        beta: Inverse temperature, above 0: below 1 the target is flatter than p, above 1 it is narrower.
+    """
+    checks.positive(beta, "beta")
+    return product(target, weights=[beta])
+
+
+def _checked_weights(parts: tuple[TargetLike, ...], weights: Sequence[float] | None) -> list[float]:
+    """Return the weights of these parts, having refused a product of nothing and parts or weights that are none."""
+    if not parts:
+        raise ValueError(checks.message("at least one part", "none", "Pass targets: product(prior, likelihood)."))
+    fix = "Wrap a score as Target(score=...), a log density as targets.from_log_density(...)."
+    for part in parts:
+        checks.kind(part, TargetLike, "a Target for every part", fix)
+        if part.score is None and part.log_density is None:
+            raise ValueError(checks.message("parts with a score or a log density", "a part with neither", fix))
+    numbers = [1.0] * len(parts) if weights is None else [float(weight) for weight in weights]
+    if len(numbers) != len(parts):
+        fix = "Pass one weight for every part."
+        raise ValueError(checks.message(f"{len(parts)} weights for as many parts", len(numbers), fix))
+    if not all(math.isfinite(number) and number != 0 for number in numbers):
+        fix = "Leave out a part that shall not count."
+        raise ValueError(checks.message("weights that are finite and not 0", numbers, fix))
+    return numbers
+
+
+def _functions(part: TargetLike) -> dict[str, LogDensityFn]:
+    """Return the functions of a part by what they are: of its known part, or of the rest."""
+    if isinstance(part, PartlyKnown):
+        functions = _functions(part.known)
+        return functions if part.rest_score is None else functions | {"rest": part.rest_score}
+    if part.log_density is not None:
+        score = from_log_density(part.log_density).score if part.score is None else part.score
+        assert score is not None
+        return {"known_score": score, "known_log_density": part.log_density}
+    assert part.score is not None
+    return {"rest": part.score}
