@@ -15,12 +15,13 @@ from scoremh import Always, Exact, Kernel, LineIntegral, Move, Point, Target, Ta
 from scoremh._shared.algebra import inner
 from scoremh.diagnostics import stationarity
 from scoremh.kernel.leapfrog import Leapfrog, Trajectory
+from scoremh.types import Acceptance
 from tests.cases import COVARIANCE, GAUSSIAN, LEARNED, TARGETS, f64
 
 FALSE_ALARM = 1e-3
 MIXTURE = TARGETS["mixture"]
 COVARIANCES = {"identity": None, "diagonal": f64(0.5, 2.0), "full": COVARIANCE}
-RULES = {
+RULES: dict[str, Acceptance] = {
     "simpson": LineIntegral(),
     "simpson-barker": LineIntegral(balance="barker"),
     "gauss": LineIntegral("gauss"),
@@ -93,7 +94,7 @@ def test_energy_error_is_of_second_order() -> None:
 def test_integrals_along_the_trajectory_converge_to_the_density(rule: LineIntegral, order: int) -> None:
     """Of one power less than along one step: there are as many segments as they are short."""
     errors = []
-    for h in (0.2, 0.1):
+    for h in (0.1, 0.05):
         integrated, true = log_ratio(rule, h, round(1.6 / h))
         errors.append(float((integrated - true).abs().mean()))
     assert math.log2(errors[0] / errors[1]) == pytest.approx(order, abs=0.3)
@@ -148,7 +149,8 @@ def trapezoid_twin(law: Any, h: float, steps: int) -> Kernel:
 
 def kept_momentum(law: Any, h: float, steps: int, *, flip: bool) -> Kernel:
     """Refresh the momentum in part, and turn it about on rejection, or forget to."""
-    right, leapfrog, momenta = hamiltonian(law, h, steps, Exact()), Leapfrog(h, steps), {}
+    right, leapfrog = hamiltonian(law, h, steps, Exact()), Leapfrog(h, steps)
+    momenta: dict[str, Tensor] = {}
 
     def step(point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
         noise = torch.randn(point.x.shape, generator=generator, dtype=point.x.dtype)
@@ -163,15 +165,19 @@ def kept_momentum(law: Any, h: float, steps: int, *, flip: bool) -> Kernel:
     return right._replace(step=step)
 
 
-def test_the_trapezoid_at_the_nodes_is_rejected_by_the_same_test() -> None:
-    verdict = stationarity(trapezoid_twin(MIXTURE, 0.8, 3), MIXTURE, chains=10_000, generator=seeded("trapezoid"))
-    assert verdict.p_value < FALSE_ALARM / len(STATIONARY), verdict
+@pytest.mark.parametrize("right", [True, False])
+def test_the_trapezoid_at_the_nodes_is_rejected_by_the_same_test(right: bool) -> None:
+    law = TARGETS["banana"]
+    kernel = hamiltonian(law, 0.8, 3, Exact()) if right else trapezoid_twin(law, 0.8, 3)
+    verdict = stationarity(kernel, law, chains=10_000, generator=seeded("trapezoid"))
+    assert (verdict.p_value > FALSE_ALARM / len(STATIONARY)) == right, verdict
 
 
 @pytest.mark.parametrize("flip", [True, False])
 def test_partial_refreshment_without_a_flip_is_rejected_by_the_same_test(flip: bool) -> None:
-    kernel = kept_momentum(MIXTURE, 1.2, 1, flip=flip)
-    verdict = stationarity(kernel, MIXTURE, chains=20_000, steps=20, generator=seeded("momentum"))
+    law = TARGETS["banana"]
+    kernel = kept_momentum(law, 1.2, 1, flip=flip)
+    verdict = stationarity(kernel, law, chains=20_000, steps=20, generator=seeded("momentum"))
     assert (verdict.p_value > FALSE_ALARM / len(STATIONARY)) == flip, verdict
 
 
@@ -265,7 +271,6 @@ NORMAL = Target(lambda x: -x, lambda x: -x.square().sum(1) / 2)
         ((NORMAL, 0.1, 2.5, Exact()), "steps"),
         ((Target(log_density=NORMAL.log_density), 0.1, 5, Exact()), "a score, which Hamiltonian moves need"),
         ((Target(NORMAL.score), 0.1, 5, Exact()), "a log_density"),
-        ((lambda x: -x, 0.1, 5, Exact()), "a Target"),
     ],
 )
 def test_what_cannot_be_right_is_refused(arguments: Any, text: str) -> None:

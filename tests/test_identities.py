@@ -155,8 +155,9 @@ def reference_log_prob(proposal: Any, to: Tensor, at: Point) -> Tensor:
             root = torch.linalg.cholesky(covariance)
             w, g = (to - at.x) @ torch.linalg.inv(root).T, at.score @ root
             noise = torch.distributions.Normal(f64(0.0), f64(2 * proposal.step_size).sqrt())
-            factors = noise.log_prob(w) + math.log(2) - (-w * g).exp().log1p()
-            return factors.sum(1) - torch.linalg.slogdet(root).logabsdet
+            factors: Tensor = noise.log_prob(w) + math.log(2) - (-w * g).exp().log1p()
+            volume: Tensor = root.diagonal().log().sum()
+            return factors.sum(1) - volume
         case RandomWalk():
             mean, spread = at.x, proposal.std**2
         case MALA():
