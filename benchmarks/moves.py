@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from arviz_stats.base import array_stats
+from arviz_stats.base.array import array_stats
 from torch import Tensor
 
 from scoremh import (
