@@ -5,7 +5,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scoremh import MALA, PCN, Always, Exact, Learned, LineIntegral, RandomWalk, StudentWalk, Taylor, networks, targets
+from scoremh import (
+    MALA,
+    PCN,
+    Always,
+    Barker,
+    Exact,
+    Learned,
+    LineIntegral,
+    RandomWalk,
+    StudentWalk,
+    Taylor,
+    networks,
+    targets,
+)
 from scoremh.types import Acceptance, Point, Proposal, Target, TargetLike
 
 
@@ -29,12 +42,16 @@ PROPOSALS: dict[str, Proposal] = {
     "pcn-independent": PCN(1.0),
     "student": StudentWalk(0.7),
     "student-full": StudentWalk(0.6, 3, covariance=COVARIANCE),
+    "barker": Barker(0.25),
+    "barker-diagonal": Barker(0.2, covariance=f64(1.0, 2.0)),
+    "barker-full": Barker(0.2, covariance=COVARIANCE),
 }
 ONE_DIMENSION: dict[str, Proposal] = {
     "rw": RandomWalk(0.9),
     "mala": MALA(0.1),
     "pcn": PCN(0.5, mean=f64(0.4)),
     "student": StudentWalk(0.7, 1),
+    "barker": Barker(0.15),
 }
 
 # Rules whose D is exact on a Gaussian: the score is linear along a line.

@@ -10,8 +10,8 @@ from scoremh import annealing, datasets, diagnostics, metrics, networks, targets
 from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor
 from scoremh.annealing import anneal
 from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
-from scoremh.kernel import DegenerateRuleWarning, metropolis_hastings
-from scoremh.proposals import MALA, PCN, RandomWalk, StudentWalk
+from scoremh.kernel import DegenerateRuleWarning, hamiltonian, metropolis_hastings
+from scoremh.proposals import MALA, PCN, Barker, RandomWalk, StudentWalk
 from scoremh.sampler import Sampler
 from scoremh.sampling import Chains, TuningError, Warmup, sample, tune, warmup
 from scoremh.score_matching import (
@@ -37,6 +37,7 @@ __all__ = [
     "AcceptanceFit",
     "Always",
     "BalanceMatching",
+    "Barker",
     "Chains",
     "DegenerateRuleWarning",
     "DenoisingScoreMatching",
@@ -69,6 +70,7 @@ __all__ = [
     "diagnostics",
     "fit_acceptance",
     "fit_score",
+    "hamiltonian",
     "metrics",
     "metropolis_hastings",
     "networks",

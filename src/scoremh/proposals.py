@@ -1,7 +1,7 @@
-r"""Proposals q(x' | x): random walks, Langevin (MALA) and preconditioned Crank-Nicolson.
+r"""Proposals q(x' | x): random walks, Langevin (MALA), preconditioned Crank-Nicolson and Barker's skewed walk.
 
-All but the last are Gaussian: `x' = mean(x) + std L z` with `z ~ N(0, I)` and `L L^T = C`, an optional covariance that
-fits the proposal to the target's shape. With v = x' - x:
+All but the last two are Gaussian: `x' = mean(x) + std L z` with `z ~ N(0, I)` and `L L^T = C`, an optional covariance
+that fits the proposal to the target's shape. With v = x' - x:
 
 | proposal | mean(x) | std | log q(x \| x') - log q(x' \| x) |
 |---|---|---|---|
@@ -9,6 +9,7 @@ fits the proposal to the target's shape. With v = x' - x:
 | `MALA` | x + h C s(x) | sqrt(2h) | -(s + s').v / 2 - (h / 4) (s' - s).C(s' + s) |
 | `PCN` | m + sqrt(1 - beta^2) (x - m) | beta scale | v.C^-1 (x + x' - 2m) / (2 scale^2) |
 | `StudentWalk` | x | scale, with Student's t in place of z | 0 |
+| `Barker` | skewed by the score | sqrt(2h) | sum_i log sigmoid(-w_i g_i') - log sigmoid(w_i g_i), v = L w, g = L^T s |
 
 A Gaussian one defines mean and standard deviation once, in `moments`; `sample` and `log_prob` both derive from it. A
 covariance is a tensor over the flattened event: `(d,)` is a diagonal, `(d, d)` a matrix.
@@ -24,6 +25,7 @@ from typing import ClassVar
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import inner, per_chain
@@ -31,7 +33,8 @@ from scoremh.coordinates import Affine
 from scoremh.types import Balance, Need, Point
 
 # The most efficient acceptance rates in high dimension: Roberts, Gelman and Gilks (1997) and Roberts and Rosenthal
-# (1998) for Metropolis; Agrawal, Vats, Latuszynski and Roberts (2023) for Barker.
+# (1998) for Metropolis; Agrawal, Vats, Latuszynski and Roberts (2023) for Barker's balance. Barker's proposal has the
+# limit of MALA (Vogrinc, Livingstone and Zanella 2023).
 RANDOM_WALK_RATES: Mapping[Balance, float] = {"metropolis": 0.234, "barker": 0.159}
 LANGEVIN_RATES: Mapping[Balance, float] = {"metropolis": 0.574, "barker": 0.347}
 TUNE = ", or use tune()"
@@ -238,3 +241,50 @@ class StudentWalk(Preconditioned):
     def log_q_ratio(self, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
         """Return 0: a walk is symmetric."""
         return current.x.new_zeros(len(current.x))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Barker(Preconditioned):
+    """`x' = x + L w`: Gaussian steps w, each coordinate of which is turned about unless the score favours its sign.
+
+    Livingstone and Zanella (2022). With z ~ N(0, 2h) and g = L^T s(x), w_i is z_i with probability sigmoid(z_i g_i),
+    else -z_i. Small steps are those of `MALA(h)`; a step is never longer than its noise, however large the score.
+
+    Args:
+        step_size: Step size h; the noise has the standard deviation sqrt(2h), as that of MALA.
+        covariance: C = L L^T, `(d,)` or `(d, d)`; the identity when None.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"score"})
+    optimal_rates: ClassVar[Mapping[Balance, float]] = LANGEVIN_RATES
+
+    step_size: float
+    covariance: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        checks.positive(self.step_size, "step_size", TUNE)
+        _ = self.coordinates
+
+    def _slope(self, at: Point) -> Tensor:
+        """Return g = L^T s(x)."""
+        assert at.score is not None  # the kernel fills what `needs` names
+        return at.score if self.coordinates is None else self.coordinates.pull_gradient(at.score, at.x)
+
+    def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Float[Tensor, "chain *event"]:
+        """Draw one candidate per chain."""
+        z = math.sqrt(2 * self.step_size) * rng.normal(tuple(at.x.shape), at.x, generator)
+        keep = rng.uniform(tuple(at.x.shape), at.x, generator) < (z * self._slope(at)).sigmoid()
+        return at.x + self.color(torch.where(keep, z, -z))
+
+    def log_prob(self, to: Point, *, given: Point) -> Float[Tensor, " chain"]:
+        """Return log q(to | given)."""
+        (w, log_det), h = self.whiten(to.x - given.x), self.step_size
+        log_skew = logsigmoid(w * self._slope(given).flatten(1)).sum(1)
+        return log_skew - w.square().sum(1) / (4 * h) - w.shape[1] * 0.5 * math.log(math.pi * h) - log_det
+
+    def log_q_ratio(self, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
+        """Return log q(current | proposed) - log q(proposed | current): the Gaussian factors cancel."""
+        w, _ = self.whiten(proposed.x - current.x)
+        there, here = (self._slope(point).flatten(1) for point in (proposed, current))
+        return (logsigmoid(-w * there) - logsigmoid(w * here)).sum(1)

@@ -1,0 +1,174 @@
+r"""Hamiltonian Monte Carlo from a score: long moves along leapfrog trajectories.
+
+Every transition draws a momentum p ~ N(0, I), follows the dynamics for L steps of size h to (x', p'), and accepts with
+
+    log r = D + |p|^2 / 2 - |p'|^2 / 2,    D = log p(x') - log p(x)
+
+`Exact()` takes D from the density. `LineIntegral()` integrates the score along the segments v_k of the trajectory, each
+with a quadrature of its own whose inner nodes t_i (one for Simpson) are asked for all segments in one score call. With
+w the weight at both ends of a segment, and without the terms that cancel (see `scoremh.kernel.leapfrog`):
+
+    log r = sum_k v_k.(sum_i w_i s(x_k + t_i v_k) - (1/2 - w) (s_k + s_{k+1})) + (h^2 / 8) (|g|^2 - |g'|^2)
+
+Both are antisymmetric: from x' with momentum -p' the trajectory has the same nodes. A trajectory that leaves the
+support, at a node or where the quadrature asks, or meets a number that is not finite, is a rejection both ways.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scoremh._shared import checks, rng
+from scoremh._shared.algebra import inner, line, per_chain, weighted_sum
+from scoremh.acceptance import Always, Exact, LineIntegral
+from scoremh.kernel import compatibility
+from scoremh.kernel.counted_score import CountedScore
+from scoremh.kernel.leapfrog import Leapfrog, Trajectory, answers_where
+from scoremh.types import Acceptance, Balance, Kernel, Move, Need, Point, Target, TargetLike
+
+# The most efficient acceptance rates in high dimension: Beskos, Pillai, Roberts, Sanz-Serna and Stuart (2013) for
+# Metropolis; for Barker's balance by the same limit, as Agrawal, Vats, Latuszynski and Roberts (2023) did for MALA.
+HAMILTONIAN_RATES: Mapping[Balance, float] = {"metropolis": 0.651, "barker": 0.381}
+INTEGRATED_RULES = "simpson", "gauss"
+Judge = Exact | LineIntegral | Always
+
+
+def hamiltonian(
+    target: TargetLike,
+    step_size: float,
+    steps: int,
+    acceptance: Acceptance,
+    *,
+    covariance: Tensor | None = None,
+    random_length: bool = False,
+) -> Kernel:
+    """Return the kernel of Hamiltonian Monte Carlo, with a fresh momentum for every transition.
+
+    Args:
+        target: What is known of p, its score at least: a `Target`, or one of `scoremh.targets`.
+        step_size: Step size h of the leapfrog integrator; `tune` finds one for a number of steps.
+        steps: Number of leapfrog steps of a trajectory. Good lengths `steps * step_size` are near the largest standard
+            deviation of p, in the coordinates of the covariance.
+        acceptance: How trajectories are judged: `LineIntegral()` or `LineIntegral("gauss")`, along every segment,
+            `Exact()` where there is a density, or `Always()`.
+        covariance: C, the inverse of the mass matrix, `(d,)` or `(d, d)`; that of p is best; the identity when None.
+        random_length: Draw the number of steps anew for every transition, uniformly from 1 to `steps`: no trajectory
+            length then returns to where it started, transition after transition.
+
+    Returns:
+        A kernel to give to `sample`, or to step by hand.
+
+    Example:
+        >>> from scoremh import LineIntegral, Target, sample
+        >>> kernel = hamiltonian(Target(score=lambda x: -x), 0.3, 5, LineIntegral())
+        >>> chains = sample(kernel, torch.zeros(8, 50), draws=20, generator=torch.Generator().manual_seed(0))
+        >>> chains.acceptance_rate > 0.9
+        True
+        >>> chains.score_calls == 8 + 8 * 20 * (5 + 5)  # at the start, and at the nodes and midpoints of trajectories
+        True
+    """
+    known = _validated_target(target, acceptance)
+    leapfrog, rule = Leapfrog(step_size, steps, covariance, random_length), _validated_rule(acceptance)
+    needs: frozenset[Need] = frozenset({"score", "log_density"} if type(rule) is Exact else {"score"})
+
+    @torch.inference_mode()
+    def init(x: Tensor) -> Point:
+        compatibility.check_start(known, x)
+        with checks.explained():
+            point = Point.at(x.clone(), known, needs)
+        compatibility.check_answers(point)
+        return point
+
+    @torch.inference_mode()
+    def step(point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
+        assert point.score is not None
+        assert known.score is not None
+        generator = rng.resolve(generator, point.x.device)
+        momentum = rng.normal(tuple(point.x.shape), point.x, generator)
+        log_uniform = rng.log_uniform((len(point.x),), point.x, generator)
+        score = CountedScore(known.score)
+        length = leapfrog.length(point.x, generator)
+        path = leapfrog.trajectory(score, known.support, point.x, point.score, momentum, length)
+        log_accept, proposed = _Transition(known._replace(score=score), leapfrog, rule).judge(point, momentum, path)
+        accepted = log_uniform < log_accept
+        taken = proposed.map(lambda new, old: torch.where(per_chain(accepted, new), new, old), point)
+        return taken, Move(proposed.x, log_accept, accepted, score.calls)
+
+    rate = None if isinstance(rule, Always) else HAMILTONIAN_RATES[rule.balance]
+    return Kernel(init, step, target_rate=rate, parts=(leapfrog, rule))
+
+
+@dataclass(frozen=True)
+class _Transition:
+    """How a trajectory is judged."""
+
+    target: Target
+    leapfrog: Leapfrog
+    rule: Judge
+
+    def judge(self, point: Point, momentum: Tensor, path: Trajectory) -> tuple[Tensor, Point]:
+        """Return log a and the candidate as a point."""
+        rule, possible, log_density = self.rule, path.refused == 0, point.log_density
+        if isinstance(rule, Always):
+            return path.refused, Point(path.end, path.score)
+        if isinstance(rule, Exact):
+            assert self.target.log_density is not None
+            assert point.log_density is not None
+            log_density = answers_where(self.target.log_density, path.end, possible, point.log_density)
+            log_ratio = log_density - point.log_density + self.leapfrog.kinetic_change(momentum, path)
+        else:
+            log_ratio = self._integrated(rule, point, path)
+        log_accept = torch.where(possible, rule.log_balanced(log_ratio), path.refused)
+        return log_accept, Point(path.end, path.score, log_density)
+
+    def _integrated(self, rule: LineIntegral, point: Point, path: Trajectory) -> Float[Tensor, " chain"]:
+        """Return log r, the score integrated along every segment; -inf where a node of it is outside the support."""
+        assert rule.quadrature is not None
+        assert point.score is not None
+        assert self.target.score is not None
+        ends, nodes, weights = rule.quadrature
+        places = line(path.nodes, path.segments, nodes)
+        grid, flat = places.shape[:3], places.flatten(0, 2)  # over nodes, segments and chains
+        asked = path.refused == 0
+        if self.target.support is not None:
+            asked = asked & self.target.support(flat).reshape(grid).flatten(0, 1).all(0)
+        between = answers_where(self.target.score, flat, asked.expand(grid).flatten(), torch.zeros_like(flat))
+        slopes = weighted_sum(weights, between.reshape(places.shape)) - (0.5 - ends) * path.score_sums
+        log_ratio = inner(slopes.flatten(0, 1), path.segments.flatten(0, 1)).reshape(grid[1:]).sum(0)
+        log_ratio = log_ratio + self.leapfrog.slope_change(point.score, path)
+        # only a support, never a score, can tell that p is 0
+        return log_ratio.masked_fill(log_ratio.isinf(), math.nan).masked_fill(~asked, -math.inf)
+
+
+def _validated_rule(rule: Acceptance) -> Judge:
+    """Return a rule that can judge a trajectory, and refuse any other."""
+    if type(rule) in (Exact, Always):
+        return rule  # type: ignore[return-value]
+    fix = "Use LineIntegral(), LineIntegral('gauss', nodes=k), Exact() or Always()."
+    expected = "a rule that can judge a whole trajectory"
+    if type(rule) is not LineIntegral:
+        checks.kind(rule, Acceptance, "an Acceptance", fix)
+        raise TypeError(checks.message(expected, checks.named(rule), fix))
+    if rule.rule == "trapezoid":
+        got = f"{rule}: at the nodes of the leapfrog it cancels the kinetic terms, and nothing of the density is left"
+        raise ValueError(checks.message(expected, got, fix))
+    if rule.rule not in INTEGRATED_RULES or rule.bend is not None:
+        raise ValueError(checks.message(expected, f"{rule}, which is made for one straight line", fix))
+    return rule
+
+
+def _validated_target(target: TargetLike, rule: Acceptance) -> Target:
+    """Return what is known of p, and refuse a target without a score, or without the density that the rule needs."""
+    fix = "Wrap a score as Target(score=...), a log density as targets.from_log_density(...)."
+    checks.kind(target, TargetLike, "a Target", fix)
+    if target.score is None:
+        fix = "Use targets.from_log_density(log_density) for a score by autograd."
+        raise ValueError(checks.message("a target with a score, which Hamiltonian moves need", "one without", fix))
+    if type(rule) is Exact and target.log_density is None:
+        fix = "Use LineIntegral(), which integrates the score, or give the target a log_density."
+        raise ValueError(checks.message(f"a target with a log_density, which {rule} needs", "a score only", fix))
+    return Target(target.score, target.log_density, target.support)
