@@ -67,6 +67,8 @@ EXACT_ON_GAUSSIAN: dict[str, Acceptance] = {
     "gauss-1": LineIntegral("gauss", nodes=1),
     "adaptive": LineIntegral("adaptive"),
     "adaptive-barker": LineIntegral("adaptive", balance="barker"),
+    "exact-integral": LineIntegral("exact"),
+    "exact-integral-barker": LineIntegral("exact", balance="barker"),
     "taylor-1-averaged": Taylor(1, average=True),
     "taylor-2": Taylor(2),
     "taylor-2-averaged": Taylor(2, average=True),

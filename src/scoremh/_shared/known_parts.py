@@ -111,10 +111,18 @@ class DecidingPartly(Partly):
     """The same for a rule that saves work where the uniform number already decides."""
 
     def log_accept_against(
-        self, current: Point, proposed: Point, log_uniform: Tensor, *, target: Target, proposal: Proposal
+        self,
+        current: Point,
+        proposed: Point,
+        log_uniform: Tensor,
+        *,
+        target: Target,
+        proposal: Proposal,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
         """Return log a, as exactly as the comparison with `log_uniform` needs it."""
-        rule, parts = self.rule, {"target": target, "proposal": _WithKnownParts(proposal)}
+        rule = self.rule
+        parts = {"target": target, "proposal": _WithKnownParts(proposal), "generator": generator}
         return rule.log_accept_against(_exchanged(current), _exchanged(proposed), log_uniform, **parts)  # type: ignore[attr-defined, no-any-return]
 
 
