@@ -237,7 +237,7 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
     "a tensor as step": ("MALA(torch.tensor(0.1))", "step_size to be a number, got a float32 tensor of shape ()"),
     "an unknown rule": (
         "LineIntegral('boole')",
-        "rule to be one of 'trapezoid', 'simpson', 'gauss', 'adaptive', got 'boole'",
+        "rule to be one of 'trapezoid', 'simpson', 'gauss', 'adaptive', 'exact', got 'boole'",
     ),
     "a bend of one number": ("LineIntegral(bend=1.0)", "bend to be a pair (m, w), got 1.0"),
     "an unknown balance": (
@@ -261,7 +261,7 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
     ),
     "a need that nobody has": (
         "metropolis_hastings(Target(lambda x: -x), type('Own', (MALA,), {'needs': {'gradient'}})(0.1), Always())",
-        "needs to be of 'score', 'inner_score', 'log_density', got {'gradient'} of Own",
+        "needs to be of 'score', 'inner_score', 'log_density', 'rest_score', got {'gradient'} of Own",
     ),
     "a word as rule": ("metropolis_hastings(Target(lambda x: -x), MALA(0.1), 'simpson')", "an Acceptance, got str"),
     "a seed as generator": (
@@ -334,7 +334,7 @@ def test_refused_without_run_time_checks(case: str, refusals: dict[str, str]) ->
 def test_a_name_is_the_same_in_the_next_process() -> None:
     part = Target(lambda x: -x)
     assert " at 0x" in repr(part)
-    assert checks.steady(part).endswith("<locals>.<lambda>>, log_density=None, support=None)")
+    assert checks.steady(part).endswith("<locals>.<lambda>>, log_density=None, support=None, known_score=None)")
 
 
 @pytest.mark.parametrize("rule", [LineIntegral("trapezoid"), Taylor(1, average=True)], ids=repr)

@@ -336,7 +336,7 @@ def test_adaptive_decides_as_a_converged_integral(target: str, balance: Any) -> 
     exact = fine.log_accept(current, proposed, target=known, proposal=proposal)
     differ = (log_uniform < judged) != (log_uniform < exact)
     assert differ.double().mean() < 1e-3
-    assert seen / len(x) < 4  # where 64 nodes were used for the reference
+    assert seen / len(x) < 7  # where 64 nodes were used for the reference; long moves have a least number
 
 
 @pytest.mark.parametrize("target", ["mixture", "banana", "funnel"])

@@ -94,7 +94,7 @@ class LineIntegral(RatioRule):
 
     `rule="adaptive"` starts with Simpson's rule and its distance to the trapezoid as an error bound, and doubles the
     nodes (Romberg) for chains whose uniform number lies within the bound: for the others no better integral can change
-    the decision. A bound may be falsely small where a move crosses narrow structure, so there are at least as many
+    the decision. A bound may be falsely small where a move crosses narrow structure, so there are at least half as many
     intervals as the move is long in units of the score's own scale, |v| |s| / sqrt(d). Whatever the bounds are worth,
     the rule is a Metropolis rule for an antisymmetric ratio: the last estimate, clipped to the bounds before it.
 
@@ -260,7 +260,7 @@ class LineIntegral(RatioRule):
     ) -> Float[Tensor, " chain"]:
         """Double the nodes of the chains for which `undecided(change, error, rows)` holds, while `nodes` allows.
 
-        No error is believed before there are as many intervals as the move is long in units of the score's own scale.
+        No error is believed before there is an interval for every two units of the score's own scale along the move.
         """
         assert target.score is not None
         x, v = current.x, proposed.x - current.x
@@ -278,7 +278,7 @@ class LineIntegral(RatioRule):
             change[rows] = finer[-1]
             # two estimates may agree by chance: the error is not believed to fall faster than Simpson's
             error = torch.maximum((finer[-1] - triangle[-1]).abs(), last / 16)
-            still = undecided(finer[-1], error, rows) | (2 * intervals < length[rows])
+            still = undecided(finer[-1], error, rows) | (4 * intervals < length[rows])
             rows, last, triangle = rows[still], error[still], [estimate[still] for estimate in finer]
             intervals *= 2
         return _finite(change)
