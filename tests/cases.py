@@ -98,6 +98,7 @@ LEARNED: dict[str, Acceptance] = {
     "learned-antisymmetric": Learned(networks.Antisymmetric(TowardsZero())),
     "learned-potential": Learned(networks.Potential(Normal()), "metropolis"),
 }
+RANDOMIZED = {"exact-integral", "exact-integral-barker"}  # they draw random numbers of their own, chain after chain
 ONE_SIDED: dict[str, Acceptance] = {"taylor-1": Taylor(1)}
 RULES: dict[str, Acceptance] = EXACT_ON_GAUSSIAN | ONE_SIDED | LEARNED | {"always": Always()}
 SYMMETRIC = [name for name in EXACT_ON_GAUSSIAN if name != "taylor-2"]
