@@ -7,7 +7,7 @@ from torch import Tensor
 from scoremh._shared import checks
 from scoremh.acceptance import LineIntegral, Taylor
 from scoremh.proposals import MALA, StudentWalk
-from scoremh.types import Acceptance, Point, Proposal, Target
+from scoremh.types import Acceptance, Need, Point, Proposal, Target
 
 MAX_LONG_FREEDOM = 4  # degrees of freedom up to which steps are now and then very long
 
@@ -41,6 +41,15 @@ def _is_trapezoid(acceptance: Acceptance) -> bool:
 
 def _is_straight(acceptance: Acceptance) -> bool:
     return isinstance(acceptance, Taylor) or (isinstance(acceptance, LineIntegral) and acceptance.bend is None)
+
+
+def first_point(target: Target, needs: frozenset[Need], x: Tensor) -> Point:
+    """Return the point that chains start from, having refused a bad start and wrong answers of the target."""
+    check_start(target, x)
+    with checks.explained():
+        point = Point.at(x.clone(), target, needs)
+    check_answers(point)
+    return point
 
 
 def check_start(target: Target, x: Tensor) -> None:

@@ -9,7 +9,7 @@ score is not asked outside the support, and the move's `log_accept` (-inf, NaN) 
 import torch
 from torch import Tensor
 
-from scoremh._shared import checks, rng
+from scoremh._shared import rng
 from scoremh._shared.algebra import per_chain
 from scoremh._shared.known_parts import rule_for
 from scoremh._shared.transition import judge, validated_target
@@ -53,11 +53,7 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
 
     @torch.inference_mode()
     def init(x: Tensor) -> Point:
-        compatibility.check_start(known, x)
-        with checks.explained():
-            point = Point.at(x.clone(), known, needs)
-        compatibility.check_answers(point)
-        return point
+        return compatibility.first_point(known, needs, x)
 
     @torch.inference_mode()
     def step(point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:

@@ -77,11 +77,7 @@ def hamiltonian(
 
     @torch.inference_mode()
     def init(x: Tensor) -> Point:
-        compatibility.check_start(known, x)
-        with checks.explained():
-            point = Point.at(x.clone(), known, needs)
-        compatibility.check_answers(point)
-        return point
+        return compatibility.first_point(known, needs, x)
 
     @torch.inference_mode()
     def step(point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
