@@ -18,7 +18,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from scoremh import MALA, Learned, LineIntegral, ScoreMH, metrics, metropolis_hastings, networks, sample, targets
+from scoremh import MALA, Learned, LineIntegral, ScoreMH, metrics, metropolis_hastings, networks, sample
 from scoremh.estimator.acceptance_names import AcceptanceName
 from scoremh.sampler import ProposalName
 from tests.estimator_cases import FRAME, LAW, SMALL, X, small
@@ -59,14 +59,12 @@ def test_draws_are_like_rows_it_has_not_seen(trained: ScoreMH) -> None:
 
 
 @pytest.mark.slow
-def test_the_potential_is_the_log_density_with_noise_up_to_a_constant(trained: ScoreMH) -> None:
-    assert trained.score_.covariance is not None
-    blurred = targets.GaussianMixture(
-        LAW.weights, LAW.means, LAW.covariances + trained.noise_level**2 * trained.score_.covariance
-    )
+def test_score_samples_is_the_log_density_normalised(trained: ScoreMH) -> None:
     x = LAW.sample(500, generator=torch.Generator().manual_seed(5))
-    found, true = trained.score_samples(x.double().numpy()), blurred.log_density(x).numpy()
-    assert np.corrcoef(found, true)[0, 1] > 0.97
+    found, true = trained.score_samples(x.double().numpy()), LAW.log_density(x).double().numpy()
+    assert np.sqrt(np.mean((found - true) ** 2)) < 0.4
+    assert abs(np.mean(found - true)) < 0.1
+    assert trained.score(x.numpy()) == pytest.approx(np.mean(found), abs=1e-6)
 
 
 @pytest.mark.slow
@@ -78,7 +76,10 @@ def test_diagnosis_has_every_number_and_finds_the_fit_good(trained: ScoreMH) -> 
     assert found.balance_residual is not None
     assert found.balance_residual < 0.5
     assert found.conservativity is not None
-    assert found.held_out_loss == pytest.approx(-trained.score(trained.held_out_), rel=1e-5)
+    assert found.weights_known_to is not None
+    assert found.weights_known_to < 0.25
+    assert found.cluster_difference is not None
+    assert found.cluster_difference < 0.1
     assert found.ess is not None
     assert found.ess > 100
     assert "acceptance rate" in str(found)
@@ -86,7 +87,8 @@ def test_diagnosis_has_every_number_and_finds_the_fit_good(trained: ScoreMH) -> 
 
 def test_a_bad_fit_says_so(small: ScoreMH) -> None:
     found = small.diagnose()
-    assert found.p_value == 0.001
+    assert found.p_value is not None
+    assert found.p_value < 0.01
     cautions = {one.kind: one for one in found.warnings}
     assert "draws can be told apart from held-out rows" in str(cautions["p_value"])
     assert cautions["p_value"].value == found.p_value
@@ -117,13 +119,7 @@ def test_every_proposal_with_every_rule(proposal: ProposalName, acceptance: Acce
     model.save(tmp_path / "run")
     again = ScoreMH.load(tmp_path / "run")
     np.testing.assert_array_equal(again.sample(20), drawn)
-    assert hasattr(model, "score_samples") == (acceptance == "potential")
-
-
-def test_no_potential_no_log_density() -> None:
-    with pytest.raises(AttributeError) as raised:
-        ScoreMH(acceptance="simpson", **SMALL).score_samples(X)
-    assert 'acceptance="potential"' in f"{raised.value} {raised.value.__cause__}"
+    assert np.isfinite(model.score_samples(X[:5])).all()
 
 
 @pytest.mark.slow
@@ -209,7 +205,14 @@ def test_every_score_call_is_counted(small: ScoreMH, monkeypatch: pytest.MonkeyP
         asked.append(len(x))
         return forward(self, x, sigma)
 
+    level_score = networks.NoiseConditionalMLP.level_score
+
+    def counting_tangents(self: Any, x: torch.Tensor, sigma: Any, directions: Any = None) -> Any:
+        asked.append(len(x) + x.numel())  # a score, and a tangent for every coordinate
+        return level_score(self, x, sigma, directions)
+
     monkeypatch.setattr(networks.NoiseConditionalMLP, "forward", counting)
+    monkeypatch.setattr(networks.NoiseConditionalMLP, "level_score", counting_tangents)
     chains = small.sample_chains(30, draws=4)
     assert chains.score_calls == pytest.approx(sum(asked), rel=0.02)  # a kernel may look at a point once to check it
 

@@ -25,9 +25,9 @@ from torch import Tensor
 
 from scoremh import annealing
 from scoremh._shared import checks, rng
-from scoremh.acceptance import Always, Learned, LineIntegral
+from scoremh.acceptance import Always, BalancedRule, Learned, LineIntegral, ThroughNoise
 from scoremh.balance_matching import AcceptanceFit, FormName, fit_acceptance
-from scoremh.kernel import metropolis_hastings
+from scoremh.kernel import metropolis_hastings, surrogate
 from scoremh.networks import Free
 from scoremh.proposals import MALA, PCN, RandomWalk
 from scoremh.sampling import Chains, sample, tune
@@ -54,6 +54,9 @@ class Sampler:
             longer moves of the others.
         step_size: Step size h of MALA, standard deviation of the walk in units of the blurred data's, or beta of pCN;
             None where it is still to be tuned.
+        moves: Number of moves after which log p through noise accepts or rejects all of them: an acceptance rule is
+            right about short moves, log p through noise about the weights of modes, and about wells that a learned
+            score has where there were no data. None leaves every move to the acceptance rule, as `Always` does.
 
     Example:
         >>> import torch
@@ -70,6 +73,7 @@ class Sampler:
     proposal: ProposalName = "mala"
     acceptance: Acceptance | AcceptanceFit | None = None
     step_size: float | None = None
+    moves: int | None = 10
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
@@ -79,6 +83,8 @@ class Sampler:
             checks.kind(self.acceptance, Acceptance, "an Acceptance", "Pass LineIntegral(), for example.")
         checks.positive(self.noise_level, "noise_level")
         self.score.at(self.noise_level)  # refuses a level that the score has not learned
+        if self.moves is not None:
+            checks.count(self.moves, "moves")
         if self.step_size is not None:
             checks.positive(self.step_size, "step_size", ", or leave it out and call tune()")
 
@@ -120,7 +126,9 @@ class Sampler:
     @property
     def kernel(self) -> Kernel:
         """The kernel that `run` makes steps of."""
-        return metropolis_hastings(self.target, self.tuned_proposal, self.rule)
+        if self.moves is None or not isinstance(self.rule, BalancedRule):
+            return metropolis_hastings(self.target, self.tuned_proposal, self.rule)
+        return surrogate(self.target, self.tuned_proposal, self.rule, ThroughNoise(), moves=self.moves)
 
     def start(
         self, n: int, *, noise_level: float | None = None, generator: torch.Generator | None = None

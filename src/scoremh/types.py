@@ -276,6 +276,8 @@ class Kernel(NamedTuple):
     """Several steps at once, where that is faster than calling `step`; the same Markov chain, not the same bits."""
     target_rate: float | None = None
     """The acceptance rate at which this kernel is most efficient; `tune` aims at it."""
+    least_steps: int = 1
+    """How many steps `run` should be asked for at least, where there are as many: fewer at a time cost more."""
     parts: tuple[object, ...] = ("a kernel",)
     """What the kernel is made of: its proposal and its rule."""
 

@@ -93,3 +93,7 @@ class _LogDensity:
     def __call__(self, x: Tensor) -> Float[Tensor, " chain"]:
         with torch.inference_mode():
             return diffusion.log_density(self.model, x, nodes=self.nodes, path=self.path)
+
+    def score_calls(self, x: Tensor) -> int:
+        """Return what an answer costs."""
+        return diffusion.score_calls(x, self.nodes)

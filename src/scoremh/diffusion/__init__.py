@@ -10,12 +10,29 @@ score only where x is typical of a blurred distribution, never between the modes
 | name | what |
 |---|---|
 | `log_density(model, x)` | log p at the model's noise level, normalised |
+| `flow_log_density(model, x)` | the same by the probability flow, at several times the cost |
 | `log_density_change(model, x, from_level, to_level)` | what a change of the noise level does to log p at x |
 | `level_score(score, x, sigma)` | score and divergence of any network, by forward-mode differentiation |
 | `random_directions(size, like, probes)` | the probes of Hutchinson's estimate of a divergence |
 """
 
 from scoremh.diffusion.divergence import level_score, random_directions
-from scoremh.diffusion.through_noise import Path, log_density, log_density_change, noise_span
+from scoremh.diffusion.flow_likelihood import flow_log_density
+from scoremh.diffusion.through_noise import (
+    Path,
+    log_density,
+    log_density_change,
+    noise_span,
+    score_calls,
+)
 
-__all__ = ["Path", "level_score", "log_density", "log_density_change", "noise_span", "random_directions"]
+__all__ = [
+    "Path",
+    "flow_log_density",
+    "level_score",
+    "log_density",
+    "log_density_change",
+    "noise_span",
+    "random_directions",
+    "score_calls",
+]

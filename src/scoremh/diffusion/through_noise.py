@@ -42,7 +42,7 @@ def log_density(
     standard, quadrature = model.standard, gauss_legendre(nodes)
     parts = [
         _log_density(standard, part, low, high, quadrature, path)
-        for part in model.coordinates.inverse(x).split(_rows_of_a_call(x, nodes))
+        for part in model.coordinates.inverse(x).split(rows_of_a_call(x, nodes))
     ]
     return torch.cat(parts) - model.coordinates.log_det(model.coordinates.inverse(x))
 
@@ -67,10 +67,15 @@ def log_density_change(
     quadrature, variance, u = gauss_legendre(nodes), model.variance, model.coordinates.inverse(x)
     parts = [
         _integral(model.standard, part, from_level, to_level, quadrature, "fixed")
-        for part in u.split(_rows_of_a_call(x, nodes))
+        for part in u.split(rows_of_a_call(x, nodes))
     ]
-    to, from_ = (_log_normal(u, variance + level**2) for level in (to_level, from_level))
+    to, from_ = (log_normal(u, variance + level**2) for level in (to_level, from_level))
     return torch.cat(parts) + to - from_
+
+
+def score_calls(x: Float[Tensor, "chain *event"], nodes: int) -> int:
+    """Return what log p of these points costs: at every node, a score and a tangent of it for every coordinate."""
+    return nodes * (len(x) + x.numel())
 
 
 def noise_span(model: ScoreModel) -> tuple[float, float]:
@@ -81,7 +86,8 @@ def noise_span(model: ScoreModel) -> tuple[float, float]:
     return model.noise_level, model.noise_range[1]
 
 
-def _rows_of_a_call(x: Tensor, nodes: int) -> int:
+def rows_of_a_call(x: Tensor, nodes: int) -> int:
+    """Return how many points fit into one call of a network, with a tangent for every coordinate at every node."""
     return max(1, MAX_CALL_NUMBERS // (nodes * x[0].numel() ** 2))
 
 
@@ -91,14 +97,13 @@ def _log_density(
     """Return log p of u at the low level: that of a normal distribution, corrected at the top and on the way."""
     variance = standard.variance
     stretch = math.sqrt((variance + high**2) / (variance + low**2)) if path == "radial" else 1.0
-    way = _integral(standard, u, low, high, quadrature, path)
-    log_normal, top = _log_normal(u, variance + low**2), standard.at(high)
-    if top.log_density is None:
-        return log_normal - way
-    return log_normal - way + top.log_density(u * stretch) - _log_normal(u * stretch, variance + high**2)
+    value = log_normal(u, variance + low**2) - _integral(standard, u, low, high, quadrature, path)
+    top = standard.at(high).log_density
+    return value if top is None else value + top(u * stretch) - log_normal(u * stretch, variance + high**2)
 
 
-def _log_normal(u: Tensor, variance: float) -> Float[Tensor, " chain"]:
+def log_normal(u: Tensor, variance: float) -> Float[Tensor, " chain"]:
+    """Return the log density of N(0, variance I)."""
     return -(inner(u, u) / variance + u[0].numel() * math.log(2 * math.pi * variance)) / 2
 
 

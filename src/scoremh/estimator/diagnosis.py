@@ -12,12 +12,14 @@ from scoremh import diagnostics, metrics
 from scoremh.balance_matching import AcceptanceFit
 from scoremh.diagnostics import Caution
 from scoremh.diagnostics.cautions import SHORT_CHAINS_R_HAT_LIMIT, mixing_cautions
+from scoremh.estimator.mode_weights import ModeWeights, mode_weights
 from scoremh.evaluation import MIN_ROWS, P_VALUE_LIMIT
 from scoremh.sampler import Sampler
 from scoremh.sampling.chains import Chains
 from scoremh.score_matching import implicit_losses
 
 MAX_BALANCE_RESIDUAL, MIN_ACCEPTANCE_RATE = 0.5, 0.05  # beyond, there is a caution
+MAX_WEIGHT_ERROR, MAX_CLUSTER_Z = 0.25, 4.0  # of five clusters one has 4 standard errors once in 3,000 good fits
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,9 @@ class Diagnosis:
         acceptance_rate: Share of the last kernel's moves that were accepted.
         ess: Effective sample size of all chains together, smallest over the coordinates; None for short chains.
         r_hat: R-hat, largest over the coordinates; None for short chains.
-        p_value: p-value of a two-sample test between draws and held-out rows.
+        p_value: p-value of a two-sample test between draws and held-out rows, in the standard coordinates of the score.
+        weights_known_to: Relative error of the weights of modes, by two estimates of log p from the same score.
+        cluster_difference: Largest difference of the share of a cluster among draws and among held-out rows.
         warnings: What a reader should know of this fit.
     """
 
@@ -42,6 +46,8 @@ class Diagnosis:
     ess: float | None
     r_hat: float | None
     p_value: float | None
+    weights_known_to: float | None = None
+    cluster_difference: float | None = None
     warnings: tuple[Caution, ...] = ()
 
     def __str__(self) -> str:
@@ -67,13 +73,15 @@ def diagnose(
         generator: Random number generator; the same seed gives the same diagnosis.
     """
     table = diagnostics.summary(chains).table
-    loss = conservativity = balance = p_value = None
+    loss = conservativity = balance = p_value = weights = None
     if len(held_out) >= MIN_ROWS:
         loss = float(implicit_losses(sampler.score, held_out).mean())
         blurred, score = sampler.blur(held_out, generator=generator), sampler.target.score
         assert score is not None
         conservativity = diagnostics.conservativity(score, blurred, generator=generator).asymmetry
-        p_value = metrics.two_sample_test(chains.last, held_out, generator=generator).p_value
+        standard = [sampler.score.coordinates.inverse(rows) for rows in (chains.last, held_out)]
+        p_value = metrics.two_sample_test(*standard, generator=generator).p_value
+        weights = mode_weights(sampler.score, chains.last, held_out)
         if isinstance(sampler.acceptance, AcceptanceFit):
             parts = sampler.acceptance, sampler.target, sampler.tuned_proposal
             residual = diagnostics.balance_residual(*parts, blurred, groups=1, generator=generator)
@@ -86,8 +94,28 @@ def diagnose(
         _finite(table["ess_bulk"].min()),
         _finite(table["r_hat"].max()),
         p_value,
+        *(weights[:2] if weights is not None else ()),
     )
-    return replace(found, warnings=(*chain_cautions(table["r_hat"], columns), *_cautions(found, len(held_out))))
+    cautions = _cautions(found, len(held_out)) + _weight_cautions(weights)
+    return replace(found, warnings=(*chain_cautions(table["r_hat"], columns), *cautions))
+
+
+def _weight_cautions(weights: ModeWeights | None) -> list[Caution]:
+    """Return cautions where the weights of modes are not known, or not those of the held-out rows."""
+    cautions = []
+    if weights is not None and weights.known_to > MAX_WEIGHT_ERROR:
+        text = (
+            f"Weights of modes known to +- {100 * weights.known_to:.0f} %: two estimates of log p from the same score "
+            "differ by that much. Increase score_steps, or provide more rows."
+        )
+        cautions.append(Caution("weights_known_to", weights.known_to, text))
+    if weights is not None and weights.z > MAX_CLUSTER_Z:
+        text = (
+            f"A cluster of the held-out rows has a share that differs by {weights.difference:.2g} among the draws, "
+            f"{weights.z:.1f} standard errors. Increase chain_steps or noise_level, and compare in a report."
+        )
+        cautions.append(Caution("cluster_difference", weights.difference, text))
+    return cautions
 
 
 def _finite(value: np.float64) -> float | None:

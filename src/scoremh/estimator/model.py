@@ -11,13 +11,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import FLOAT_DTYPES, check_is_fitted, validate_data
 from torch import Tensor
 
+from scoremh import diffusion
 from scoremh._shared import checks, rng
 from scoremh.balance_matching import RECIPE, AcceptanceFit
-from scoremh.estimator.acceptance_names import RULES, AcceptanceName, acceptance_name
+from scoremh.estimator.acceptance_names import RULES, AcceptanceName
 from scoremh.estimator.diagnosis import diagnose
 from scoremh.estimator.frames import FramesMixin
 from scoremh.estimator.judging import MAX_CHECK_CHAINS, MAX_CHECK_DRAWS, JudgingMixin, Seed
@@ -26,19 +26,12 @@ from scoremh.estimator.run_folder import RunFolder
 from scoremh.estimator.serialization import load_model, save_model
 from scoremh.sampler import ProposalName, Sampler
 from scoremh.sampling.chains import Chains
-from scoremh.score_matching import MIN_SAMPLES, MultilevelDenoising, ScoreFit, fit_score, implicit_losses
+from scoremh.score_matching import MIN_SAMPLES, MultilevelDenoising, ScoreFit, fit_score
 from scoremh.training import Recipe
 
 MAX_HELD_OUT_ROWS = 2000
+MAX_CORRECTED_COLUMNS = 32  # beyond, log p through noise, with a tangent for every column, costs too much
 TUNING_CHAINS = 200  # chains that the step size is tuned on
-
-
-def _has_potential(model: "ScoreMH") -> bool:
-    acceptance = acceptance_name(model.sampler_.acceptance) if hasattr(model, "sampler_") else model.acceptance
-    if acceptance != "potential":
-        expected = 'acceptance="potential", which learns a log density'
-        raise AttributeError(checks.message(expected, repr(acceptance), "Fit with that one."))
-    return True
 
 
 class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
@@ -50,7 +43,7 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
             integrated from the score by "simpson" or "adaptive"; or "always", which is ULA.
         noise_level: Standard deviation, in units of the data's, of the noise added to the distribution that the kernel
             targets and the acceptance is learned for. It connects modes; the probability flow removes it from the
-            draws, and not from `score_samples`.
+            draws.
         score_steps: Number of training steps of the score, at most.
         acceptance_steps: Number of training steps of the acceptance, at most.
         annealing_steps: Number of steps of every chain at each of 15 noise levels, from pure noise to `noise_level`.
@@ -126,7 +119,8 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
         show: dict[str, Any] = {"progress": self.verbose}
         recipe = Recipe(int(self.score_steps))
         score = fit_score(x, recipe=recipe, generator=for_score, checkpoint=places["score"], **show)
-        sampler = Sampler(score, float(self.noise_level), self.proposal, RULES.get(self.acceptance))
+        moves = Sampler.moves if x.shape[1] <= MAX_CORRECTED_COLUMNS else None
+        sampler = Sampler(score, float(self.noise_level), self.proposal, RULES.get(self.acceptance), moves=moves)
         start = sampler.anneal(TUNING_CHAINS, int(self.annealing_steps), generator=for_start, **show)
         sampler = sampler.tune(start.draws, steps=int(self.chain_steps), generator=for_step, **show)
         if self.acceptance not in RULES:
@@ -214,36 +208,29 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
         (generator,) = _generators(self.random_state if random_state is None else random_state, 1)
         return self._run(int(n_chains), int(draws), generator, None if store is None else Path(store))
 
-    @available_if(_has_potential)  # type: ignore[untyped-decorator]
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the learned log density of rows up to a constant: the potential, at the kernel's noise level.
+        """Return the log density of rows, normalised, at the noise level at which the score is read (`score_`).
 
-        Only `acceptance="potential"` has one.
+        It is computed from the scores of all noise levels, whatever the acceptance rule.
 
         Args:
             X: Rows to evaluate the log density at.
         """
         check_is_fitted(self)
-        assert self.acceptance_ is not None
         x = torch.from_numpy(np.array(validate_data(self, X, dtype=np.float64, reset=False)))
         # in float64, so that an answer does not depend on the other rows
-        net, coordinates = (copy.deepcopy(part).double() for part in (self.acceptance_.net, self.score_.coordinates))
+        score = replace(self.score_, net=copy.deepcopy(self.score_.net).double())
         with torch.inference_mode():
-            u = coordinates.inverse(x)  # type: ignore[operator]
-            return (net(u) - coordinates.log_det(u)).numpy()  # type: ignore[no-any-return, operator]
+            return diffusion.log_density(score, x).numpy()  # type: ignore[no-any-return]
 
     def score(self, X: ArrayLike, y: object = None) -> float:
-        """Return minus the implicit score-matching loss on rows: comparable between models, the higher the better.
-
-        It depends on the learned score alone, and neither on the noise level nor on the acceptance rule.
+        """Return the mean log density of rows: comparable between models of the same columns, the higher the better.
 
         Args:
-            X: Rows to compute the loss on.
+            X: Rows to compute it on.
             y: Not used.
         """
-        check_is_fitted(self)
-        rows: NDArray[Any] = validate_data(self, X, dtype=FLOAT_DTYPES, reset=False)
-        return -float(implicit_losses(self.score_, self._tensor(rows)).mean())
+        return float(self.score_samples(X).mean())
 
     def save(self, path: str | Path) -> None:
         """Write the estimator to a folder: `config.json`, and weights and held-out rows as safetensors; no pickle.

@@ -38,7 +38,7 @@ def save_model(model: "ScoreMH", folder: RunFolder) -> None:
     names, sampler = getattr(model, "feature_names_in_", None), model.sampler_
     folder.update(
         parameters=json_parameters(model),
-        sampler={name: getattr(sampler, name) for name in ("noise_level", "proposal", "step_size")},
+        sampler={name: getattr(sampler, name) for name in ("noise_level", "proposal", "step_size", "moves")},
         acceptance=acceptance_name(sampler.acceptance),
         output=getattr(model, "_sklearn_output_config", None),
         columns=None if names is None else [str(name) for name in names],

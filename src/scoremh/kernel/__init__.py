@@ -1,7 +1,8 @@
-"""The composition of a target, a proposal and an acceptance rule, with the fused loops beside it; Hamiltonian moves."""
+"""Kernels: target, proposal and rule composed, with the fused loops beside; Hamiltonian moves; groups of moves."""
 
 from scoremh.kernel.compatibility import DegenerateRuleWarning
 from scoremh.kernel.composition import metropolis_hastings
 from scoremh.kernel.hamiltonian import hamiltonian
+from scoremh.kernel.surrogate import surrogate
 
-__all__ = ["DegenerateRuleWarning", "hamiltonian", "metropolis_hastings"]
+__all__ = ["DegenerateRuleWarning", "hamiltonian", "metropolis_hastings", "surrogate"]

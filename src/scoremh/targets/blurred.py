@@ -43,7 +43,7 @@ class Blurrable(Distribution):
         low, high = (level * self.variance**0.5 for level in LEVELS)
         return low, high
 
-    @cached_property
+    @property
     def variance(self) -> float:
         """The variance, a mean over the coordinates."""
         weights, means, covariances = self._components_of

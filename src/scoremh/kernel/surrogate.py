@@ -1,0 +1,167 @@
+r"""Cheap moves, and one exact decision for a group of them: the surrogate transition method (Liu 2001).
+
+A rule that integrates a score is cheap and, for short moves, accurate; a log density through noise is expensive, and
+right about what lies far apart. From x_0, make n moves with the cheap rule, to x_n. Every accepted move balances
+its own estimate D_i of log p(x_i) - log p(x_{i-1}), so the path is as likely as its reverse but for exp(sum D_i), and
+
+    a(x_n, x_0) = min(1, exp(log p(x_n) - log p(x_0) - sum_i D_i))
+
+makes the chain reversible for p, whatever the cheap rule gets wrong: weights of modes that no score connects, and wells
+that a learned score has where there were no samples. Where it gets nothing wrong, every group is accepted.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from scoremh._shared import checks, rng
+from scoremh._shared.algebra import per_chain, rows_finite
+from scoremh._shared.detailed_balance import log_q_ratio
+from scoremh._shared.transition import validated_target
+from scoremh.acceptance import BalancedRule, LineIntegral, RatioRule
+from scoremh.kernel.composition import metropolis_hastings
+from scoremh.kernel.counted_score import CountedScore
+from scoremh.types import Acceptance, Kernel, LogDensityFn, Move, Need, Point, Proposal, Target, TargetLike, Trace
+
+GROUPS_PER_CALL = 5  # that `run` should be asked for at once: each call evaluates the log density once more
+
+
+def surrogate(
+    target: TargetLike, proposal: Proposal, acceptance: Acceptance, final: Acceptance, *, moves: int = 10
+) -> Kernel:
+    """Return a kernel of cheap moves that are judged in groups by a log density.
+
+    Steps are the cheap moves. Where a group is rejected its chain is back where the group began; draws within a group
+    are not judged yet, so keep draws at the ends of groups.
+
+    Args:
+        target: What is known of p.
+        proposal: How candidates are drawn.
+        acceptance: Rule that judges every move, such as `LineIntegral()`.
+        final: Rule with a log density that judges every group, `ThroughNoise()` or `Exact()`.
+        moves: Number of moves in a group; the more, the cheaper, and the more groups are rejected.
+
+    Example:
+        >>> from scoremh import MALA, LineIntegral, ThroughNoise, sample, targets
+        >>> mixture = targets.GaussianMixture([0.8, 0.2], [[-3.0, 0.0], [3.0, 0.0]])
+        >>> kernel = surrogate(mixture, MALA(0.3), LineIntegral(), ThroughNoise(), moves=5)
+        >>> sample(kernel, torch.zeros(8, 2), draws=4, thin=5).draws.shape
+        torch.Size([8, 4, 2])
+    """
+    checks.count(moves, "moves")
+    rule, cheap = _balanced_rule(acceptance), metropolis_hastings(target, proposal, acceptance)
+    known = validated_target(target, proposal, acceptance)
+    log_density = validated_target(target, proposal, final).log_density
+    if log_density is None or final.needs != {"log_density"}:
+        fix = "Use ThroughNoise() where the scores of all noise levels are known, Exact() where there is a density."
+        raise ValueError(checks.message("a final rule by a log density", checks.named(final), fix))
+    walk = _Walk(known, proposal, rule, log_density)
+    run = partial(_run, walk, moves)
+
+    def step(point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
+        last, trace = _run(walk, 1, point, 1, generator=rng.resolve(generator, point.x.device))
+        return last, Move(trace.x[0], trace.log_accept[0], trace.accepted[0], trace.score_calls)
+
+    parts = (*cheap.parts, f"{moves} moves judged by {checks.named(final)}")
+    return cheap._replace(step=step, run=run, least_steps=GROUPS_PER_CALL * moves, parts=parts)
+
+
+def _balanced_rule(rule: Acceptance) -> BalancedRule:
+    """Return the rule, and refuse one that does not balance an estimate of its own."""
+    random = isinstance(rule, LineIntegral) and rule.rule == "exact"
+    if random or not isinstance(rule, BalancedRule):
+        fix = 'Use LineIntegral(), LineIntegral("adaptive") or Learned(fit).'
+        raise ValueError(checks.message("a rule with a ratio that it can name", checks.named(rule), fix))
+    return rule
+
+
+@torch.inference_mode()
+def _run(walk: "_Walk", moves: int, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
+    """Make steps in groups of moves, the last of which may be shorter."""
+    score = None if walk.target.score is None else CountedScore(walk.target.score)
+    counted = walk.with_score(score)
+    log_density, calls = walk.log_density(point.x), walk.cost(point.x)
+    traces = []
+    for done in range(0, steps, moves):
+        end, trace, change = counted.group(point, min(moves, steps - done), generator)
+        there = walk.log_density(end.x)
+        calls += walk.cost(end.x)
+        log_accept = there - log_density - change
+        taken = rng.log_uniform((len(end.x),), end.x, generator) < log_accept
+        traces.append(trace if taken.all() else _taken_back(trace, point.x, taken))
+        point = end.map(lambda new, old, by=taken: torch.where(per_chain(by, new), new, old), point)
+        log_density = torch.where(taken, there, log_density)
+    joined = (torch.cat(parts) for parts in zip(*(trace[:3] for trace in traces), strict=True))
+    return point, Trace(*joined, calls + (0 if score is None else score.calls))
+
+
+def _taken_back(trace: Trace, x: Tensor, taken: Tensor) -> Trace:
+    """Return a trace in which the chains whose group was rejected have stayed at x."""
+    return trace._replace(x=torch.where(per_chain(taken, x), trace.x, x), accepted=trace.accepted & taken)
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """The cheap moves, with what they add up to.
+
+    Args:
+        target: What the cheap rule knows of p.
+        proposal: How candidates are drawn.
+        rule: How every move is judged.
+        log_density: How every group is judged.
+    """
+
+    target: Target
+    proposal: Proposal
+    rule: BalancedRule
+    log_density: LogDensityFn
+
+    def with_score(self, score: CountedScore | None) -> "_Walk":
+        """Return the walk with a score that counts its calls."""
+        return _Walk(self.target._replace(score=score), self.proposal, self.rule, self.log_density)
+
+    @property
+    def cost(self) -> Callable[[Tensor], int]:
+        """Score calls that the log density of these points takes."""
+        calls: Callable[[Tensor], int] = getattr(self.log_density, "score_calls", lambda x: 0)
+        return calls
+
+    def group(self, point: Point, moves: int, generator: torch.Generator) -> tuple[Point, Trace, Tensor]:
+        """Return where some moves end, what happened, and the sum of the changes of log p that were accepted."""
+        needs: frozenset[Need] = self.proposal.needs | self.rule.needs  # type: ignore[attr-defined]
+        xs, log_accepts, takens = [], [], []
+        total = torch.zeros_like(point.x.flatten(1)[:, 0])
+        for _ in range(moves):
+            x = self.proposal.sample(point, generator=generator)
+            possible = rows_finite(x)
+            finite = possible
+            if self.target.support is not None:
+                possible = finite & self.target.support(x)
+            candidate = Point.at(torch.where(per_chain(possible, x), x, point.x), self.target, needs)
+            log_accept, change = self._judged(point, candidate)
+            log_accept = torch.where(possible, log_accept, torch.where(finite, -math.inf, math.nan).to(log_accept))
+            if candidate.score is not None:
+                log_accept = log_accept.masked_fill(~rows_finite(candidate.score), math.nan)
+            taken = rng.log_uniform((len(x),), x, generator) < log_accept
+            point = candidate.map(lambda new, old, by=taken: torch.where(per_chain(by, new), new, old), point)
+            total = total + torch.where(taken, change, 0.0)
+            xs.append(point.x)
+            log_accepts.append(log_accept)
+            takens.append(taken)
+        return point, Trace(torch.stack(xs), torch.stack(log_accepts), torch.stack(takens)), total
+
+    def _judged(self, current: Point, proposed: Point) -> tuple[Tensor, Tensor]:
+        """Return log a of a move, and the change of log p that it balances."""
+        rule, parts = self.rule, {"target": self.target, "proposal": self.proposal}
+        log_q = log_q_ratio(self.proposal, current, proposed)
+        if isinstance(rule, RatioRule):
+            change = rule.log_density_change(current, proposed, target=self.target)
+            return rule.log_balanced(change + log_q), change
+        log_ratio = rule.log_ratio(current, proposed, **parts)  # type: ignore[arg-type]
+        if rule.balance == "direct":
+            return rule.log_accept(current, proposed, **parts), log_ratio - log_q  # type: ignore[arg-type]
+        return rule.log_balanced(log_ratio), log_ratio - log_q
