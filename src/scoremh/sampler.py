@@ -35,8 +35,7 @@ from scoremh.score_matching import ScoreFit
 from scoremh.types import Acceptance, Kernel, Proposal, Target
 
 ProposalName = Literal["mala", "rw", "pcn"]
-ANNEALING_LEVELS = 15
-ANNEALING_STEP_SIZE = 0.5  # of MALA, over the squared noise level
+ANNEALING_LEVELS, ANNEALING_STEP_SIZE = 15, 0.5  # the latter of MALA, over the squared noise level
 FLOW_LEVELS = 8  # from the kernel's noise level to the lowest, whose noise is removed in one step
 FLOW_CHUNK_ROWS, FIRST_STEP_SIZE = 10_000, 0.05  # rows carried down at once; the step size that tuning tries first
 
@@ -49,11 +48,11 @@ class Sampler:
         score: Learned score, such as `fit_score` returns.
         noise_level: Noise level at which the kernel runs, in units of the data's spread.
         proposal: "mala" (Langevin), "rw" (random walk) or "pcn" (preconditioned Crank-Nicolson).
-        acceptance: Acceptance rule, or a learned acceptance: a free form decides as it was trained, others by their
-            ratio under Metropolis's balance. None integrates the score: by Simpson's rule for MALA, adaptively for the
-            longer moves of the others.
+        acceptance: Acceptance rule, or a learned one: a free form decides as it was trained, others by Metropolis's
+            rule. None integrates the score: by Simpson's rule for MALA, adaptively for the longer moves of others.
         step_size: Step size h of MALA, standard deviation of the walk in units of the blurred data's, or beta of pCN;
             None where it is still to be tuned.
+        adjust_above: Noise level below which annealing accepts every candidate, as `anneal` has it.
 
     Example:
         >>> import torch
@@ -70,6 +69,7 @@ class Sampler:
     proposal: ProposalName = "mala"
     acceptance: Acceptance | AcceptanceFit | None = None
     step_size: float | None = None
+    adjust_above: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
@@ -165,7 +165,8 @@ class Sampler:
 
         start = self.start(n, noise_level=levels[0], generator=generator)
         options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store}
-        return annealing.anneal(kernel_at, levels, start, steps_per_level=steps_per_level, **options)
+        options |= {"steps_per_level": steps_per_level, "adjust_above": self.adjust_above}
+        return annealing.anneal(kernel_at, levels, start, **options)
 
     def tune(
         self,
@@ -189,14 +190,13 @@ class Sampler:
         """
         if not isinstance(start, Tensor):
             start = self.anneal(start, annealing_steps, generator=generator, progress=progress).draws
+        options: dict[str, Any] = {"steps": steps, "generator": generator, "progress": progress}
         step_size = tune(
             lambda step_size: metropolis_hastings(self.target, self.proposal_at(step_size), self._integral),
             start,
             start=FIRST_STEP_SIZE,
             upper=1.0 if self.proposal == "pcn" else math.inf,
-            steps=steps,
-            generator=generator,
-            progress=progress,
+            **options,
         )
         return replace(self, step_size=step_size)
 

@@ -232,6 +232,8 @@ class Kernel(NamedTuple):
     """The acceptance rate at which this kernel is most efficient; `tune` aims at it."""
     parts: tuple[object, ...] = ("a kernel",)
     """What the kernel is made of: its proposal and its rule."""
+    unadjusted: Callable[[], "Kernel"] | None = None
+    """Builds the kernel of the same moves without an accept step; None where the moves do not follow the score."""
 
     @property
     def description(self) -> str:

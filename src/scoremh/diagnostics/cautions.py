@@ -14,7 +14,14 @@ R_HAT_LIMIT = 1.01  # of a few long chains, 50 effective draws each: Vehtari et 
 SHORT_CHAINS_R_HAT_LIMIT = 1.05  # of many short chains: 10 effective draws each
 
 CautionKind = Literal[
-    "r_hat", "nonfinite", "p_value", "held_out_rows", "balance_residual", "acceptance_rate", "dependent_columns"
+    "r_hat",
+    "nonfinite",
+    "p_value",
+    "held_out_rows",
+    "balance_residual",
+    "acceptance_rate",
+    "dependent_columns",
+    "conservativity",
 ]
 
 

@@ -12,6 +12,7 @@ from scoremh import diagnostics, metrics
 from scoremh.balance_matching import AcceptanceFit
 from scoremh.diagnostics import Caution
 from scoremh.diagnostics.cautions import SHORT_CHAINS_R_HAT_LIMIT, mixing_cautions
+from scoremh.estimator.adjustment import adjustment_cautions
 from scoremh.evaluation import MIN_ROWS, P_VALUE_LIMIT
 from scoremh.sampler import Sampler
 from scoremh.sampling.chains import Chains
@@ -87,7 +88,8 @@ def diagnose(
         _finite(table["r_hat"].max()),
         p_value,
     )
-    return replace(found, warnings=(*chain_cautions(table["r_hat"], columns), *_cautions(found, len(held_out))))
+    cautions = *chain_cautions(table["r_hat"], columns), *_cautions(found, len(held_out)), *adjustment_cautions(sampler)
+    return replace(found, warnings=cautions)
 
 
 def _finite(value: np.float64) -> float | None:

@@ -19,6 +19,8 @@ that is not finite, or loses more than MAX_ENERGY_ERROR (log r below its negativ
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -98,7 +100,9 @@ def hamiltonian(
         return taken, Move(proposed.x, log_accept, accepted, score.calls)
 
     rate = None if isinstance(rule, Always) else HAMILTONIAN_RATES[rule.balance]
-    return Kernel(init, step, target_rate=rate, parts=(leapfrog, acceptance))
+    options: dict[str, Any] = {"covariance": covariance, "random_length": random_length}
+    unadjusted = partial(hamiltonian, target, step_size, steps, Always(), **options)
+    return Kernel(init, step, target_rate=rate, parts=(leapfrog, acceptance), unadjusted=unadjusted)
 
 
 @dataclass(frozen=True)
