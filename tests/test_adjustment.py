@@ -180,7 +180,9 @@ def test_reports_and_files_name_the_level(
     rows, chains = torch.from_numpy(model.held_out_).float(), model.sample_chains(50)
     contents = model_contents(model, chains, rows, "held-out rows", None)
     assert line in contents.about["accept step while annealing"]
-    found = diagnose(model.sampler_, chains, rows, ["width", "height"], generator=seeded())
-    assert [one.kind for one in found.warnings].count("conservativity") == cautions
+    for acceptance, expected in ((LineIntegral(), cautions), (model.acceptance_, 0)):  # a potential is a gradient
+        sampler = replace(model.sampler_, acceptance=acceptance)
+        found = diagnose(sampler, chains, rows, ["width", "height"], generator=seeded())
+        assert [one.kind for one in found.warnings].count("conservativity") == expected
     model.save(tmp_path / "run")
     assert ScoreMH.load(tmp_path / "run").sampler_.adjust_above == above

@@ -6,8 +6,8 @@ A gradient has a symmetric Jacobian J, and its integral around every closed path
 
 What that does to an accept step: a ratio r integrated on another way to the same candidate is r exp(c), with c the
 circulation around both ways. Metropolis's a = min(1, r) then changes by at most about |c| r where r < 1, and not at all
-elsewhere. In equilibrium the mean of r over the candidates with r < 1 is half the acceptance rate (as many moves go up
-as down), so that the share of decisions that the way can change is at most
+elsewhere. In equilibrium candidates with r < 1 contribute half of the acceptance rate (as many moves go down as up), so
+that the share of decisions that the way can change is at most
 
     mean |c| x acceptance rate / 2  <=  rms c / 2
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scoremh import annealing
-from scoremh.acceptance import Always
+from scoremh.acceptance import Always, LineIntegral
 from scoremh.diagnostics import MAX_CIRCULATION, Caution, conservativity_by_level, lowest_conservative_level
 from scoremh.sampler import ANNEALING_LEVELS, ANNEALING_STEP_SIZE, Sampler
 
@@ -45,12 +45,12 @@ def adjustment_line(sampler: Sampler) -> str:
 
 
 def adjustment_cautions(sampler: Sampler) -> list[Caution]:
-    """Return a caution where the kernel's noise level lies below those at which an accept step means something.
+    """Return a caution where the kernel integrates its score below the levels at which that means something.
 
     Args:
         sampler: Sampler whose level was found.
     """
-    if sampler.noise_level >= sampler.adjust_above or isinstance(sampler.acceptance, Always):
+    if sampler.noise_level >= sampler.adjust_above or not isinstance(sampler.rule, LineIntegral):
         return []
     text = (
         f"At the kernel's noise level {sampler.noise_level:.3g} an accept step means little: the integral of the score "

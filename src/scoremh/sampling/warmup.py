@@ -12,7 +12,7 @@ F = mean of s s^T:
 |---|---|
 | "draws" | S |
 | "fisher" | inverse of F |
-| "geometric" | C with C G C = S: the geometric mean of S and the inverse of G (Seyboldt, Carlson and Carpenter 2024) |
+| "geometric" | C with C G C = S: the geometric mean of S and the inverse of G (Seyboldt, Carlson and Carpenter 2026) |
 
 each of S, F and G shrunk as Stan does, in the unit of the target: n / (n + 5) S + 5e-3 / (n + 5) m I, with m the median
 of the diagonal. All three are Cov(x) for a Gaussian once the chains have come in. Chains that are still far out along a
