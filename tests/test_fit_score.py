@@ -218,7 +218,7 @@ def test_a_fit_has_its_score_in_the_coordinates_of_its_network(*, standardize: b
     fit = fit_score(x, MultilevelDenoising(), **options)  # type: ignore[arg-type]
     u = fit.coordinates.inverse(x)
     torch.testing.assert_close(fit.coordinates(u), x)
-    inside, outside = fit.standard_at(0.3).score, fit.at(0.3).score
+    inside, outside = fit.standard.at(0.3).score, fit.at(0.3).score
     assert inside is not None
     assert outside is not None
     torch.testing.assert_close(outside(x), fit.coordinates.push_score(inside(u), u))

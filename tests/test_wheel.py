@@ -173,7 +173,7 @@ def test_the_core_works_with_the_hard_dependencies_alone(tmp_path: Path) -> None
 
 
 NEEDS: dict[str, str] = {  # an extra, and something that needs it
-    "cli": "from scoremh.__main__ import main; main(['doctor'])",
+    "cli": "from scoremh.cli.__main__ import main; main(['doctor'])",
     "metrics": "scoremh.metrics.w1(torch.zeros(3, 2), torch.ones(3, 2))",
     "parquet": "open('a.parquet', 'wb').write(b'PAR1'); scoremh.datasets.load('a.parquet')",
     "report": "from scoremh.report import html; html(None)",

@@ -6,8 +6,8 @@ a **kernel**.
 
 from typing import TYPE_CHECKING, Any
 
-from scoremh import annealing, datasets, diagnostics, metrics, networks, targets
-from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor
+from scoremh import annealing, datasets, diagnostics, diffusion, metrics, networks, targets
+from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor, ThroughNoise
 from scoremh.annealing import anneal
 from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
 from scoremh.kernel import DegenerateRuleWarning, hamiltonian, metropolis_hastings
@@ -61,6 +61,7 @@ __all__ = [
     "StudentWalk",
     "Target",
     "Taylor",
+    "ThroughNoise",
     "Trace",
     "TuningError",
     "Warmup",
@@ -68,6 +69,7 @@ __all__ = [
     "annealing",
     "datasets",
     "diagnostics",
+    "diffusion",
     "fit_acceptance",
     "fit_score",
     "hamiltonian",

@@ -90,7 +90,7 @@ class Sampler:
     @property
     def target(self) -> Target:
         """The data blurred by the noise level."""
-        return self.score.standard_at(self.noise_level)
+        return self.score.standard.at(self.noise_level)
 
     def proposal_at(self, step_size: float) -> Proposal:
         """Return the proposal with a step size, in the shape of the blurred data."""
@@ -161,7 +161,7 @@ class Sampler:
         rule = self.acceptance if isinstance(self.acceptance, Always) else LineIntegral()
 
         def kernel_at(level: float) -> Kernel:
-            return metropolis_hastings(self.score.standard_at(level), MALA(ANNEALING_STEP_SIZE * level**2), rule)
+            return metropolis_hastings(self.score.standard.at(level), MALA(ANNEALING_STEP_SIZE * level**2), rule)
 
         start = self.start(n, noise_level=levels[0], generator=generator)
         options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store}
@@ -237,7 +237,7 @@ class Sampler:
             u: Draws of the data blurred by the first level.
             levels: Noise levels from high to low; what the last leaves is removed in one step.
         """
-        rows = [annealing.flow(self.score.standard_at, [*levels, 0.0], part) for part in u.split(FLOW_CHUNK_ROWS)]
+        rows = [annealing.flow(self.score.standard.at, [*levels, 0.0], part) for part in u.split(FLOW_CHUNK_ROWS)]
         return self.score.coordinates(torch.cat(rows))  # type: ignore[no-any-return]
 
     def sample(

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from scoremh._shared import checks
+from scoremh.coordinates import Coordinates
 
 ScoreFn = Callable[[Tensor], Tensor]
 LogDensityFn = Callable[[Tensor], Tensor]
@@ -38,6 +39,8 @@ class Target(NamedTuple):
     """x -> bool, `(chain,)`: outside it p is 0. The paper's truncated density p*."""
     known_score: ScoreFn | None = None
     """Set by a kernel, for products: the score of the parts that `log_density` stands for; `score` is of the others."""
+    levels: "ScoreModel | None" = None
+    """The scores at every noise level that this target is one level of, for `ThroughNoise`."""
 
 
 @runtime_checkable
@@ -57,6 +60,49 @@ class TargetLike(Protocol):
     @property
     def support(self) -> SupportFn | None:
         """Where p is positive, or None for everywhere."""
+        ...
+
+
+@runtime_checkable
+class ScoreModel(Protocol):
+    """A distribution with the scores of all its blurred versions, p * N(0, sigma^2 I) in coordinates u, x = f(u).
+
+    What `fit_score` learns, what a diffusion model is, and the normal mixtures of `scoremh.targets`.
+    """
+
+    @property
+    def noise_level(self) -> float | None:
+        """The noise level at which the model is read, in units of u; None where it knows no levels."""
+        ...
+
+    @property
+    def noise_range(self) -> tuple[float, float] | None:
+        """The lowest and the highest noise level that the model knows; None where it knows no levels."""
+        ...
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """The map x = f(u) from coordinates in which noise of level sigma is sigma z, and p has mean 0."""
+        ...
+
+    @property
+    def variance(self) -> float:
+        """The variance of p in the coordinates u, a mean over them."""
+        ...
+
+    @property
+    def standard(self) -> "ScoreModel":
+        """The same model in the coordinates u."""
+        ...
+
+    def at(self, noise_level: float) -> TargetLike:
+        """Return the distribution blurred by noise of this level, as a target."""
+        ...
+
+    def level_score(
+        self, x: Float[Tensor, "chain *event"], sigma: Tensor | float
+    ) -> tuple[Float[Tensor, "chain *event"], Float[Tensor, " chain"]]:
+        """Return the score at noise level sigma, a number or one per chain, and its divergence."""
         ...
 
 

@@ -8,7 +8,17 @@ from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh._shared.algebra import rows_finite
-from scoremh.types import Acceptance, DecidingAcceptance, InformedAcceptance, Need, Point, Proposal, Target, TargetLike
+from scoremh.types import (
+    Acceptance,
+    DecidingAcceptance,
+    InformedAcceptance,
+    Need,
+    Point,
+    Proposal,
+    ScoreModel,
+    Target,
+    TargetLike,
+)
 
 
 def validated_target(target: TargetLike, proposal: Proposal, rule: Acceptance | None = None) -> Target:
@@ -21,7 +31,8 @@ def validated_target(target: TargetLike, proposal: Proposal, rule: Acceptance | 
     if target.score is None and target.log_density is None:
         fix = "Pass Target(score=...) or Target(log_density=...), or one of scoremh.targets."
         raise ValueError(checks.message("a target with a score or a log density", "a target with neither", fix))
-    known = Target(target.score, target.log_density, target.support)
+    levels = target if isinstance(target, ScoreModel) else getattr(target, "levels", None)
+    known = Target(target.score, target.log_density, target.support, levels=levels)
     if isinstance(rule, InformedAcceptance):
         known = rule.known(known)
     _require_needs(proposal, known)

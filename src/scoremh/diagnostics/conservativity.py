@@ -88,10 +88,10 @@ def conservativity_by_level(
 
     Args:
         target_at: Function from a noise level to a target with the score of the distribution blurred by it, such as
-            `fit.standard_at`.
+            `fit.standard.at`.
         levels: Noise levels to measure at.
         x: Draws without noise, `(row, *event)`, in coordinates in which noise of a level is level times N(0, I): for
-            `fit.standard_at`, those of the network, `fit.coordinates.inverse(samples)`.
+            `fit.standard.at`, those of the network, `fit.coordinates.inverse(samples)`.
         step: Standard deviation of a step over the noise level: sqrt(2h) / level for MALA.
         nodes: Number of Gauss-Legendre nodes on each side.
         generator: Random number generator; the same seed gives the same numbers.

@@ -25,7 +25,7 @@ def find_adjustment(sampler: Sampler, rows: Tensor, *, generator: torch.Generato
     low, high = sampler.noise_range
     levels, step = annealing.karras(high, low, ANNEALING_LEVELS), math.sqrt(2 * ANNEALING_STEP_SIZE)
     u = sampler.score.coordinates.inverse(rows[:MAX_ROWS])
-    found = conservativity_by_level(sampler.score.standard_at, levels, u, step=step, generator=generator)
+    found = conservativity_by_level(sampler.score.standard.at, levels, u, step=step, generator=generator)
     lowest = lowest_conservative_level(found)
     return replace(sampler, adjust_above=0.0 if lowest == levels[-1] else lowest)
 

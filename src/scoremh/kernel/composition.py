@@ -15,7 +15,7 @@ from scoremh._shared import rng
 from scoremh._shared.algebra import per_chain
 from scoremh._shared.known_parts import rule_for
 from scoremh._shared.transition import judge, validated_target
-from scoremh.acceptance import Always, BalancedRule
+from scoremh.acceptance import Always, BalancedRule, Exact
 from scoremh.kernel import compatibility
 from scoremh.kernel.counted_score import CountedScore
 from scoremh.kernel.fused import fused
@@ -76,9 +76,15 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         step,
         run=fused(known, proposal, rule),
         target_rate=_target_rate(proposal, acceptance),
-        parts=(proposal, acceptance),
+        parts=(proposal, _named_density(target, acceptance)),
         unadjusted=partial(metropolis_hastings, target, proposal, Always()) if "score" in proposal.needs else None,
     )
+
+
+def _named_density(target: TargetLike, acceptance: Acceptance) -> object:
+    """Return the rule, with the density that it uses where that is an estimate."""
+    estimated = isinstance(acceptance, Exact) and getattr(target, "density_is_estimated", False)
+    return f"{acceptance} for the log density through noise" if estimated else acceptance
 
 
 def _target_rate(proposal: Proposal, acceptance: Acceptance) -> float | None:

@@ -112,15 +112,44 @@ class NoiseConditionalMLP(nn.Module):
     def forward(self, x: Float[Tensor, "chain *event"], sigma: Tensor | float) -> Float[Tensor, "chain *event"]:
         """Return the score at noise level sigma, a number or one per chain."""
         flat = x.flatten(1)
-        level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).reshape(-1, 1)
-        scale = (1 + level.square()).sqrt()
-        y = torch.cat([flat / scale, (level.log() / 4).expand(len(x), 1)], 1)
+        level, scale, y = self._inputs(flat, sigma)
         for number, layer in enumerate(self.body):
             new = silu(layer(y))
             y = y + new if self.residual and number else new
         # (D - x) / sigma^2 without the cancellation of x against D
         score: Tensor = self.last(y) / (level * scale) - flat / scale.square()
         return score.reshape(x.shape)
+
+    def level_score(
+        self, x: Float[Tensor, "chain *event"], sigma: Tensor | float, directions: Tensor | None = None
+    ) -> tuple[Float[Tensor, "chain *event"], Float[Tensor, " chain"]]:
+        """Return the score at noise level sigma and sum_i v_i . J v_i: its divergence, by forward tangents.
+
+        Args:
+            x: Points.
+            sigma: Noise level, a number or one per chain.
+            directions: Vectors v_i over the flattened event, `(direction, d)`; the unit vectors when None.
+        """
+        flat = x.flatten(1)
+        v = torch.eye(flat.shape[1], dtype=x.dtype, device=x.device) if directions is None else directions
+        level, scale, y = self._inputs(flat, sigma)
+        tangent = (v @ self.body[0].weight[:, :-1].mT) / scale[:, :, None]  # of the first layer, before its activation
+        for number, layer in enumerate(self.body):
+            before = layer(y)
+            above = tangent @ layer.weight.mT if number else tangent  # type: ignore[operator]
+            gate = before.sigmoid()
+            new = before * gate
+            above = above * (gate + new * (1 - gate))[:, None]  # silu'
+            y, tangent = (y + new, tangent + above) if self.residual and number else (new, above)
+        score: Tensor = self.last(y) / (level * scale) - flat / scale.square()
+        along = (tangent * (v @ self.last.weight)).flatten(1).sum(1) / (level * scale)[:, 0]
+        return score.reshape(x.shape), along - v.square().sum() / scale[:, 0].square()
+
+    def _inputs(self, flat: Tensor, sigma: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
+        """Return sigma and k for every chain, and what the first layer is given."""
+        level = torch.as_tensor(sigma, dtype=flat.dtype, device=flat.device).reshape(-1, 1)
+        scale = (1 + level.square()).sqrt()
+        return level, scale, torch.cat([flat / scale, (level.log() / 4).expand(len(flat), 1)], 1)
 
 
 class AtNoiseLevel(nn.Module):

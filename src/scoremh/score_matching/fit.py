@@ -1,18 +1,22 @@
 """A learned score: a target, with what is known of its training."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from scoremh import diffusion
 from scoremh._shared import checks
 from scoremh._shared.support import Box
 from scoremh.coordinates import Affine, Compose, Coordinates, Sinh
-from scoremh.networks import AtNoiseLevel, InCoordinates
+from scoremh.networks import AtNoiseLevel, InCoordinates, NoiseConditionalMLP
 from scoremh.score_matching.losses import implicit_losses_of
 from scoremh.training import Fit, load_fit, save_fit
-from scoremh.types import Middle, Target
+from scoremh.types import LogDensityFn, Middle, Target
 
 ROUNDING = 1e-6  # relative: schedules of noise levels are rounded
 
@@ -40,7 +44,19 @@ class ScoreFit(Fit):
     noise_range: tuple[float, float] | None
     loss: str
 
-    log_density = None
+    variance: ClassVar[float] = 1.0
+    density_is_estimated: ClassVar[bool] = True
+
+    @property
+    def log_density(self) -> LogDensityFn | None:
+        """The function x -> log p(x) at the fit's noise level, normalised, through noise; None without noise levels.
+
+        `scoremh.diffusion.log_density` has its options.
+        """
+        return None if self.noise_range is None else self._log_density
+
+    def _log_density(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, " chain"]:
+        return diffusion.log_density(self, x)
 
     def score(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
         """Return the score at x."""
@@ -54,18 +70,37 @@ class ScoreFit(Fit):
             noise_level: Noise level in the coordinates of the network: in units of the samples' spread where it is
                 standardised.
         """
-        return Target(self._read(self.net, noise_level))
+        self._require(noise_level)
+        return Target(AtNoiseLevel(self.net, noise_level), levels=replace(self, noise_level=noise_level))
 
-    def standard_at(self, noise_level: float) -> Target:
-        """Return the same score in the coordinates u of the network: what is inside, with nothing around it.
+    def level_score(
+        self, x: Float[Tensor, "chain *event"], sigma: Tensor | float
+    ) -> tuple[Float[Tensor, "chain *event"], Float[Tensor, " chain"]]:
+        """Return the score of the samples blurred by a noise level, and its divergence.
 
         Args:
-            noise_level: Noise level in the coordinates of the network.
+            x: Points.
+            sigma: Noise level in the coordinates of the network, a number or one per chain.
         """
-        return Target(self._read(self._inside, noise_level))
+        inside, coordinates = self._inside, self.coordinates
+        if not isinstance(inside, NoiseConditionalMLP) or not isinstance(coordinates, Affine):
+            return diffusion.level_score(self.net, x, sigma)
+        u = coordinates.inverse(x)
+        # tr J_x = sum_i (L^-1 e_i) . J_u (L^-1 e_i)
+        directions = coordinates.whiten(
+            torch.eye(u[0].numel(), dtype=x.dtype, device=x.device).reshape(-1, *u.shape[1:])
+        )
+        score, divergence = inside.level_score(u, sigma, directions.flatten(1))
+        return coordinates.push_score(score, u), divergence
 
-    def _read(self, net: nn.Module, noise_level: float) -> AtNoiseLevel:
-        """Return a network read at a noise level, where it takes one."""
+    @property
+    def standard(self) -> "ScoreFit":
+        """The same score in the coordinates u of the network: what is inside, with nothing around it."""
+        everywhere = torch.full_like(self.support.low, math.inf)
+        return replace(self, net=self._inside, support=Box(-everywhere, everywhere))
+
+    def _require(self, noise_level: float) -> None:
+        """Refuse a noise level that the score has not learned."""
         if self.noise_range is None:
             got = f"one by {type(self._inside).__name__}"
             fix = "Fit it with MultilevelDenoising(), the default but for heavy tails."
@@ -74,7 +109,6 @@ class ScoreFit(Fit):
         if not low * (1 - ROUNDING) <= noise_level <= high * (1 + ROUNDING):
             fix = "Choose one of these, or fit with MultilevelDenoising(low, high) of your own."
             raise ValueError(checks.message(f"a noise level from {low:g} to {high:g}, as learned", noise_level, fix))
-        return AtNoiseLevel(net, noise_level)
 
     @property
     def coordinates(self) -> Coordinates:

@@ -141,7 +141,8 @@ def _functions(part: TargetLike) -> dict[str, LogDensityFn]:
     if isinstance(part, PartlyKnown):
         functions = _functions(part.known)
         return functions if part.rest_score is None else functions | {"rest": part.rest_score}
-    if part.log_density is not None:
+    # a density that is estimated from a score is no better than the integral of that score, for short moves worse
+    if part.log_density is not None and not getattr(part, "density_is_estimated", False):
         score = from_log_density(part.log_density).score if part.score is None else part.score
         assert score is not None
         return {"known_score": score, "known_log_density": part.log_density}

@@ -13,7 +13,8 @@ from torch import Generator, Tensor
 from scoremh._shared import checks, rng
 from scoremh._shared.parameters import ROUNDING, Values, matrices, parameter, shared_dtype
 from scoremh.coordinates import cholesky
-from scoremh.targets.distribution import LOG_2PI, Distribution
+from scoremh.targets.blurred import Blurrable
+from scoremh.targets.distribution import LOG_2PI
 
 
 def factors(matrix: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -23,7 +24,7 @@ def factors(matrix: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
     return root.to(matrix), torch.linalg.inv(root).to(matrix), log_det.to(matrix)
 
 
-class Gaussian(Distribution):
+class Gaussian(Blurrable):
     """The normal distribution with this mean `(d,)` and covariance `(d, d)`, by default the identity."""
 
     def __init__(self, mean: Values, covariance: Values | None = None) -> None:
@@ -31,6 +32,13 @@ class Gaussian(Distribution):
         self.covariance = matrices(covariance, self.mean, "covariance")
         self._factor, self._whitening, self._log_det = factors(self.covariance, "covariance")
         self._event = self.mean.shape
+
+    @property
+    def _components_of(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.mean.new_ones(1), self.mean[None], self.covariance[None]
+
+    def _replaced(self, means: Tensor, covariances: Tensor) -> "Gaussian":
+        return Gaussian(means[0], covariances[0])
 
     def _score(self, x: Tensor) -> Tensor:
         whitening = self._whitening.to(x)
@@ -44,7 +52,7 @@ class Gaussian(Distribution):
         return self.mean + rng.normal((n, *self._event), self.mean, generator) @ self._factor.mT
 
 
-class GaussianMixture(Distribution):
+class GaussianMixture(Blurrable):
     """A mixture of normal distributions.
 
     Args:
@@ -63,6 +71,13 @@ class GaussianMixture(Distribution):
         self.covariances = matrices(covariances, self.means, "covariances")
         self._factors, self._whitenings, self._log_dets = factors(self.covariances, "covariances")
         self._event = self.means.shape[1:]
+
+    @property
+    def _components_of(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.weights, self.means, self.covariances
+
+    def _replaced(self, means: Tensor, covariances: Tensor) -> "GaussianMixture":
+        return GaussianMixture(self.weights, means, covariances)
 
     def _components(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return u_k = W_k (x - m_k), `(chain, k, d)`, and log w_k N(x; m_k, C_k), `(chain, k)`."""

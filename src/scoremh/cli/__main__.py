@@ -1,4 +1,4 @@
-"""`python -m scoremh` is the command line."""
+"""`python -m scoremh.cli` is the command line."""
 
 from scoremh.cli import main
 

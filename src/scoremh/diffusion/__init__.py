@@ -1,0 +1,21 @@
+r"""What the scores of all noise levels know of a distribution: log p, normalised, and the weights of its modes.
+
+For `p_sigma = p * N(0, sigma^2 I)` the heat equation gives
+
+    d log p_sigma(x) / d log sigma = sigma^2 (div s(x, sigma) + |s(x, sigma)|^2)
+
+so that log p at a low level is an integral along the noise axis, from a level where p_sigma is normal. It asks the
+score only where x is typical of a blurred distribution, never between the modes, where a learned score is wrong.
+
+| name | what |
+|---|---|
+| `log_density(model, x)` | log p at the model's noise level, normalised |
+| `log_density_change(model, x, from_level, to_level)` | what a change of the noise level does to log p at x |
+| `level_score(score, x, sigma)` | score and divergence of any network, by forward-mode differentiation |
+| `random_directions(size, like, probes)` | the probes of Hutchinson's estimate of a divergence |
+"""
+
+from scoremh.diffusion.divergence import level_score, random_directions
+from scoremh.diffusion.through_noise import Path, log_density, log_density_change, noise_span
+
+__all__ = ["Path", "level_score", "log_density", "log_density_change", "noise_span", "random_directions"]
