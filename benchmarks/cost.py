@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 import scoremh
-from benchmarks import front_door, losses, matching, timing
+from benchmarks import front_door, losses, matching, moves, timing
 from benchmarks.timing import BARE, CASES, STEP_SIZE, Case, Effort, Measured, Ratio
 from scoremh.sampling import blocks
 
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="write the page there as well")
     parser.add_argument("--quick", action="store_true", help="a short and noisy trial")
     parser.add_argument(
-        "--only", choices=["sampler", "front_door", "losses", "matching"], help="measure this section again"
+        "--only", choices=["sampler", "front_door", "losses", "matching", "moves"], help="measure this section again"
     )
     options = parser.parse_args()
     timing.steady()
@@ -184,6 +184,7 @@ def main() -> None:
         "front_door": lambda: front_door.section(effort),
         "losses": lambda: losses.section(effort),
         "matching": lambda: matching.section(effort),
+        "moves": lambda: moves.section(effort, options.write.parent if options.write else None),
     }
     old = options.write.read_text() if options.write and options.write.exists() else "# Benchmarks"
     page = replaced(old, (sections[name]() for name in ([options.only] if options.only else sections)))

@@ -184,8 +184,10 @@ def test_summary_warns_in_words() -> None:
     nan = Target(score=lambda x: torch.where(x > 9, math.nan, -x))
     broken = sample(metropolis_hastings(nan, MALA(0.3), LineIntegral()), torch.tensor([[10.0], [0.0]]), draws=100)
     found = summary(broken)
-    assert found.nonfinite == 100
-    assert any("1 of 2 chains met a score or a ratio that was not finite" in str(one) for one in found.warnings)
+    assert found.diverging == 100
+    assert any(
+        "1 of 2 chains diverged, or met a score or a ratio that was not finite" in str(one) for one in found.warnings
+    )
     assert ("nonfinite", 1.0) in [(one.kind, one.value) for one in found.warnings]
 
 

@@ -5,13 +5,28 @@ Under right kernels all stationarity verdicts of this module together fail with 
 
 import math
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from scoremh import Always, Exact, Kernel, LineIntegral, Move, Point, Target, Taylor, hamiltonian, sample, targets, tune
+from scoremh import (
+    Always,
+    Exact,
+    Kernel,
+    LineIntegral,
+    Move,
+    Point,
+    Target,
+    Taylor,
+    diagnostics,
+    hamiltonian,
+    sample,
+    targets,
+    tune,
+)
 from scoremh._shared.algebra import inner
 from scoremh.diagnostics import stationarity
 from scoremh.kernel.leapfrog import Leapfrog, Trajectory
@@ -35,7 +50,13 @@ def seeded(*name: object) -> torch.Generator:
 
 
 def path_from(leapfrog: Leapfrog, law: Any, x: Tensor, momentum: Tensor, steps: int) -> Trajectory:
-    return leapfrog.trajectory(law.score, law.support, x, law.score(x), momentum, steps)
+    return leapfrog.trajectory(lambda x: law.score(x)[:, None], law.support, x, law.score(x)[:, None], momentum, steps)
+
+
+def slope_change(leapfrog: Leapfrog, at_x: Tensor, path: Trajectory) -> Tensor:
+    """Return (h^2 / 8) (|g|^2 - |g'|^2): what the trapezoid at the nodes leaves of log r."""
+    first, last = leapfrog.slope(at_x), leapfrog.slope(path.scores[:, 0])
+    return leapfrog.step_size**2 / 8 * inner(first - last, first + last)
 
 
 def starts(law: Any, n: int = 50) -> tuple[Tensor, Tensor]:
@@ -67,13 +88,14 @@ def test_leapfrog_preserves_volume(covariance: str) -> None:
 
 
 def log_ratio(rule: Any, h: float, steps: int, covariance: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return log r by a rule and by the density along the same trajectories, Barker's logit undone."""
+    """Return log r by a rule and by the density along the same trajectories."""
     from scoremh.kernel.hamiltonian import _Transition
 
     leapfrog, (x, p) = Leapfrog(h, steps, covariance), starts(MIXTURE, 400)
-    path, point = path_from(leapfrog, MIXTURE, x, p, steps), Point(x, MIXTURE.score(x))
-    true = MIXTURE.log_density(path.end) - MIXTURE.log_density(x) + leapfrog.kinetic_change(p, path)
-    return _Transition(Target(MIXTURE.score), leapfrog, rule)._integrated(rule, point, path), true
+    path = path_from(leapfrog, MIXTURE, x, p, steps)
+    kinetic = leapfrog.kinetic_change(p, path)
+    true = MIXTURE.log_density(path.end) - MIXTURE.log_density(x) + kinetic
+    return _Transition(Target(MIXTURE.score), leapfrog, rule)._integral(rule, path) + kinetic, true
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
@@ -81,7 +103,7 @@ def test_the_trapezoid_at_the_nodes_leaves_nothing_of_the_density(covariance: st
     leapfrog, (x, p) = Leapfrog(0.3, 5, COVARIANCES[covariance]), starts(MIXTURE)
     path = path_from(leapfrog, MIXTURE, x, p, 5)
     trapezoid = sum(inner(v, s) / 2 for v, s in zip(path.segments, path.score_sums, strict=True))
-    telescoped = leapfrog.slope_change(MIXTURE.score(x), path)
+    telescoped = slope_change(leapfrog, MIXTURE.score(x), path)
     torch.testing.assert_close(trapezoid + leapfrog.kinetic_change(p, path), telescoped, atol=1e-11, rtol=0)
 
 
@@ -132,6 +154,72 @@ def test_every_target_is_stationary(target: str, rule: str, covariance: str) -> 
     assert verdict.acceptance_rate > 0.3
 
 
+BANANA = TARGETS["banana"]
+
+
+def score_only(law: Any) -> Target:
+    return Target(law.score, support=law.support)
+
+
+def decisions(target: Any, rule: Acceptance, steps: int = 5) -> tuple[Tensor, Tensor]:
+    """Return positions and log a of a few steps, from the same points and by the same noise."""
+    kernel, g = hamiltonian(target, 0.6, 4, rule, covariance=COVARIANCE, random_length=True), seeded("decisions")
+    point, xs, log_accepts = kernel.init(MIXTURE.sample(200, generator=g)), [], []
+    for _ in range(steps):
+        point, move = kernel.step(point, generator=g)
+        xs.append(point.x)
+        log_accepts.append(move.log_accept)
+    return torch.stack(xs), torch.stack(log_accepts)
+
+
+@pytest.mark.parametrize("rule", ["simpson", "simpson-barker", "gauss"])
+def test_with_every_part_known_decisions_are_those_of_exact(rule: str) -> None:
+    target, judged = targets.product(MIXTURE, BANANA, GAUSSIAN, weights=[1.0, 0.5, -0.25]), RULES[rule]
+    exact = Exact(balance=judged.balance)  # type: ignore[attr-defined]
+    for ours, theirs in zip(decisions(target, judged), decisions(target, exact), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("rule", ["simpson", "simpson-barker", "gauss"])
+def test_a_gaussian_part_by_its_score_leaves_no_error(rule: str) -> None:
+    """The integral is exact on the Gaussian, and the mixture is never integrated: log a is that of `Exact`."""
+    judged = RULES[rule]
+    whole, half = (targets.product(MIXTURE, part, weights=[1.0, 0.7]) for part in (GAUSSIAN, score_only(GAUSSIAN)))
+    ours, theirs = decisions(half, judged, 1)[1], decisions(whole, Exact(balance=judged.balance), 1)[1]  # type: ignore[attr-defined]
+    torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=0)
+    all_integrated = decisions(score_only(whole), judged, 1)[1]
+    assert float((all_integrated - theirs).abs().max()) > 1e-4  # the same trajectories, the mixture integrated as well
+
+
+def test_known_parts_are_asked_at_the_nodes_only() -> None:
+    calls = dict.fromkeys(("known score", "log density", "rest"), 0)
+
+    def counted(name: str, function: Any) -> Any:
+        def call(x: Tensor) -> Tensor:
+            calls[name] += len(x)
+            return function(x)  # type: ignore[no-any-return]
+
+        return call
+
+    known = Target(counted("known score", GAUSSIAN.score), counted("log density", GAUSSIAN.log_density))
+    target = targets.product(Target(counted("rest", MIXTURE.score)), known)
+    chains = sample(hamiltonian(target, 0.3, 5, LineIntegral()), MIXTURE.sample(6), draws=10, generator=seeded())
+    assert calls == {"known score": 6 + 6 * 10 * 5, "log density": 6 + 6 * 10, "rest": 6 + 6 * 10 * (5 + 5)}
+    assert chains.score_calls == calls["rest"]
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_product_leaves_its_target_invariant(right: bool) -> None:
+    """The product of p with N / N, one of which is integrated; a twin forgets the known part when it decides."""
+    target: Any = targets.product(MIXTURE, GAUSSIAN, score_only(GAUSSIAN), weights=[1.0, -1.0, 1.0])
+    if not right:
+        forgotten = target.known._replace(log_density=lambda x: x.new_zeros(len(x)))
+        target = replace(target, known=forgotten)
+    kernel = hamiltonian(target, 0.6, 4, LineIntegral(), random_length=True)
+    verdict = stationarity(kernel, MIXTURE, chains=10_000, steps=5, generator=seeded("product"))
+    assert (verdict.p_value > FALSE_ALARM / len(STATIONARY)) == right, verdict
+
+
 def trapezoid_twin(law: Any, h: float, steps: int) -> Kernel:
     """Judge by the trapezoid at the nodes: what it leaves of log r."""
     right, leapfrog = hamiltonian(law, h, steps, LineIntegral()), Leapfrog(h, steps)
@@ -139,7 +227,7 @@ def trapezoid_twin(law: Any, h: float, steps: int) -> Kernel:
     def step(point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
         p = torch.randn(point.x.shape, generator=generator, dtype=point.x.dtype)
         path = path_from(leapfrog, law, point.x, p, steps)
-        log_accept = leapfrog.slope_change(law.score(point.x), path).clamp(max=0)
+        log_accept = slope_change(leapfrog, law.score(point.x), path).clamp(max=0)
         accepted = torch.rand(len(p), generator=generator, dtype=p.dtype).log() < log_accept
         x = torch.where(accepted[:, None], path.end, point.x)
         return right.init(x), Move(path.end, log_accept, accepted)
@@ -214,9 +302,23 @@ def test_leaving_the_support_is_a_counted_rejection(rule: Any) -> None:
     assert chains.score_calls == sum(map(len, asked))
 
 
+@pytest.mark.parametrize("rule", [LineIntegral(), Exact()], ids=repr)
+def test_a_trajectory_that_loses_too_much_energy_diverges(rule: Any) -> None:
+    """Leapfrog is unstable above h = 2 standard deviations; one step of h = 30 loses some 1e5 nats, all finite."""
+    chains = sample(hamiltonian(NORMAL, 30.0, 2, rule), torch.ones(50, 2), draws=4, generator=seeded())
+    assert bool(chains.diverging.all())
+    assert chains.accepted.sum() == chains.outside.sum() == 0
+    fine = sample(hamiltonian(NORMAL, 1.9, 2, rule), torch.ones(50, 2), draws=4, generator=seeded())
+    assert not fine.diverging.any()
+    assert not fine.accepted.all()
+    summary = diagnostics.summary(replace(fine, nonfinite=chains.nonfinite))
+    assert summary.diverging == 200
+    assert "200 diverging or not finite" in str(summary)
+
+
 @pytest.mark.parametrize("rule", [LineIntegral(), Exact(), Always()], ids=repr)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_trajectory_that_diverges_is_counted(rule: Any, value: float) -> None:
+def test_a_trajectory_that_meets_a_number_that_is_not_finite_diverges(rule: Any, value: float) -> None:
     def score(x: Tensor) -> Tensor:
         return torch.where(x[:, :1] > 1, value, -x)
 

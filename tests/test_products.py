@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -20,11 +21,13 @@ from scoremh import (
     Target,
     Taylor,
     diagnostics,
+    hamiltonian,
     metropolis_hastings,
     sample,
     targets,
     tune,
 )
+from scoremh.kernel import ImproperTargetWarning
 from scoremh.types import Acceptance, Kernel, Proposal
 from tests.cases import COVARIANCE, EXACT_ON_GAUSSIAN, GAUSSIAN, ONE_SIDED, SYMMETRIC, TARGETS, f64
 
@@ -242,7 +245,6 @@ for call in (lambda: targets.product(abs), lambda: targets.posterior(targets.Gau
         (Target(lambda x: -x[:, :1]), ValueError, r"parts\[1\].score\(x\) to be a float32 tensor of shape \(4, 2\)"),
         (Target(lambda x: -x, lambda x: x), ValueError, r"parts\[1\].log_density\(x\) .* of shape \(4,\)"),
         (Target(lambda x: -x, lambda x: x.sum(1).double()), TypeError, r"parts\[1\].log_density\(x\)"),
-        (targets.Gaussian([0.0, 0.0, 0.0]), ValueError, "x of shape"),
     ],
 )
 @pytest.mark.parametrize("known", [True, False])
@@ -254,6 +256,58 @@ def test_parts_that_disagree_are_refused_at_the_start(
     kernel = metropolis_hastings(target, MALA(0.1), LineIntegral())
     with pytest.raises(error, match=text):
         kernel.init(torch.zeros(4, 2))
+
+
+def test_distributions_of_other_events_are_refused() -> None:
+    plane, space = targets.Gaussian([0.0, 0.0]), targets.Gaussian([0.0, 0.0, 0.0])
+    with pytest.raises(ValueError, match=r"events of one shape, got \(2,\) of parts\[0\], \(3,\) of parts\[2\]"):
+        targets.product(plane, Target(lambda x: -x), space)
+    kernel = metropolis_hastings(targets.product(score_only(plane), space), MALA(0.1), LineIntegral())
+    with pytest.raises(ValueError, match="x of shape"):
+        kernel.init(torch.zeros(4, 2))
+
+
+WIDE, NARROW = targets.Gaussian(f64(0.0, 0.0), f64([4.0, 0.0], [0.0, 1.0])), targets.Gaussian(f64(1.0, 0.0))
+
+
+@pytest.mark.parametrize(("weights", "proper"), [((1.0, -3.9), False), ((2.0, -1.0), True), ((1.0, -1.0), False)])
+def test_normal_parts_that_cannot_be_normalised_are_refused(weights: tuple[float, float], proper: bool) -> None:
+    """N(m, I) over diag(4, 1): precision w_1 I + w_2 diag(1/4, 1)."""
+    if proper:
+        targets.product(NARROW, WIDE, weights=weights)
+        return
+    with pytest.raises(ValueError, match=r"a product that can be normalised, got weights .* an eigenvalue of"):
+        targets.product(NARROW, WIDE, weights=weights)
+
+
+def student(freedom: float) -> targets.StudentT:
+    return targets.StudentT(freedom, f64(0.0, 0.0))
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("parts", "proper"),
+    [
+        ((NARROW, score_only(WIDE)), False),  # as above, but not seen when it is built
+        ((score_only(WIDE), MIXTURE), False),
+        ((student(10.0), student(5.0)), True),  # r^-(12 - 7 + 2), which has an integral in the plane
+        ((student(6.0), student(5.0)), False),  # r^-1, which falls and has none
+    ],
+    ids=["normal", "mixture", "heavy", "too heavy"],
+)
+def test_a_product_that_grows_far_out_warns(parts: tuple[Any, Any], proper: bool, known: bool) -> None:
+    whole = targets.product(*(parts if known else map(score_only, parts)), weights=(1.0, -1.0))
+    kernels = (
+        metropolis_hastings(whole, MALA(0.1), LineIntegral()),
+        hamiltonian(whole, 0.1, 2, LineIntegral()),
+    )
+    for kernel in kernels:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            kernel.init(torch.randn(10, 2, generator=seeded(), dtype=torch.float64))
+        assert [one.category for one in caught] == ([] if proper else [ImproperTargetWarning])
+    bounded = metropolis_hastings(targets.truncate(whole, targets.box(-9.0, 9.0)), MALA(0.1), LineIntegral())
+    bounded.init(torch.zeros(10, 2, dtype=torch.float64))  # a warning is an error here
 
 
 def test_what_needs_the_whole_density_is_refused() -> None:

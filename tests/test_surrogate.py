@@ -71,7 +71,7 @@ def test_a_learned_acceptance_of_any_form_is_corrected() -> None:
     target, proposal = Target(MIXTURE.score, MIXTURE.log_density), RandomWalk(0.8)
     x = MIXTURE.sample(1000, generator=seeded())
     for form in ("free", "antisymmetric", "potential"):
-        fit = fit_acceptance(target, proposal, x, form=form, recipe=Recipe(steps=30, batch=64), generator=seeded(1))  # type: ignore[arg-type]
+        fit = fit_acceptance(target, proposal, x, form=form, recipe=Recipe(steps=30, batch=64), generator=seeded(1))
         kernel = surrogate(target, proposal, Learned(fit), Exact(), moves=3)
         assert diagnostics.stationarity(kernel, MIXTURE, chains=4000, steps=12, generator=seeded(2)).p_value > 1e-4
 

@@ -256,7 +256,8 @@ def test_other_networks_and_heavy_tails_go_the_general_way() -> None:
 
         def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
             level = torch.as_tensor(sigma, dtype=x.dtype).reshape(-1, 1)
-            return (self.linear(x).tanh() - x) / (1 + level.square())
+            score: Tensor = (self.linear(x).tanh() - x) / (1 + level.square())
+            return score
 
     samples = targets.StudentT(5.0, [0.0, 0.0]).sample(500, generator=seeded()).float()
     loss, recipe = MultilevelDenoising(), Recipe(steps=20, check_every=10)

@@ -26,7 +26,7 @@ from scoremh import (
     targets,
     warmup,
 )
-from scoremh.sampling.moments import Moments
+from scoremh.sampling.moments import Moments, geometric_mean
 from scoremh.sampling.warmup import windows
 
 VARIANCES = torch.tensor([0.01, 1.0, 100.0], dtype=torch.float64)
@@ -78,7 +78,7 @@ def test_moments_are_those_of_numpy(event: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("covariance", ["dense", "diagonal"])
-@pytest.mark.parametrize("estimate", ["draws", "fisher"])
+@pytest.mark.parametrize("estimate", ["draws", "fisher", "geometric"])
 def test_step_and_shape_are_found(covariance: Any, estimate: Any) -> None:
     x, g = starts()
     learned = warmup(mala, x, steps=400, covariance=covariance, estimate=estimate, generator=g)
@@ -191,7 +191,7 @@ def test_bad_arguments_are_refused(change: dict[str, Any], error: type[Exception
 UNCHECKED = {  # refused by the shape checks of the tests as well, which a user does not run
     "steps=100.0": "steps to be an int, got float 100.0",
     "covariance='full'": "covariance to be one of 'dense', 'diagonal', got 'full'",
-    "estimate='scores'": "estimate to be one of 'draws', 'fisher', got 'scores'",
+    "estimate='scores'": "estimate to be one of 'draws', 'fisher', 'geometric', None, got 'scores'",
     "generator=0": "a torch.Generator, got int 0",
     "make_kernel=3": "a function from a step size and a covariance to a kernel, got int 3",
     "make_kernel=make(1.0, torch.ones(2))": "a function from a step size and a covariance to a kernel, got Kernel",
@@ -239,16 +239,71 @@ def gaussian(seed: int, *, rotated: bool) -> targets.Gaussian:
     return targets.Gaussian(variances.new_zeros(50), (covariance + covariance.T) / 2)
 
 
+@pytest.mark.parametrize("diagonal", [True, False])
+def test_the_geometric_mean_solves_its_equation(diagonal: bool) -> None:
+    g = torch.Generator().manual_seed(0)
+    s, p = (
+        torch.randn(5, 9, dtype=torch.float64, generator=g) @ torch.randn(9, 5, dtype=torch.float64, generator=g)
+        for _ in range(2)
+    )
+    s, p = s @ s.T, p @ p.T
+    if diagonal:
+        s, p = s.diagonal(), p.diagonal()
+    c = geometric_mean(s, p)
+    assert c is not None
+    torch.testing.assert_close(c * p * c if diagonal else c @ p @ c, s, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(c, c.T if not diagonal else c)
+    assert geometric_mean(s, torch.zeros_like(p)) is None
+
+
+@pytest.mark.parametrize("estimate", ["geometric", "fisher"])
+def test_the_geometric_mean_knows_a_gaussian_from_far_out(estimate: Any) -> None:
+    """Chains far out and all on one side: S and G are those of the way in, and C is still the covariance.
+
+    Not after one window, in which the shrinkage hides the widest directions, but after three.
+    """
+    g = torch.Generator().manual_seed(0)
+    law = gaussian(3, rotated=True)
+    x = 1e5 + 1e3 * torch.randn(64, 50, dtype=torch.float64, generator=g)
+    make = lambda h, c: metropolis_hastings(Target(law.score), MALA(h, c), LineIntegral())  # noqa: E731
+    learned = warmup(make, x, steps=300, estimate=estimate, generator=g)
+    error = (learned.covariance - law.covariance).norm() / law.covariance.norm()
+    assert (float(error) < 0.05) == (estimate == "geometric")
+
+
+def test_the_estimate_is_chosen_by_what_points_keep() -> None:
+    x, _ = starts()
+    given = warmup(mala, x, steps=60, estimate="geometric", generator=torch.Generator().manual_seed(1))
+    chosen = warmup(mala, x, steps=60, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(chosen.covariance, given.covariance)
+    law = targets.Gaussian(torch.zeros(3, dtype=torch.float64))
+    walks = [
+        warmup(
+            lambda h, c: metropolis_hastings(law, RandomWalk(h, c), Exact()),
+            x,
+            steps=60,
+            estimate=estimate,
+            generator=torch.Generator().manual_seed(1),
+        )
+        for estimate in (None, "draws")
+    ]
+    assert torch.equal(walks[0].covariance, walks[1].covariance)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("estimate", ["draws", "fisher"])
+@pytest.mark.parametrize(
+    ("estimate", "wide"), [("draws", 100.0), ("fisher", 100.0), ("geometric", 100.0), ("geometric", 1e4)]
+)
 @pytest.mark.parametrize("covariance", ["dense", "diagonal"])
-def test_a_badly_scaled_gaussian_converges_within_2000_steps(seed: int, estimate: Any, covariance: Any) -> None:
-    """From starts up to 100 standard deviations off; 500 steps of warm-up, 1,500 draws."""
+def test_a_badly_scaled_gaussian_converges_within_2000_steps(
+    seed: int, estimate: Any, wide: float, covariance: Any
+) -> None:
+    """From starts 100 times as wide as the least standard deviation, or 10,000; 500 steps of warm-up, 1,500 draws."""
     truth = gaussian(seed, rotated=covariance == "dense")
     target = Target(score=truth.score)
     g = torch.Generator().manual_seed(seed)
-    x = 100 * torch.randn(64, 50, dtype=torch.float64, generator=g)
+    x = wide * torch.randn(64, 50, dtype=torch.float64, generator=g)
     learned = warmup(
         lambda h, c: metropolis_hastings(target, MALA(h, c), LineIntegral()),
         x,

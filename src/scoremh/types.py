@@ -280,6 +280,8 @@ class Kernel(NamedTuple):
     """How many steps `run` should be asked for at least, where there are as many: fewer at a time cost more."""
     parts: tuple[object, ...] = ("a kernel",)
     """What the kernel is made of: its proposal and its rule."""
+    unadjusted: Callable[[], "Kernel"] | None = None
+    """Builds the kernel of the same moves without an accept step; None where the moves do not follow the score."""
 
     @property
     def description(self) -> str:

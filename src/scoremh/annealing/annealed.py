@@ -29,6 +29,7 @@ class Annealed:
         steps: Transitions per stage.
         acceptance_rates: Share of the candidates that were accepted, per stage.
         score_calls: Points at which the score was evaluated, over all chains and levels.
+        adjust_above: Noise level below which every candidate was accepted; 0 where none was.
     """
 
     draws: Float[Tensor, "chain *event"]
@@ -36,13 +37,15 @@ class Annealed:
     steps: tuple[int, ...]
     acceptance_rates: tuple[float, ...]
     score_calls: int
+    adjust_above: float = 0.0
 
     def __repr__(self) -> str:
         """Show the levels, the acceptance rates and the cost."""
         levels, rates = self.levels, self.acceptance_rates
+        gate = f"; no accept step below noise {self.adjust_above:.3g}" if levels[-1] < self.adjust_above else ""
         return (
             f"Annealed({len(self.draws)} chains, {len(levels)} stages from noise {levels[0]:.3g} to {levels[-1]:.3g}; "
-            f"acceptance {rates[0]:.3f} at first, {rates[-1]:.3f} at last, {min(rates):.3f} at least; "
+            f"acceptance {rates[0]:.3f} at first, {rates[-1]:.3f} at last, {min(rates):.3f} at least{gate}; "
             f"{self.score_calls:,} score calls)"
         )
 
@@ -54,6 +57,7 @@ def anneal(
     *,
     steps_per_level: int = 20,
     final_steps: int = 0,
+    adjust_above: float = 0.0,
     generator: torch.Generator | None = None,
     progress: bool = False,
     store: str | Path | None = None,
@@ -68,6 +72,8 @@ def anneal(
         initial: Initial points, one per chain, `(chain, *event)`: noise of the highest level around the data's mean.
         steps_per_level: Transitions at every level.
         final_steps: Transitions at the last level after that.
+        adjust_above: Noise level below which every candidate is accepted: where the integral of a learned score depends
+            on its way, an accept step means little (`diagnostics.lowest_conservative_level`). 0 adjusts everywhere.
         generator: Random number generator; the same seed gives the same draws.
         progress: Show a progress bar.
         store: Folder to write to. The same call with the same folder resumes from what is there.
@@ -90,18 +96,29 @@ def anneal(
     checks.count(steps_per_level, "steps_per_level")
     checks.count(final_steps, "final_steps", at_least=0)
     check_levels(levels)
+    if not adjust_above >= 0:
+        raise ValueError(
+            checks.message("adjust_above of at least 0", adjust_above, "Leave it out to adjust everywhere.")
+        )
     stages = [(level, steps_per_level) for level in levels] + [(levels[-1], final_steps)] * (final_steps > 0)
     x, rates, score_calls = initial, [], 0
     with progress_bar(sum(steps for _, steps in stages), "annealing", unit="steps", show=progress) as tick:
         for number, (level, steps) in enumerate(stages):
             folder = None if store is None else Path(store) / f"stage-{number:04}"
-            chains = sample(
-                kernel_at(level), x, draws=1, thin=steps, generator=generator, store=folder, threads=threads
-            )
+            kernel = kernel_at(level) if level >= adjust_above else _unadjusted(kernel_at(level))
+            chains = sample(kernel, x, draws=1, thin=steps, generator=generator, store=folder, threads=threads)
             x = chains.draws[:, 0]
             rates.append(chains.acceptance_rate)
             score_calls += chains.score_calls
             tick(steps, f"noise {level:.3g}, accepted {rates[-1]:.3f}")
-    return Annealed(
-        x, tuple(level for level, _ in stages), tuple(steps for _, steps in stages), tuple(rates), score_calls
-    )
+    used, made = zip(*stages, strict=True)
+    return Annealed(x, used, made, tuple(rates), score_calls, adjust_above)
+
+
+def _unadjusted(kernel: Kernel) -> Kernel:
+    """Return the kernel without its accept step, and refuse one whose moves do not follow the score."""
+    if kernel.unadjusted is None:
+        fix = "Use MALA or hamiltonian, or leave adjust_above out."
+        got = f"{kernel.description}, which goes nowhere without an accept step"
+        raise ValueError(checks.message("kernels whose moves follow the score below adjust_above", got, fix))
+    return kernel.unadjusted()

@@ -6,7 +6,7 @@
 | `stationarity` | Does a kernel leave its target invariant? |
 | `disagreement` | Do two acceptance rules take the same decisions? |
 | `balance_residual` | Is a learned acceptance in detailed balance? |
-| `conservativity` | Is a score the gradient of a log density? |
+| `conservativity`, `conservativity_by_level` | Is a score the gradient of a log density? Down to which noise level? |
 | `calibration` | Are posterior draws right on average over simulated data? |
 | `kernel_stein_discrepancy` | How far are samples from the distribution with this score? |
 """
@@ -14,13 +14,20 @@
 from scoremh.diagnostics.balance import BalanceResidual, balance_residual
 from scoremh.diagnostics.calibration import Calibration, calibration
 from scoremh.diagnostics.cautions import Caution
-from scoremh.diagnostics.conservativity import Conservativity, conservativity
+from scoremh.diagnostics.conservativity import (
+    MAX_CIRCULATION,
+    Conservativity,
+    conservativity,
+    conservativity_by_level,
+    lowest_conservative_level,
+)
 from scoremh.diagnostics.disagreement import Disagreement, disagreement
 from scoremh.diagnostics.stationarity import Stationarity, stationarity
 from scoremh.diagnostics.stein import kernel_stein_discrepancy
 from scoremh.diagnostics.summary import Summary, summary
 
 __all__ = [
+    "MAX_CIRCULATION",
     "BalanceResidual",
     "Calibration",
     "Caution",
@@ -31,8 +38,10 @@ __all__ = [
     "balance_residual",
     "calibration",
     "conservativity",
+    "conservativity_by_level",
     "disagreement",
     "kernel_stein_discrepancy",
+    "lowest_conservative_level",
     "stationarity",
     "summary",
 ]

@@ -23,6 +23,7 @@ CautionKind = Literal[
     "dependent_columns",
     "weights_known_to",
     "cluster_difference",
+    "conservativity",
 ]
 
 

@@ -3,9 +3,19 @@
 A gradient has a symmetric Jacobian J, and its integral around every closed path is 0:
 
     asymmetry = |J w - J^T w| / |J w|,    circulation = int s . dx around a triangle
+
+What that does to an accept step: a ratio r integrated on another way to the same candidate is r exp(c), with c the
+circulation around both ways. Metropolis's a = min(1, r) then changes by at most about |c| r where r < 1, and not at all
+elsewhere. In equilibrium candidates with r < 1 contribute half of the acceptance rate (as many moves go down as up), so
+that the share of decisions that the way can change is at most
+
+    mean |c| x acceptance rate / 2  <=  rms c / 2
+
+for small c that do not depend on r: at most 5 % where the circulation is MAX_CIRCULATION, .1 nats.
 """
 
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +23,9 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import gauss_legendre, inner, per_chain, scores_along, weighted_sum
-from scoremh.types import ScoreFn
+from scoremh.types import ScoreFn, TargetLike
+
+MAX_CIRCULATION = 0.1  # nats: beyond, the way of an integral may change more than 5 % of the decisions
 
 
 @dataclass(frozen=True)
@@ -59,11 +71,72 @@ def conservativity(
     checks.positive(size, "size")
     checks.count(len(x), "number of points", at_least=2)
     x = x.detach()
+    length = size * math.sqrt(float(inner(x - x.mean(0), x - x.mean(0)).mean()))
+    return _measured(score, x, length, nodes, generator)
+
+
+def conservativity_by_level(
+    target_at: Callable[[float], TargetLike],
+    levels: Iterable[float],
+    x: Tensor,
+    *,
+    step: float = 1.0,
+    nodes: int = 8,
+    generator: torch.Generator | None = None,
+) -> dict[float, Conservativity]:
+    """Measure how far the scores of noise levels are from gradients, around triangles of the size of a step there.
+
+    Args:
+        target_at: Function from a noise level to a target with the score of the distribution blurred by it, such as
+            `fit.standard.at`.
+        levels: Noise levels to measure at.
+        x: Draws without noise, `(row, *event)`, in coordinates in which noise of a level is level times N(0, I): for
+            `fit.standard.at`, those of the network, `fit.coordinates.inverse(samples)`.
+        step: Standard deviation of a step over the noise level: sqrt(2h) / level for MALA.
+        nodes: Number of Gauss-Legendre nodes on each side.
+        generator: Random number generator; the same seed gives the same numbers.
+
+    Returns:
+        From every level to what was found there.
+    """
+    checks.events(x)
+    checks.positive(step, "step")
+    found = {}
+    for level in levels:
+        checks.positive(level, "level")
+        score = target_at(level).score
+        if score is None:
+            fix = "Return a target whose score is that of the distribution blurred by this level."
+            raise ValueError(checks.message("target_at to give a target with a score", "one without", fix))
+        blurred = x.detach() + level * rng.normal(tuple(x.shape), x, generator)
+        found[level] = _measured(score, blurred, step * level * math.sqrt(x[0].numel()), nodes, generator)
+    return found
+
+
+def lowest_conservative_level(found: Mapping[float, Conservativity], *, limit: float = MAX_CIRCULATION) -> float:
+    """Return the lowest noise level down to which no circulation is above a limit; infinity where there is none.
+
+    Args:
+        found: What `conservativity_by_level` returned.
+        limit: Largest circulation, in nats.
+    """
+    checks.positive(limit, "limit")
+    lowest = math.inf
+    for level in sorted(found, reverse=True):
+        if not found[level].circulation <= limit:
+            break
+        lowest = level
+    return lowest
+
+
+def _measured(
+    score: ScoreFn, x: Tensor, length: float, nodes: int, generator: torch.Generator | None
+) -> Conservativity:
+    """Return the asymmetry at points x and the circulation around triangles with sides of a length from there."""
     w = rng.normal(tuple(x.shape), x, generator)
     with torch.no_grad():
         forward = torch.func.jvp(score, (x,), (w,))[1]
         backward = torch.func.vjp(score, x)[1](w)[0]
-        length = size * math.sqrt(float(inner(x - x.mean(0), x - x.mean(0)).mean()))
         corners = [x, *(x + length * _directions(x, generator) for _ in range(2))]
         sides = [_integral(score, corners[i], corners[(i + 1) % 3], nodes) for i in range(3)]
     asymmetry = _rms(forward - backward) / max(_rms(forward), torch.finfo(x.dtype).tiny)

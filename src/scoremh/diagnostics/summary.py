@@ -51,7 +51,7 @@ class Summary:
         table: From a statistic's name (mean, sd, mcse_mean, ess_bulk, ess_tail, r_hat) to an array of the event's
             shape.
         acceptance_rate: Share of transitions accepted.
-        nonfinite: Transitions rejected because a number was not finite.
+        diverging: Transitions rejected because a number was not finite or a trajectory diverged (ArviZ's name).
         outside: Transitions rejected because p is 0 at the candidate.
         score_calls: Points at which the score was evaluated.
         ess_per_score_call: The smallest ess_bulk over the coordinates, per score call.
@@ -60,7 +60,7 @@ class Summary:
 
     table: dict[str, NDArray[np.float64]]
     acceptance_rate: float
-    nonfinite: int
+    diverging: int
     outside: int
     score_calls: int
     ess_per_score_call: float
@@ -90,7 +90,7 @@ class Summary:
         with console.capture() as capture:
             console.print(table)
         cost = f"{self.score_calls:,} score calls, {self.ess_per_score_call:.3g} effective draws per call"
-        lost = f"{self.nonfinite:,} rejections not finite, {self.outside:,} outside the support"
+        lost = f"{self.diverging:,} diverging or not finite, {self.outside:,} outside the support"
         return "\n".join(
             [capture.get().rstrip(), f"acceptance {self.acceptance_rate:.3f}; {lost}", cost, *map(str, self.warnings)]
         )
@@ -134,7 +134,7 @@ def _warnings(table: dict[str, NDArray[np.float64]], shape: tuple[int, int], non
         cautions += mixing_cautions(r_hat.ravel(), names, limit=R_HAT_LIMIT, advice=advice)
     if nonfinite.any():
         stuck = int((nonfinite > 0).any(1).sum())
-        text = f"{stuck} of {shape[0]} chains met a score or a ratio that was not finite, and stayed where they were."
+        text = f"{stuck} of {shape[0]} chains diverged, or met a score or a ratio that was not finite, and stayed."
         cautions.append(Caution("nonfinite", float(stuck), text))
     return cautions
 

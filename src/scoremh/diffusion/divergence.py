@@ -31,7 +31,8 @@ def level_score(
     # one call with every chain for every direction: a vmap would need rules for all that the network does
     many, levels = x.repeat(len(v), *(1,) * (x.ndim - 1)), level.repeat(len(v))
     along = v.repeat_interleave(len(x), 0).reshape(many.shape)
-    values, products = torch.func.jvp(lambda at: score(at, levels), (many,), (along,))
+    answer: tuple[Tensor, Tensor] = torch.func.jvp(lambda at: score(at, levels), (many,), (along,))  # type: ignore[assignment]
+    values, products = answer
     checks.answer(values, many, many.shape, "score")
     return values[: len(x)], (products * along).flatten(1).sum(1).reshape(len(v), len(x)).sum(0)
 
@@ -49,5 +50,5 @@ def random_directions(size: int, like: Tensor, probes: int, seed: int = 0) -> Fl
         seed: Random seed; the same seed gives the same directions.
     """
     checks.count(probes, "probes")
-    signs = rng.uniform((probes, size), like, rng.seeded(seed, like.device)).sub(0.5).sign()
+    signs: Tensor = rng.uniform((probes, size), like, rng.seeded(seed, like.device)).sub(0.5).sign()
     return signs / probes**0.5

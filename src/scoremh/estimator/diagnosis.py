@@ -12,6 +12,7 @@ from scoremh import diagnostics, metrics
 from scoremh.balance_matching import AcceptanceFit
 from scoremh.diagnostics import Caution
 from scoremh.diagnostics.cautions import SHORT_CHAINS_R_HAT_LIMIT, mixing_cautions
+from scoremh.estimator.adjustment import adjustment_cautions
 from scoremh.estimator.mode_weights import ModeWeights, mode_weights
 from scoremh.evaluation import MIN_ROWS, P_VALUE_LIMIT
 from scoremh.sampler import Sampler
@@ -96,7 +97,7 @@ def diagnose(
         p_value,
         *(weights[:2] if weights is not None else ()),
     )
-    cautions = _cautions(found, len(held_out)) + _weight_cautions(weights)
+    cautions = _cautions(found, len(held_out)) + _weight_cautions(weights) + adjustment_cautions(sampler)
     return replace(found, warnings=(*chain_cautions(table["r_hat"], columns), *cautions))
 
 

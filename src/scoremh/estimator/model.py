@@ -18,6 +18,7 @@ from scoremh import diffusion
 from scoremh._shared import checks, rng
 from scoremh.balance_matching import RECIPE, AcceptanceFit
 from scoremh.estimator.acceptance_names import RULES, AcceptanceName
+from scoremh.estimator.adjustment import find_adjustment
 from scoremh.estimator.diagnosis import diagnose
 from scoremh.estimator.frames import FramesMixin
 from scoremh.estimator.judging import MAX_CHECK_CHAINS, MAX_CHECK_DRAWS, JudgingMixin, Seed
@@ -109,7 +110,9 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
         self.check_parameters()
         rows: NDArray[Any] = validate_data(self, X, dtype=FLOAT_DTYPES, ensure_min_samples=MIN_SAMPLES + 2)
         places = {name: checkpoint and Path(checkpoint) / f"{name}.checkpoint" for name in ("score", "acceptance")}
-        for_split, for_score, for_start, for_step, for_acceptance, for_check = _generators(self.random_state, 6)
+        for_split, for_score, for_start, for_step, for_acceptance, for_check, for_gate = _generators(
+            self.random_state, 7
+        )
         order = torch.randperm(len(rows), generator=for_split).numpy()
         held = min(MAX_HELD_OUT_ROWS, math.ceil(self.validation_fraction * len(rows)))
         self.held_out_ = rows[order[:held]]
@@ -121,6 +124,7 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
         score = fit_score(x, recipe=recipe, generator=for_score, checkpoint=places["score"], **show)
         moves = Sampler.moves if x.shape[1] <= MAX_CORRECTED_COLUMNS else None
         sampler = Sampler(score, float(self.noise_level), self.proposal, RULES.get(self.acceptance), moves=moves)
+        sampler = find_adjustment(sampler, x, generator=for_gate)
         start = sampler.anneal(TUNING_CHAINS, int(self.annealing_steps), generator=for_start, **show)
         sampler = sampler.tune(start.draws, steps=int(self.chain_steps), generator=for_step, **show)
         if self.acceptance not in RULES:
@@ -221,7 +225,7 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
         # in float64, so that an answer does not depend on the other rows
         score = replace(self.score_, net=copy.deepcopy(self.score_.net).double())
         with torch.inference_mode():
-            return diffusion.log_density(score, x).numpy()  # type: ignore[no-any-return]
+            return diffusion.log_density(score, x).numpy()
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return the mean log density of rows: comparable between models of the same columns, the higher the better.

@@ -10,6 +10,7 @@ from torch import Tensor
 from scoremh import diagnostics
 from scoremh.diagnostics import Caution
 from scoremh.estimator.acceptance_names import acceptance_name
+from scoremh.estimator.adjustment import adjustment_line
 from scoremh.estimator.diagnosis import chain_cautions
 from scoremh.evaluation import Evaluation
 from scoremh.report import Contents, write
@@ -87,6 +88,7 @@ def model_contents(
             "data": f"{source.data}{count}",
             "shown beside the draws": f"{len(rows):,} {rows_name}",
             "sampler": f"{own}, step size {model.step_size_:.3g}, {model.chain_steps} steps after annealing",
+            "accept step while annealing": adjustment_line(model.sampler_),
             "chains": chains_line(chains),
             "diagnosis of the fit": str(model.diagnose()).splitlines()[0],
             "distances": distances_line(evaluation, rows),

@@ -1,5 +1,6 @@
 """A fitted estimator as files: settings in JSON, weights and held-out rows in safetensors, no pickle."""
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,8 @@ def save_model(model: "ScoreMH", folder: RunFolder) -> None:
     names, sampler = getattr(model, "feature_names_in_", None), model.sampler_
     folder.update(
         parameters=json_parameters(model),
-        sampler={name: getattr(sampler, name) for name in ("noise_level", "proposal", "step_size", "moves")},
+        sampler={name: getattr(sampler, name) for name in ("noise_level", "proposal", "step_size", "moves")}
+        | {"adjust_above": sampler.adjust_above if math.isfinite(sampler.adjust_above) else None},
         acceptance=acceptance_name(sampler.acceptance),
         output=getattr(model, "_sklearn_output_config", None),
         columns=None if names is None else [str(name) for name in names],
@@ -73,7 +75,9 @@ def load_model(cls: type["ScoreMH"], folder: RunFolder) -> "ScoreMH":
     model = cls(**config["parameters"])
     rule = RULES.get(config["acceptance"])
     acceptance = AcceptanceFit.load(folder.get(ACCEPTANCE)) if rule is None else rule
-    model.sampler_ = Sampler(ScoreFit.load(folder.get(SCORE)), **config["sampler"], acceptance=acceptance)
+    settings: dict[str, Any] = dict(config["sampler"])
+    settings["adjust_above"] = math.inf if settings["adjust_above"] is None else settings["adjust_above"]
+    model.sampler_ = Sampler(ScoreFit.load(folder.get(SCORE)), **settings, acceptance=acceptance)
     model.held_out_ = load_file(folder.get(HELD_OUT))["rows"]
     diagnosis = config["diagnosis"]
     model.diagnosis_ = Diagnosis(**diagnosis | {"warnings": tuple(Caution(**one) for one in diagnosis["warnings"])})

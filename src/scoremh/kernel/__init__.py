@@ -1,8 +1,8 @@
 """Kernels: target, proposal and rule composed, with the fused loops beside; Hamiltonian moves; groups of moves."""
 
-from scoremh.kernel.compatibility import DegenerateRuleWarning
+from scoremh.kernel.compatibility import DegenerateRuleWarning, ImproperTargetWarning
 from scoremh.kernel.composition import metropolis_hastings
 from scoremh.kernel.hamiltonian import hamiltonian
 from scoremh.kernel.surrogate import surrogate
 
-__all__ = ["DegenerateRuleWarning", "hamiltonian", "metropolis_hastings", "surrogate"]
+__all__ = ["DegenerateRuleWarning", "ImproperTargetWarning", "hamiltonian", "metropolis_hastings", "surrogate"]

@@ -2,11 +2,14 @@
 
 import warnings
 
+import torch
 from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh.acceptance import LineIntegral, Taylor
 from scoremh.proposals import MALA, StudentWalk
+from scoremh.targets.parts import WeightedSum
+from scoremh.targets.propriety import share_outward
 from scoremh.types import Acceptance, Need, Point, Proposal, Target
 
 MAX_LONG_FREEDOM = 4  # degrees of freedom up to which steps are now and then very long
@@ -14,6 +17,10 @@ MAX_LONG_FREEDOM = 4  # degrees of freedom up to which steps are now and then ve
 
 class DegenerateRuleWarning(UserWarning):
     """A proposal and a rule that do not go together: the density enters the decision no longer, or only by luck."""
+
+
+class ImproperTargetWarning(UserWarning):
+    """A product with negative weights that grows in its tails: it cannot be normalised, and its chains run away."""
 
 
 def warn_if_degenerate(proposal: Proposal, acceptance: Acceptance) -> None:
@@ -49,7 +56,23 @@ def first_point(target: Target, needs: frozenset[Need], x: Tensor) -> Point:
     with checks.explained():
         point = Point.at(x.clone(), target, needs)
     check_answers(point)
+    warn_if_improper(target, x)
     return point
+
+
+def warn_if_improper(target: Target, x: Tensor) -> None:
+    """Warn where a product with negative weights does not fall far out from the initial points x."""
+    scores = [score for score in (target.score, target.known_score) if score is not None]
+    if target.support is not None or not any(isinstance(score, WeightedSum) and score.divides for score in scores):
+        return
+    outward = share_outward(lambda x: torch.stack([score(x) for score in scores]).sum(0), x)
+    if outward > 0:
+        text = (
+            f"A product with negative weights does not fall fast enough to be normalised in {outward:.0%} of the "
+            "directions far out from the initial points: its chains may run away. Give less weight to what is divided "
+            "by, or truncate it to a support."
+        )
+        warnings.warn(text, ImproperTargetWarning, stacklevel=4)
 
 
 def check_start(target: Target, x: Tensor) -> None:

@@ -6,6 +6,8 @@ Every chain decides alone. A candidate outside the support, or with a number tha
 score is not asked outside the support, and the move's `log_accept` (-inf, NaN) tells which it was.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -13,7 +15,7 @@ from scoremh._shared import rng
 from scoremh._shared.algebra import per_chain
 from scoremh._shared.known_parts import rule_for
 from scoremh._shared.transition import judge, validated_target
-from scoremh.acceptance import BalancedRule, Exact
+from scoremh.acceptance import Always, BalancedRule, Exact
 from scoremh.kernel import compatibility
 from scoremh.kernel.counted_score import CountedScore
 from scoremh.kernel.fused import fused
@@ -75,6 +77,7 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         run=fused(known, proposal, rule),
         target_rate=_target_rate(proposal, acceptance),
         parts=(proposal, _named_density(target, acceptance)),
+        unadjusted=partial(metropolis_hastings, target, proposal, Always()) if "score" in proposal.needs else None,
     )
 
 

@@ -4,19 +4,23 @@ Every transition draws a momentum p ~ N(0, I), follows the dynamics for L steps 
 
     log r = D + |p|^2 / 2 - |p'|^2 / 2,    D = log p(x') - log p(x)
 
-`Exact()` takes D from the density. `LineIntegral()` integrates the score along the segments v_k of the trajectory, each
+`Exact()` takes D from the density. `LineIntegral()` integrates the score along the segments v_j of the trajectory, each
 with a quadrature of its own whose inner nodes t_i (one for Simpson) are asked for all segments in one score call. With
-w the weight at both ends of a segment, and without the terms that cancel (see `scoremh.kernel.leapfrog`):
+w the weight at both ends of a segment, and k the log density of the known parts of a product, whose score is left out
+of s here (k = 0 where nothing is known):
 
-    log r = sum_k v_k.(sum_i w_i s(x_k + t_i v_k) - (1/2 - w) (s_k + s_{k+1})) + (h^2 / 8) (|g|^2 - |g'|^2)
+    D = k(x') - k(x) + sum_j v_j.(sum_i w_i s(x_j + t_i v_j) + w (s_j + s_{j+1}))
 
 Both are antisymmetric: from x' with momentum -p' the trajectory has the same nodes. A trajectory that leaves the
-support, at a node or where the quadrature asks, or meets a number that is not finite, is a rejection both ways.
+support, at a node or where the quadrature asks, is a rejection both ways; so is one that diverges: it meets a number
+that is not finite, or loses more than MAX_ENERGY_ERROR (log r below its negative; that of a good step is near 0).
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -28,12 +32,13 @@ from scoremh.acceptance import Always, Exact, LineIntegral
 from scoremh.kernel import compatibility
 from scoremh.kernel.counted_score import CountedScore
 from scoremh.kernel.leapfrog import Leapfrog, Trajectory, answers_where
-from scoremh.types import Acceptance, Balance, Kernel, Move, Need, Point, Target, TargetLike
+from scoremh.types import Acceptance, Balance, Kernel, Move, Need, PartlyKnown, Point, Target, TargetLike
 
 # The most efficient acceptance rates in high dimension: Beskos, Pillai, Roberts, Sanz-Serna and Stuart (2013) for
 # Metropolis; for Barker's balance by the same limit, as Agrawal, Vats, Latuszynski and Roberts (2023) did for MALA.
 HAMILTONIAN_RATES: Mapping[Balance, float] = {"metropolis": 0.651, "barker": 0.381}
 INTEGRATED_RULES = "simpson", "gauss"
+MAX_ENERGY_ERROR = 1000.0  # nats, Stan's limit beyond which a trajectory diverges
 Judge = Exact | LineIntegral | Always
 
 
@@ -54,7 +59,7 @@ def hamiltonian(
         steps: Number of leapfrog steps of a trajectory. Good lengths `steps * step_size` are near the largest standard
             deviation of p, in the coordinates of the covariance.
         acceptance: How trajectories are judged: `LineIntegral()` or `LineIntegral("gauss")`, along every segment,
-            `Exact()` where there is a density, or `Always()`.
+            `Exact()` where there is a density, or `Always()`. The known parts of a product are never integrated.
         covariance: C, the inverse of the mass matrix, `(d,)` or `(d, d)`; that of p is best; the identity when None.
         random_length: Draw the number of steps anew for every transition, uniformly from 1 to `steps`: no trajectory
             length then returns to where it started, transition after transition.
@@ -71,60 +76,82 @@ def hamiltonian(
         >>> chains.score_calls == 8 + 8 * 20 * (5 + 5)  # at the start, and at the nodes and midpoints of trajectories
         True
     """
-    known = _validated_target(target, acceptance)
-    leapfrog, rule = Leapfrog(step_size, steps, covariance, random_length), _validated_rule(acceptance)
-    needs: frozenset[Need] = frozenset({"score", "log_density"} if type(rule) is Exact else {"score"})
+    known, rule = _judged_target(_validated_target(target, acceptance), _validated_rule(acceptance))
+    leapfrog = Leapfrog(step_size, steps, covariance, random_length)
+    needs: set[Need] = {"score"} if known.log_density is None else {"score", "log_density"}
+    needs |= set() if known.known_score is None else {"rest_score"}
 
     @torch.inference_mode()
     def init(x: Tensor) -> Point:
-        return compatibility.first_point(known, needs, x)
+        return compatibility.first_point(known, frozenset(needs), x)
 
     @torch.inference_mode()
     def step(point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
-        assert point.score is not None
         assert known.score is not None
         generator = rng.resolve(generator, point.x.device)
         momentum = rng.normal(tuple(point.x.shape), point.x, generator)
         log_uniform = rng.log_uniform((len(point.x),), point.x, generator)
         score = CountedScore(known.score)
         length = leapfrog.length(point.x, generator)
-        path = leapfrog.trajectory(score, known.support, point.x, point.score, momentum, length)
-        log_accept, proposed = _Transition(known._replace(score=score), leapfrog, rule).judge(point, momentum, path)
+        transition = _Transition(known._replace(score=score), leapfrog, rule)
+        log_accept, proposed = transition.judge(point, momentum, transition.path(point, momentum, length))
         accepted = log_uniform < log_accept
         taken = proposed.map(lambda new, old: torch.where(per_chain(accepted, new), new, old), point)
         return taken, Move(proposed.x, log_accept, accepted, score.calls)
 
     rate = None if isinstance(rule, Always) else HAMILTONIAN_RATES[rule.balance]
-    return Kernel(init, step, target_rate=rate, parts=(leapfrog, rule))
+    options: dict[str, Any] = {"covariance": covariance, "random_length": random_length}
+    unadjusted = partial(hamiltonian, target, step_size, steps, Always(), **options)
+    return Kernel(init, step, target_rate=rate, parts=(leapfrog, acceptance), unadjusted=unadjusted)
 
 
 @dataclass(frozen=True)
 class _Transition:
-    """How a trajectory is judged."""
+    """How a trajectory is made and judged.
+
+    `target.log_density` is of what is differenced, `target.score` of what is integrated; both are of the whole where
+    `target.known_score` is None.
+    """
 
     target: Target
     leapfrog: Leapfrog
     rule: Judge
 
+    def path(self, point: Point, momentum: Tensor, steps: int) -> Trajectory:
+        """Return the trajectory from a point."""
+        assert point.score is not None
+        parts = [point.score] if point.rest_score is None else [point.score, point.rest_score]
+        return self.leapfrog.trajectory(
+            self._scores, self.target.support, point.x, torch.stack(parts, 1), momentum, steps
+        )
+
     def judge(self, point: Point, momentum: Tensor, path: Trajectory) -> tuple[Tensor, Point]:
         """Return log a and the candidate as a point."""
-        rule, possible, log_density = self.rule, path.refused == 0, point.log_density
-        if isinstance(rule, Always):
-            return path.refused, Point(path.end, path.score)
-        if isinstance(rule, Exact):
-            assert self.target.log_density is not None
-            assert point.log_density is not None
-            log_density = answers_where(self.target.log_density, path.end, possible, point.log_density)
-            log_ratio = log_density - point.log_density + self.leapfrog.kinetic_change(momentum, path)
-        else:
-            log_ratio = self._integrated(rule, point, path)
-        log_accept = torch.where(possible, rule.log_balanced(log_ratio), path.refused)
-        return log_accept, Point(path.end, path.score, log_density)
+        possible, log_density = path.refused == 0, point.log_density
+        log_ratio = self.leapfrog.kinetic_change(momentum, path)
+        if log_density is not None and self.target.log_density is not None:
+            at_end = answers_where(self.target.log_density, path.end, possible, log_density)
+            log_density, log_ratio = at_end, at_end - log_density + log_ratio
+        proposed = Point(
+            path.end, path.scores[:, 0], log_density, path.scores[:, 1] if point.rest_score is not None else None
+        )
+        if isinstance(self.rule, Always):
+            return path.refused, proposed
+        if isinstance(self.rule, LineIntegral):
+            log_ratio = log_ratio + self._integral(self.rule, path)
+        diverged = log_ratio.isfinite() & (log_ratio < -MAX_ENERGY_ERROR)
+        log_accept = self.rule.log_balanced(log_ratio).masked_fill(diverged, math.nan)
+        return torch.where(possible, log_accept, path.refused), proposed
 
-    def _integrated(self, rule: LineIntegral, point: Point, path: Trajectory) -> Float[Tensor, " chain"]:
-        """Return log r, the score integrated along every segment; -inf where a node of it is outside the support."""
+    def _scores(self, x: Tensor) -> Float[Tensor, "chain part *event"]:
+        """Return the score of the whole, and behind it that of what is integrated where that is another."""
+        assert self.target.score is not None
+        score, known = self.target.score(x), self.target.known_score
+        return score.unsqueeze(1) if known is None else torch.stack([score + known(x), score], 1)
+
+    def _integral(self, rule: LineIntegral, path: Trajectory) -> Float[Tensor, " chain"]:
+        """Return the score integrated along every segment; -inf where a node of it is outside the support."""
         assert rule.quadrature is not None
-        assert point.score is not None
         assert self.target.score is not None
         ends, nodes, weights = rule.quadrature
         places = line(path.nodes, path.segments, nodes)
@@ -133,11 +160,19 @@ class _Transition:
         if self.target.support is not None:
             asked = asked & self.target.support(flat).reshape(grid).flatten(0, 1).all(0)
         between = answers_where(self.target.score, flat, asked.expand(grid).flatten(), torch.zeros_like(flat))
-        slopes = weighted_sum(weights, between.reshape(places.shape)) - (0.5 - ends) * path.score_sums
-        log_ratio = inner(slopes.flatten(0, 1), path.segments.flatten(0, 1)).reshape(grid[1:]).sum(0)
-        log_ratio = log_ratio + self.leapfrog.slope_change(point.score, path)
+        slopes = weighted_sum(weights, between.reshape(places.shape)) + ends * path.score_sums
+        integral = inner(slopes.flatten(0, 1), path.segments.flatten(0, 1)).reshape(grid[1:]).sum(0)
         # only a support, never a score, can tell that p is 0
-        return log_ratio.masked_fill(log_ratio.isinf(), math.nan).masked_fill(~asked, -math.inf)
+        return integral.masked_fill(integral.isinf(), math.nan).masked_fill(~asked, -math.inf)
+
+
+def _judged_target(target: TargetLike, rule: Judge) -> tuple[Target, Judge]:
+    """Return what is differenced and what is integrated of a target, and the rule that judges its trajectories."""
+    if isinstance(rule, LineIntegral) and isinstance(target, PartlyKnown):
+        if target.rest_score is None:
+            return Target(target.score, target.log_density, target.support), Exact(balance=rule.balance)
+        return Target(target.rest_score, target.known.log_density, target.support, target.known.score), rule
+    return Target(target.score, target.log_density if isinstance(rule, Exact) else None, target.support), rule
 
 
 def _validated_rule(rule: Acceptance) -> Judge:
@@ -157,8 +192,8 @@ def _validated_rule(rule: Acceptance) -> Judge:
     return rule
 
 
-def _validated_target(target: TargetLike, rule: Acceptance) -> Target:
-    """Return what is known of p, and refuse a target without a score, or without the density that the rule needs."""
+def _validated_target(target: TargetLike, rule: Acceptance) -> TargetLike:
+    """Return the target, and refuse one without a score, or without the density that the rule needs."""
     fix = "Wrap a score as Target(score=...), a log density as targets.from_log_density(...)."
     checks.kind(target, TargetLike, "a Target", fix)
     if target.score is None:
@@ -167,4 +202,4 @@ def _validated_target(target: TargetLike, rule: Acceptance) -> Target:
     if type(rule) is Exact and target.log_density is None:
         fix = "Use LineIntegral(), which integrates the score, or give the target a log_density."
         raise ValueError(checks.message(f"a target with a log_density, which {rule} needs", "a score only", fix))
-    return Target(target.score, target.log_density, target.support)
+    return target

@@ -10,6 +10,9 @@ volume. The kinetic terms hold the trapezoid at the nodes with the other sign:
     |p_0|^2 / 2 - |p_L|^2 / 2 = (h^2 / 8) (|g_0|^2 - |g_L|^2) - sum_k v_k.(s_k + s_{k+1}) / 2
 
 so that this rule would leave nothing of the density; see `scoremh.kernel.hamiltonian` for what is done instead.
+
+Scores are carried as `(chain, part, *event)`: that of the whole target, which moves the chains, and behind it, where
+the target is a product of known and unknown parts, that of the unknown ones, which a rule integrates.
 """
 
 import math
@@ -25,7 +28,7 @@ from torch import Tensor
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import inner, per_chain, rows_finite
 from scoremh.coordinates import Affine
-from scoremh.types import ScoreFn, SupportFn
+from scoremh.types import SupportFn
 
 
 class Trajectory(NamedTuple):
@@ -33,8 +36,8 @@ class Trajectory(NamedTuple):
 
     end: Float[Tensor, "chain *event"]
     """The last node; where a chain was refused, the place that was refused."""
-    score: Float[Tensor, "chain *event"]
-    """The score at the end; where a chain was refused, that of some earlier node."""
+    scores: Float[Tensor, "chain part *event"]
+    """The scores at the end; where a chain was refused, those of some earlier node."""
     momentum: Float[Tensor, "chain *event"]
     """The momentum at the end, in coordinates u."""
     nodes: Float[Tensor, "segment chain *event"]
@@ -42,7 +45,7 @@ class Trajectory(NamedTuple):
     segments: Float[Tensor, "segment chain *event"]
     """The segments v_k."""
     score_sums: Float[Tensor, "segment chain *event"]
-    """s_k + s_{k+1}."""
+    """s_k + s_{k+1}, of what is integrated."""
     refused: Float[Tensor, " chain"]
     """0; -inf where a node lay outside the support, NaN where a number was not finite."""
 
@@ -109,20 +112,26 @@ class Leapfrog:
         return 1 + int(uniform * self.steps)
 
     def trajectory(
-        self, score: ScoreFn, support: SupportFn | None, x: Tensor, at_x: Tensor, momentum: Tensor, steps: int
+        self,
+        scores: Callable[[Tensor], Tensor],
+        support: SupportFn | None,
+        x: Tensor,
+        at_x: Float[Tensor, "chain part *event"],
+        momentum: Tensor,
+        steps: int,
     ) -> Trajectory:
-        """Follow the dynamics, asking for the score once at every node but the first, and at none that is refused.
+        """Follow the dynamics, asking for the scores once at every node but the first, and at none that is refused.
 
         Args:
-            score: Score of the target.
+            scores: Function of x that returns the scores there, `(chain, part, *event)`.
             support: Where p is positive, or None for everywhere.
             x: First node.
-            at_x: Score there.
+            at_x: Scores there.
             momentum: First momentum, in coordinates u.
             steps: Number of steps.
         """
         h, s, refused, given_up = self.step_size, at_x, x.new_zeros(len(x)), x
-        nodes, segments, sums, p = [], [], [], torch.add(momentum, self.slope(at_x), alpha=h / 2)
+        nodes, segments, sums, p = [], [], [], torch.add(momentum, self.slope(at_x[:, 0]), alpha=h / 2)
         for step in range(1, steps + 1):
             v = h * self.color(p)
             there = x + v
@@ -134,10 +143,10 @@ class Leapfrog:
                 there, v = (torch.where(per_chain(refused == 0, x), a, b) for a, b in ((there, x), (v, 0.0)))
             nodes.append(x)
             segments.append(v)
-            at_there = answers_where(score, there, refused == 0, s)
-            sums.append(s + at_there)
+            at_there = answers_where(scores, there, refused == 0, s)
+            sums.append(s[:, -1] + at_there[:, -1])
             x, s = there, at_there
-            p = torch.add(p, self.slope(s), alpha=h if step < steps else h / 2)
+            p = torch.add(p, self.slope(s[:, 0]), alpha=h if step < steps else h / 2)
         refused = torch.where((refused == 0) & ~rows_finite(s), math.nan, refused)
         end = torch.where(per_chain(refused == -math.inf, x), given_up, x)
         return Trajectory(end, s, p, torch.stack(nodes), torch.stack(segments), torch.stack(sums), refused)
@@ -145,11 +154,6 @@ class Leapfrog:
     def kinetic_change(self, momentum: Tensor, path: Trajectory) -> Float[Tensor, " chain"]:
         """Return |p|^2 / 2 - |p'|^2 / 2."""
         return (inner(momentum, momentum) - inner(path.momentum, path.momentum)) / 2
-
-    def slope_change(self, at_x: Tensor, path: Trajectory) -> Float[Tensor, " chain"]:
-        """Return (h^2 / 8) (|g|^2 - |g'|^2): what the trapezoid at the nodes would leave of log r."""
-        first, last = self.slope(at_x), self.slope(path.score)
-        return self.step_size**2 / 8 * inner(first - last, first + last)
 
     def _possible(self, x: Tensor, support: SupportFn | None) -> Bool[Tensor, " chain"]:
         """Return which chains are at finite places inside the support."""

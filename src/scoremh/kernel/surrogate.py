@@ -95,8 +95,8 @@ def _run(walk: "_Walk", moves: int, point: Point, steps: int, *, generator: torc
         traces.append(trace if taken.all() else _taken_back(trace, point.x, taken))
         point = end.map(lambda new, old, by=taken: torch.where(per_chain(by, new), new, old), point)
         log_density = torch.where(taken, there, log_density)
-    joined = (torch.cat(parts) for parts in zip(*(trace[:3] for trace in traces), strict=True))
-    return point, Trace(*joined, calls + (0 if score is None else score.calls))
+    x, log_accepts, accepted = (torch.cat(parts) for parts in zip(*(trace[:3] for trace in traces), strict=True))
+    return point, Trace(x, log_accepts, accepted, calls + (0 if score is None else score.calls))
 
 
 def _taken_back(trace: Trace, x: Tensor, taken: Tensor) -> Trace:

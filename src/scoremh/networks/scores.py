@@ -133,7 +133,8 @@ class NoiseConditionalMLP(nn.Module):
         flat = x.flatten(1)
         v = torch.eye(flat.shape[1], dtype=x.dtype, device=x.device) if directions is None else directions
         level, scale, y = self._inputs(flat, sigma)
-        tangent = (v @ self.body[0].weight[:, :-1].mT) / scale[:, :, None]  # of the first layer, before its activation
+        weight: Tensor = self.body[0].weight  # type: ignore[assignment]
+        tangent = (v @ weight[:, :-1].mT) / scale[:, :, None]  # of the first layer, before its activation
         for number, layer in enumerate(self.body):
             before = layer(y)
             above = tangent @ layer.weight.mT if number else tangent  # type: ignore[operator]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from scoremh._shared import checks
@@ -34,7 +34,8 @@ class Chains:
         draws: The kept positions.
         acceptance_prob: Mean acceptance probability a(x', x) over the transitions of a draw.
         accepted: How many of them were accepted.
-        nonfinite: How many were rejected because the candidate, its score or its ratio was not finite.
+        nonfinite: How many were rejected because the candidate, its score or its ratio was not finite, or because a
+            Hamiltonian trajectory diverged.
         outside: How many were rejected because p is 0 at the candidate.
         thin: Transitions per draw.
         score_calls: Points at which the score was evaluated, over all chains, warm-up included.
@@ -58,6 +59,11 @@ class Chains:
         return self.thin - self.accepted - self.nonfinite - self.outside
 
     @property
+    def diverging(self) -> Bool[Tensor, "chain draw"]:
+        """Which draws had a transition that was rejected because it diverged: `nonfinite` above 0 (ArviZ's name)."""
+        return self.nonfinite > 0
+
+    @property
     def acceptance_rate(self) -> float:
         """The share of all recorded transitions that were accepted."""
         return float(self.accepted.double().mean()) / self.thin
@@ -71,7 +77,7 @@ class Chains:
         """Show the shape, the acceptance rate and the cost."""
         chains, draws, *event = self.draws.shape
         cost = f"{self.score_calls / self.moves:.3g}" if self.moves else "no"
-        lost = f", {int(self.nonfinite.sum())} not finite" if self.nonfinite.any() else ""
+        lost = f", {int(self.nonfinite.sum())} diverging" if self.nonfinite.any() else ""
         lost += f", {int(self.outside.sum())} outside the support" if self.outside.any() else ""
         return (
             f"Chains({chains} chains x {draws} draws of {tuple(event)}, {self.description}: "
@@ -123,7 +129,7 @@ class Chains:
 
         stats = {
             "acceptance_rate": _array(self.acceptance_prob),
-            "diverging": _array(self.nonfinite) > 0,
+            "diverging": _array(self.diverging),
             "accepted": _array(self.accepted),
             "rejected": _array(self.rejected),
             "nonfinite": _array(self.nonfinite),

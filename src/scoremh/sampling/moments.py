@@ -57,3 +57,23 @@ class Moments:
         floor = (PRIOR_DRAWS / (self.count + PRIOR_DRAWS) * PRIOR_SCALE * unit).expand(len(diagonal))
         weight = self.count / (self.count + PRIOR_DRAWS)
         return weight * estimate + (floor if self.diagonal else floor.diag())
+
+
+def geometric_mean(covariance: Tensor, precision: Tensor) -> Tensor | None:
+    """Return C with C P C = S, which is between S and the inverse of P; None where it is not finite.
+
+    Args:
+        covariance: S, a diagonal `(d,)` or a matrix `(d, d)`.
+        precision: P, of the same shape.
+    """
+    if covariance.ndim == 1:
+        found = (covariance / precision).sqrt()
+    else:
+        # S = L L^T: C = L (L^T P L)^(-1/2) L^T
+        root, failed = torch.linalg.cholesky_ex(covariance)
+        values, vectors = torch.linalg.eigh(root.mT @ precision @ root)
+        if bool(failed) or not bool(values[0] > 0):
+            return None
+        half = root @ vectors / values**0.25
+        found = half @ half.mT
+    return found if bool(found.isfinite().all()) else None

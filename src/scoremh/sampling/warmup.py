@@ -5,16 +5,20 @@ doubling length, after each of which the covariance C is estimated anew from tha
 The step is searched as `tune` does, from 1 again after each new C: in the coordinates that C whitens, a good step is
 near 1. The chains move at every step, also while a step is doubled or halved.
 
-With n points x of all chains in a window, and S their covariance, or with their scores s and F = mean of s s^T:
+With the covariance S of the n points x of all chains in a window, the covariance G of their scores s, and
+F = mean of s s^T:
 
 | estimate | C |
 |---|---|
-| "draws" | n / (n + 5) S + 5e-3 / (n + 5) m I |
-| "fisher" | inverse of n / (n + 5) F + 5e-3 / (n + 5) m I |
+| "draws" | S |
+| "fisher" | inverse of F |
+| "geometric" | C with C G C = S: the geometric mean of S and the inverse of G (Seyboldt, Carlson and Carpenter 2026) |
 
-m is the median of the diagonal of S or F: Stan's shrinkage, in the unit of the target. Both are Cov(x) for a Gaussian
-once the chains have come in. Chains that are still far out along a wide direction have large scores there, which make
-"fisher" narrow and keep them there: start it near the target. "draws" widens there, and they come in.
+each of S, F and G shrunk as Stan does, in the unit of the target: n / (n + 5) S + 5e-3 / (n + 5) m I, with m the median
+of the diagonal. All three are Cov(x) for a Gaussian once the chains have come in. Chains that are still far out along a
+wide direction have large scores there, which make "fisher" narrow and keep them there: start it near the target.
+"draws" widens there, and they come in. "geometric" is Cov(x) for a Gaussian wherever the chains are: scores
+s = -P (x - m) have G = P S P, of which P^-1 is the solution, up to the shrinkage, which matters in the first windows.
 """
 
 import inspect
@@ -29,12 +33,12 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.progress import Tick, progress_bar
-from scoremh.sampling.moments import Moments
+from scoremh.sampling.moments import Moments, geometric_mean
 from scoremh.sampling.tuning import StepSearch, TuningError, aimed_rate, transition
 from scoremh.types import Kernel, Point
 
 Shape = Literal["dense", "diagonal"]
-Estimate = Literal["draws", "fisher"]
+Estimate = Literal["draws", "fisher", "geometric"]
 MakeKernel = Callable[[float, Tensor], Kernel]
 
 # Stan's first window, last window and shortest window for the shape, and the shares of the first and the last where
@@ -100,7 +104,7 @@ def warmup(
     *,
     steps: int = 1000,
     covariance: Shape = "dense",
-    estimate: Estimate = "draws",
+    estimate: Estimate | None = None,
     target_rate: float | None = None,
     start: float = 1.0,
     upper: float = math.inf,
@@ -115,7 +119,9 @@ def warmup(
         initial: Where the chains start; best wider than the target. The more of them, the better the shape is known.
         steps: Transitions in all, at least 20.
         covariance: "dense" for a matrix over the flattened event, "diagonal" for one variance per coordinate.
-        estimate: "draws" for the covariance of the points, "fisher" for the inverse second moment of their scores.
+        estimate: "draws" for the covariance of the points, "fisher" for the inverse second moment of their scores,
+            "geometric" for the geometric mean of the points' covariance and their scores' inverse covariance. None is
+            "geometric" where points keep their scores, as with MALA or `LineIntegral`, else "draws".
         target_rate: Acceptance rate to reach; by default the kernel's own.
         start: The first step size to try, with the identity as covariance.
         upper: The largest step size allowed.
@@ -142,7 +148,7 @@ def warmup(
     checks.positive(start, "start")
     checks.events(initial, "initial")
     checks.one_of(covariance, get_args(Shape), "covariance")
-    checks.one_of(estimate, get_args(Estimate), "estimate")
+    checks.one_of(estimate, (*get_args(Estimate), None), "estimate")
     if not upper > 0:
         raise ValueError(checks.message("upper above 0", upper, "Leave it out for no bound."))
     ones = initial.new_ones(initial[0].numel())
@@ -150,7 +156,8 @@ def warmup(
     kernel = _first_kernel(make_kernel, min(start, upper), shape)
     rate = aimed_rate(kernel, target_rate)
     point = kernel.init(initial)
-    if estimate == "fisher" and point.score is None:
+    estimate = estimate or ("draws" if point.score is None else "geometric")
+    if estimate != "draws" and point.score is None:
         fix = 'Use a proposal or a rule that needs the score, such as MALA or LineIntegral(), or estimate="draws".'
         raise ValueError(checks.message("a kernel whose points keep their scores", kernel.description, fix))
     learning = _Learning(make_kernel, estimate, point, shape, rng.resolve(generator, initial.device))
@@ -159,7 +166,7 @@ def warmup(
     with progress_bar(steps, "warm-up", unit="steps", show=progress) as tick:
         learning.window(first, search, tick)
         for length in doubling:
-            learning.reshape(learning.window(length, search, tick))
+            learning.reshape(*learning.window(length, search, tick))
             search = StepSearch(1.0, rate, upper)
         learning.window(last, search, tick)
     kernel = make_kernel(search.average, learning.covariance)
@@ -191,26 +198,38 @@ class _Learning:
     generator: torch.Generator
     rate: float = math.nan
 
-    def window(self, steps: int, search: StepSearch, tick: Tick) -> Moments:
-        """Make as many transitions, and return the moments of the points or of their scores."""
-        moments, total = Moments(diagonal=self.covariance.ndim == 1), 0.0
+    def window(self, steps: int, search: StepSearch, tick: Tick) -> tuple[Moments, Moments]:
+        """Make as many transitions, and return the moments of the points and of their scores, as the estimate needs."""
+        diagonal, total = self.covariance.ndim == 1, 0.0
+        points, scores = Moments(diagonal=diagonal), Moments(diagonal=diagonal)
         for _ in range(steps):
             kernel = self.make_kernel(search.step, self.covariance)
             self.point, accept = transition(kernel, self.point, self.generator)
             search.update(accept)
-            values = self.point.x if self.estimate == "draws" else self.point.score
-            assert values is not None  # looked for before the first window
-            moments.add(values)
+            if self.estimate != "fisher":
+                points.add(self.point.x)
+            if self.estimate != "draws":
+                assert self.point.score is not None  # looked for before the first window
+                scores.add(self.point.score)
             total += accept
             tick(1, f"step {search.average:.4g}, acceptance {accept:.3f}")
         self.rate = total / steps if steps else math.nan
-        return moments
+        return points, scores
 
-    def reshape(self, moments: Moments) -> None:
+    def reshape(self, points: Moments, scores: Moments) -> None:
         """Take the covariance that the moments of a window give."""
-        found = moments.covariance() if self.estimate == "draws" else moments.inverse_second_moment()
+        found = self._estimated(points, scores)
         if found is None:
             got = f"points or scores that are constant or not finite, at an acceptance rate of {self.rate:.3f}"
             fix = "Check the score and the initial points, or pass a smaller start."
             raise TuningError(checks.message("chains that move in every coordinate", got, fix), math.nan, self.rate)
         self.covariance = found.to(self.point.x)
+
+    def _estimated(self, points: Moments, scores: Moments) -> Tensor | None:
+        if self.estimate == "fisher":
+            return scores.inverse_second_moment()
+        covariance = points.covariance()
+        if self.estimate == "draws" or covariance is None:
+            return covariance
+        precision = scores.covariance()
+        return None if precision is None else geometric_mean(covariance, precision)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh.targets.parts import Product, Term, WeightedSum, intersection
+from scoremh.targets.propriety import require_normalizable, require_one_event
 from scoremh.types import LogDensityFn, PartlyKnown, SupportFn, Target, TargetLike
 
 
@@ -57,7 +58,8 @@ def product(*parts: TargetLike, weights: Sequence[float] | None = None) -> Targe
     Args:
         parts: Targets with a score, a log density, or both; a part with a log density only gets its score by automatic
             differentiation. The support of the product is where all of them are positive.
-        weights: Power of every part, finite and not 0, negative to divide by it; 1 for each by default.
+        weights: Power of every part, finite and not 0, negative to divide by it; 1 for each by default. Normal parts
+            that cannot be normalised so are refused; with others, a kernel warns where the product grows far out.
 
     Returns:
         A `Product`, or a `Target` with a score where no part has a log density.
@@ -67,8 +69,11 @@ def product(*parts: TargetLike, weights: Sequence[float] | None = None) -> Targe
         >>> product(single, prior, weights=[2.0, -1.0]).score(torch.ones(1, 1))  # two observations, one prior too many
         tensor([[-3.]])
     """
+    powers = _checked_weights(parts, weights)
+    require_one_event(parts)
+    require_normalizable(parts, powers)
     terms: dict[str, list[Term]] = {"known_score": [], "known_log_density": [], "rest": []}
-    for index, (part, weight) in enumerate(zip(parts, _checked_weights(parts, weights), strict=True)):
+    for index, (part, weight) in enumerate(zip(parts, powers, strict=True)):
         for name, function in _functions(part).items():
             where = f"parts[{index}].{'log_density' if name == 'known_log_density' else 'score'}"
             terms[name].append(Term(weight, function, where))

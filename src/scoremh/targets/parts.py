@@ -37,6 +37,11 @@ class WeightedSum:
     terms: tuple[Term, ...]
     per_chain: bool = False
 
+    @property
+    def divides(self) -> bool:
+        """Whether a weight is negative, here or in a sum that is one of the terms."""
+        return any(weight < 0 or (isinstance(f, WeightedSum) and f.divides) for weight, f, _ in self.terms)
+
     def __call__(self, x: Tensor) -> Tensor:
         """Return the weighted sum at x."""
         total = None

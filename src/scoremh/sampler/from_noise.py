@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -25,38 +25,35 @@ from torch import Tensor
 
 from scoremh import annealing
 from scoremh._shared import checks, rng
-from scoremh.acceptance import Always, BalancedRule, Learned, LineIntegral, ThroughNoise
-from scoremh.balance_matching import AcceptanceFit, FormName, fit_acceptance
-from scoremh.kernel import metropolis_hastings, surrogate
-from scoremh.networks import Free
-from scoremh.proposals import MALA, PCN, RandomWalk
+from scoremh.acceptance import Always, LineIntegral
+from scoremh.balance_matching import FormName, fit_acceptance
+from scoremh.kernel import metropolis_hastings
+from scoremh.proposals import MALA
+from scoremh.sampler.level_kernel import LevelKernel
 from scoremh.sampling import Chains, sample, tune
-from scoremh.score_matching import ScoreFit
-from scoremh.types import Acceptance, Kernel, Proposal, Target
+from scoremh.types import Kernel
 
-ProposalName = Literal["mala", "rw", "pcn"]
-ANNEALING_LEVELS = 15
-ANNEALING_STEP_SIZE = 0.5  # of MALA, over the squared noise level
+ANNEALING_LEVELS, ANNEALING_STEP_SIZE = 15, 0.5  # the latter of MALA, over the squared noise level
 FLOW_LEVELS = 8  # from the kernel's noise level to the lowest, whose noise is removed in one step
 FLOW_CHUNK_ROWS, FIRST_STEP_SIZE = 10_000, 0.05  # rows carried down at once; the step size that tuning tries first
 
 
 @dataclass(frozen=True, eq=False)
-class Sampler:
-    """A noise-conditional score with a proposal, a rule and a step.
+class Sampler(LevelKernel):
+    """A noise-conditional score with a proposal, a rule and a step, from noise to draws of the data.
 
     Args:
         score: Learned score, such as `fit_score` returns.
         noise_level: Noise level at which the kernel runs, in units of the data's spread.
         proposal: "mala" (Langevin), "rw" (random walk) or "pcn" (preconditioned Crank-Nicolson).
-        acceptance: Acceptance rule, or a learned acceptance: a free form decides as it was trained, others by their
-            ratio under Metropolis's balance. None integrates the score: by Simpson's rule for MALA, adaptively for the
-            longer moves of the others.
+        acceptance: Acceptance rule, or a learned one: a free form decides as it was trained, others by Metropolis's
+            rule. None integrates the score: by Simpson's rule for MALA, adaptively for the longer moves of others.
         step_size: Step size h of MALA, standard deviation of the walk in units of the blurred data's, or beta of pCN;
             None where it is still to be tuned.
         moves: Number of moves after which log p through noise accepts or rejects all of them: an acceptance rule is
             right about short moves, log p through noise about the weights of modes, and about wells that a learned
             score has where there were no data. None leaves every move to the acceptance rule, as `Always` does.
+        adjust_above: Noise level below which annealing accepts every candidate, as `anneal` has it.
 
     Example:
         >>> import torch
@@ -67,68 +64,6 @@ class Sampler:
         >>> sampler.sample(50, annealing_steps=1, chain_steps=10, generator=g).last.shape
         torch.Size([50, 2])
     """
-
-    score: ScoreFit
-    noise_level: float = 0.3
-    proposal: ProposalName = "mala"
-    acceptance: Acceptance | AcceptanceFit | None = None
-    step_size: float | None = None
-    moves: int | None = 10
-
-    def __post_init__(self) -> None:
-        """Refuse bad parameters."""
-        checks.kind(self.score, ScoreFit, "a learned score", "Pass what fit_score returned.")
-        checks.one_of(self.proposal, get_args(ProposalName), "proposal")
-        if not isinstance(self.acceptance, AcceptanceFit | None):
-            checks.kind(self.acceptance, Acceptance, "an Acceptance", "Pass LineIntegral(), for example.")
-        checks.positive(self.noise_level, "noise_level")
-        self.score.at(self.noise_level)  # refuses a level that the score has not learned
-        if self.moves is not None:
-            checks.count(self.moves, "moves")
-        if self.step_size is not None:
-            checks.positive(self.step_size, "step_size", ", or leave it out and call tune()")
-
-    @property
-    def noise_range(self) -> tuple[float, float]:
-        """The lowest and the highest noise level of the score."""
-        return self.score.noise_range or (math.nan, math.nan)
-
-    @property
-    def target(self) -> Target:
-        """The data blurred by the noise level."""
-        return self.score.standard.at(self.noise_level)
-
-    def proposal_at(self, step_size: float) -> Proposal:
-        """Return the proposal with a step size, in the shape of the blurred data."""
-        spread = math.sqrt(1 + self.noise_level**2)
-        if self.proposal == "mala":
-            return MALA(step_size)
-        return RandomWalk(step_size * spread) if self.proposal == "rw" else PCN(step_size, scale=spread)
-
-    @property
-    def rule(self) -> Acceptance:
-        """The acceptance rule."""
-        if not isinstance(self.acceptance, AcceptanceFit):
-            return self.acceptance or self._integral
-        return Learned(self.acceptance, "direct" if isinstance(self.acceptance.net, Free) else "metropolis")
-
-    @property
-    def _integral(self) -> LineIntegral:
-        return LineIntegral("simpson" if self.proposal == "mala" else "adaptive")
-
-    @property
-    def tuned_proposal(self) -> Proposal:
-        """The proposal with the step size of the sampler."""
-        if self.step_size is None:
-            raise ValueError(checks.message("a step size", "none", "Call tune() first, or pass step_size=..."))
-        return self.proposal_at(self.step_size)
-
-    @property
-    def kernel(self) -> Kernel:
-        """The kernel that `run` makes steps of."""
-        if self.moves is None or not isinstance(self.rule, BalancedRule):
-            return metropolis_hastings(self.target, self.tuned_proposal, self.rule)
-        return surrogate(self.target, self.tuned_proposal, self.rule, ThroughNoise(), moves=self.moves)
 
     def start(
         self, n: int, *, noise_level: float | None = None, generator: torch.Generator | None = None
@@ -173,7 +108,8 @@ class Sampler:
 
         start = self.start(n, noise_level=levels[0], generator=generator)
         options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store}
-        return annealing.anneal(kernel_at, levels, start, steps_per_level=steps_per_level, **options)
+        options |= {"steps_per_level": steps_per_level, "adjust_above": self.adjust_above}
+        return annealing.anneal(kernel_at, levels, start, **options)
 
     def tune(
         self,
@@ -197,14 +133,13 @@ class Sampler:
         """
         if not isinstance(start, Tensor):
             start = self.anneal(start, annealing_steps, generator=generator, progress=progress).draws
+        options: dict[str, Any] = {"steps": steps, "generator": generator, "progress": progress}
         step_size = tune(
-            lambda step_size: metropolis_hastings(self.target, self.proposal_at(step_size), self._integral),
+            lambda step_size: metropolis_hastings(self.target, self.proposal_at(step_size), self.integral),
             start,
             start=FIRST_STEP_SIZE,
             upper=1.0 if self.proposal == "pcn" else math.inf,
-            steps=steps,
-            generator=generator,
-            progress=progress,
+            **options,
         )
         return replace(self, step_size=step_size)
 
