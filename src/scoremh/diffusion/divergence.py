@@ -50,5 +50,6 @@ def random_directions(size: int, like: Tensor, probes: int, seed: int = 0) -> Fl
         seed: Random seed; the same seed gives the same directions.
     """
     checks.count(probes, "probes")
-    signs: Tensor = rng.uniform((probes, size), like, rng.seeded(seed, like.device)).sub(0.5).sign()
-    return signs / probes**0.5
+    signs = rng.uniform((probes, size), like, rng.seeded(seed, like.device)).sub(0.5).sign()
+    directions: Tensor = signs / probes**0.5
+    return directions
