@@ -44,7 +44,7 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
             integrated from the score by "simpson" or "adaptive"; or "always", which is ULA.
         noise_level: Standard deviation, in units of the data's, of the noise added to the distribution that the kernel
             targets and the acceptance is learned for. It connects modes; the probability flow removes it from the
-            draws.
+            draws. Every ten moves are judged by the log density through noise, up to 32 columns.
         score_steps: Number of training steps of the score, at most.
         acceptance_steps: Number of training steps of the acceptance, at most.
         annealing_steps: Number of steps of every chain at each of 15 noise levels, from pure noise to `noise_level`.
