@@ -7,7 +7,7 @@ a **kernel**.
 from typing import TYPE_CHECKING, Any
 
 from scoremh import annealing, datasets, diagnostics, metrics, networks, targets
-from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor
+from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor, TwoCoin
 from scoremh.annealing import anneal
 from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
 from scoremh.kernel import DegenerateRuleWarning, hamiltonian, metropolis_hastings
@@ -63,6 +63,7 @@ __all__ = [
     "Taylor",
     "Trace",
     "TuningError",
+    "TwoCoin",
     "Warmup",
     "anneal",
     "annealing",

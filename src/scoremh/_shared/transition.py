@@ -8,7 +8,17 @@ from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh._shared.algebra import rows_finite
-from scoremh.types import Acceptance, DecidingAcceptance, InformedAcceptance, Need, Point, Proposal, Target, TargetLike
+from scoremh.types import (
+    Acceptance,
+    DecidingAcceptance,
+    InformedAcceptance,
+    Need,
+    Point,
+    Proposal,
+    Tally,
+    Target,
+    TargetLike,
+)
 
 
 def validated_target(target: TargetLike, proposal: Proposal, rule: Acceptance | None = None) -> Target:
@@ -63,6 +73,7 @@ def judge(
     x: Tensor,
     log_uniform: Tensor,
     generator: torch.Generator | None = None,
+    tally: Tally | None = None,
 ) -> tuple[Tensor, Point]:
     """Return log a(x, current) and the candidate as a point; only candidates with p(x) > 0 are evaluated."""
     finite = rows_finite(x)
@@ -81,12 +92,13 @@ def judge(
                 x[possible],
                 log_uniform[possible],
                 generator,
+                tally,
             )
             candidate = candidate.map(lambda part, values: part.index_put((possible,), values), inside)
         return log_accept, candidate
     candidate = Point.at(x, target, needs)
     if isinstance(acceptance, DecidingAcceptance):
-        parts = {"target": target, "proposal": proposal, "generator": generator}
+        parts = {"target": target, "proposal": proposal, "generator": generator, "tally": tally}
         log_accept = acceptance.log_accept_against(current, candidate, log_uniform, **parts)  # type: ignore[arg-type]
     else:
         log_accept = acceptance.log_accept(current, candidate, target=target, proposal=proposal)

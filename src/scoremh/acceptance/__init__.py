@@ -18,6 +18,7 @@ and accepts with `min(1, r)` (Metropolis) or `r / (1 + r)` (Barker). Metropolis 
 | `LineIntegral("gauss", nodes=k)` | Gauss-Legendre | k, in one call | eps^(2k+1) |
 | `LineIntegral("adaptive")` | Romberg, refined where the decision could flip | 1 and a few | as far as it matters |
 | `LineIntegral("exact")` | Simpson, times a Poisson product over what it misses | 1 and a few | 0 |
+| `TwoCoin()` | the same ratio under Barker's balance, by tossing coins | 1 and a few | 0 |
 | `Learned(fit)` | a network gives a, or r, or log p (`fit_acceptance`) | 0 | that of its training |
 
 The one-sided rules are not antisymmetric in (x, x'): r(x', x) r(x, x') is not 1, and not even one pair is balanced.
@@ -26,5 +27,6 @@ The one-sided rules are not antisymmetric in (x, x'): r(x', x) r(x, x') is not 1
 from scoremh.acceptance.integrals import LineIntegral, Taylor
 from scoremh.acceptance.learned import Learned
 from scoremh.acceptance.ratio import Always, BalancedRule, Exact, RatioRule
+from scoremh.acceptance.two_coin import TwoCoin
 
-__all__ = ["Always", "BalancedRule", "Exact", "Learned", "LineIntegral", "RatioRule", "Taylor"]
+__all__ = ["Always", "BalancedRule", "Exact", "Learned", "LineIntegral", "RatioRule", "Taylor", "TwoCoin"]

@@ -20,10 +20,11 @@ from scoremh._shared.algebra import (
     weighted_sum,
 )
 from scoremh._shared.detailed_balance import log_q_ratio
-from scoremh.acceptance.poisson_product import Slopes, log_product
+from scoremh.acceptance.poisson_product import log_product
 from scoremh.acceptance.ratio import RatioRule
+from scoremh.acceptance.residual import Residual, Slopes
 from scoremh.coordinates import Sinh
-from scoremh.types import Balance, Middle, Need, Point, Proposal, Target
+from scoremh.types import Balance, Middle, Need, Point, Proposal, Tally, Target
 
 Rule = Literal["trapezoid", "simpson", "gauss", "adaptive", "exact"]
 BEND = "Pass two numbers, or two tuples with one for every coordinate; `fit.middle` for a score with heavy tails."
@@ -191,11 +192,15 @@ class LineIntegral(RatioRule):
         target: Target,
         proposal: Proposal,
         generator: torch.Generator | None = None,
+        tally: Tally | None = None,
     ) -> Float[Tensor, " chain"]:
         """Return log a, as exactly as the comparison with these uniforms needs it."""
         if self.rule == "exact":
             log_q = log_q_ratio(proposal, current, proposed)
-            return self._randomized(*self._bent(current, proposed, target), log_q, log_uniform, generator)
+            residual = Residual.between(*self._bent(current, proposed, target), generator)
+            log_accept = self.log_balanced(_finite(residual.slopes.integral) + log_q)
+            # the product is at most 1, and not asked for where Simpson's rule rejects
+            return log_accept + log_product(residual, log_uniform < log_accept, tally)
         if self.quadrature is not None:
             return self.log_accept(current, proposed, target=target, proposal=proposal)
         log_q = log_q_ratio(proposal, current, proposed)
@@ -207,23 +212,6 @@ class LineIntegral(RatioRule):
 
         ends = self._bent(current, proposed, target)
         return self.log_balanced(self._romberg(*ends, undecided) + log_q)
-
-    def _randomized(
-        self,
-        current: Point,
-        proposed: Point,
-        target: Target,
-        log_q: Tensor,
-        log_uniform: Tensor,
-        generator: torch.Generator | None,
-    ) -> Float[Tensor, " chain"]:
-        """Return log a of the exact rule; the product is at most 1, and not asked for where Simpson's rule rejects."""
-        assert target.score is not None
-        x, v = current.x, proposed.x - current.x
-        middle = scores_along(target.score, x, v, (0.5,))[0]
-        slopes = Slopes.along(v, _end_score(current), middle, _end_score(proposed))
-        log_accept = self.log_balanced(_finite(slopes.integral) + log_q)
-        return log_accept + log_product(target.score, x, v, slopes, log_uniform < log_accept, generator)
 
     def _bent(self, current: Point, proposed: Point, target: Target) -> tuple[Point, Point, Target]:
         """Return both points and the score in coordinates u, x = m + w sinh(u), where there is a bend."""
