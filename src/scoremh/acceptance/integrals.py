@@ -1,7 +1,7 @@
 """Rules that expand log p around the points (Taylor), or integrate its score between them (line integral)."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal, get_args
@@ -23,6 +23,7 @@ from scoremh._shared.detailed_balance import log_q_ratio
 from scoremh.acceptance.poisson_product import log_product
 from scoremh.acceptance.ratio import RatioRule
 from scoremh.acceptance.residual import Residual, Slopes
+from scoremh.acceptance.romberg import Undecided, refined, too_long
 from scoremh.coordinates import Sinh
 from scoremh.types import Balance, Middle, Need, Point, Proposal, Tally, Target
 
@@ -154,11 +155,6 @@ class LineIntegral(RatioRule):
             return gauss_legendre(self.inner_nodes)
         return newton_cotes(self.inner_nodes, simpson=self.rule in ("simpson", "exact"))
 
-    @property
-    def inner_weights(self) -> tuple[float, ...]:
-        """Weights of the nodes strictly between x and x', where they are fixed."""
-        return () if self.quadrature is None or self.rule == "exact" else self.quadrature.weights
-
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
         """Return the integral of the score from current to proposed."""
         current, proposed, target = self._bent(current, proposed, target)
@@ -240,33 +236,24 @@ class LineIntegral(RatioRule):
         return Sinh(*(x.new_tensor(part).expand(event.numel()).reshape(event) for part in self.bend))
 
     def _romberg(
-        self,
-        current: Point,
-        proposed: Point,
-        target: Target,
-        undecided: Callable[[Tensor, Tensor, Tensor], Tensor],
+        self, current: Point, proposed: Point, target: Target, undecided: Undecided
     ) -> Float[Tensor, " chain"]:
-        """Double the nodes of the chains for which `undecided(change, error, rows)` holds, while `nodes` allows.
+        """Return Simpson's integral, refined for the chains for which `undecided(change, error, rows)` holds.
 
-        No error is believed before there is an interval for every two units of the score's own scale along the move.
+        No error is believed before there is an interval for every few units of the score's own scale along the move.
         """
         assert target.score is not None
         x, v = current.x, proposed.x - current.x
-        triangle = [inner(_end_score(current) + _end_score(proposed), v) / 2]  # the last row of Romberg's triangle
-        change, rows, intervals = triangle[0].clone(), torch.arange(len(x), device=x.device), 1
-        last = torch.zeros_like(change)
-        while len(rows) and intervals <= self.inner_nodes:
-            between = tuple((i + 0.5) / intervals for i in range(intervals))
-            scores = scores_along(target.score, x[rows], v[rows], between)
-            if intervals == 1:
-                length = Slopes.along(v, _end_score(current), scores[0], _end_score(proposed)).length
-            finer = [(triangle[0] + inner(scores.mean(0), v[rows])) / 2]
-            for power, coarse in enumerate(triangle, start=1):
-                finer.append(finer[-1] + (finer[-1] - coarse) / (4**power - 1))
-            change[rows] = finer[-1]
-            # two estimates may agree by chance: the error is not believed to fall faster than Simpson's
-            error = torch.maximum((finer[-1] - triangle[-1]).abs(), last / 16)
-            still = undecided(finer[-1], error, rows) | (4 * intervals < length[rows])
-            rows, last, triangle = rows[still], error[still], [estimate[still] for estimate in finer]
-            intervals *= 2
+        middle = scores_along(target.score, x, v, (0.5,))[0]
+        slopes = Slopes.along(v, _end_score(current), middle, _end_score(proposed))
+        trapezoid, change = (slopes.first + slopes.last) / 2, slopes.integral
+        every = torch.arange(len(x), device=x.device)
+        open_ = undecided(change, (change - trapezoid).abs(), every) | too_long(slopes.length, 1)
+        rows = open_.nonzero().flatten()
+
+        def still_undecided(change: Tensor, error: Tensor, places: Tensor) -> Tensor:
+            return undecided(change, error, rows[places])
+
+        parts = (part[rows] for part in (x, v, trapezoid, change, slopes.length))
+        change[rows] = refined(target.score, *parts, still_undecided, self.inner_nodes)
         return _finite(change)

@@ -4,12 +4,15 @@ With `f(t) = s(x + t v) . v` and its quadratic interpolant g through t = 0, 1/2,
 
     D = int_0^1 g dt + int_0^1 (f - g) dt
 
-Rules that decide for the true D (`poisson_product`, `two_coin`) ask for f - g at uniform places, and for a bound of
-it. For the reversed move f - g changes its sign, and the bound has to have the same distribution. One from the three
+Rules that decide for the true D (`poisson_product`, `two_coin`) ask for f - g at uniform places, and for a bound B of
+(f - g) / 2. For the reversed move f - g changes its sign, and B has to have the same distribution. One from the three
 scores alone is falsely small where a move begins, halves and ends at places that look alike (modes at equal distances),
-so the interpolant is also compared with f at random places, `2 B = 2 c max(|f(0) - 2 f(1/2) + f(1)|, |f(t_i) -
-g(t_i)|)`: the more of them, the longer the move is in units of the score's own scale. Where f - g is clipped to [-2B,
-2B], D is another one, still antisymmetric.
+so the interpolant is also compared with f at random places,
+
+    B = max(c |f(0) - 2 f(1/2) + f(1)|,  c' |f(t_i) - g(t_i)|)
+
+the more of them, the longer the move is in units of the score's own scale. Where (f - g) / 2 is clipped to [-B, B], D
+is another one, still antisymmetric.
 """
 
 from dataclasses import dataclass
@@ -23,7 +26,8 @@ from scoremh._shared import rng
 from scoremh._shared.algebra import inner, per_chain, scores_along
 from scoremh.types import Point, ScoreFn, Target
 
-BOUND = 0.5  # c: at .1 a third of the places is clipped where a step crosses narrow modes, at .5 a hundredth
+BEND_SHARE = 0.1  # c: of |f(0) - 2 f(1/2) + f(1)|, which the interpolant follows; most of f - g is below a tenth of it
+PROBE_SHARE = 0.5  # c': of |f - g| where it was probed, as large as what was seen
 LENGTHS = (1.5, 3.0)  # |v| |s| / sqrt(d), rms over the three scores, from which a move has one probe, and two
 MAX_BOUND = 50.0  # B beyond which a move is refused, as is the reversed one: it would be accepted once in e^B
 
@@ -104,10 +108,10 @@ class Residual:
         return inner(self.score(self.x[chains] + per_chain(t, self.x) * moves), moves) - self.slopes.at(t, chains)
 
     def bound(self, asked: Int[Tensor, " row"]) -> Float[Tensor, " chain"]:
-        """Return B for all chains; what it is worth for those that are not asked for is known from three scores."""
+        """Return B for all chains, with probes for those that are asked for."""
         first, middle, last, length = self.slopes
-        bound = (first - 2 * middle + last).abs()
+        bound = BEND_SHARE * (first - 2 * middle + last).abs()
         probes = torch.cat([asked[length[asked] > least] for least in LENGTHS])
         if len(probes):
-            bound = bound.scatter_reduce(0, probes, self.draw(probes).abs(), "amax")
-        return BOUND * bound
+            bound = bound.scatter_reduce(0, probes, PROBE_SHARE * self.draw(probes).abs(), "amax")
+        return bound

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,16 +88,9 @@ def sample(
         plan = Plan(kernel, draws, warmup, thin, folder, _Report(tick) if progress else _no_report, threading.Event())
         ends = _run_blocks(plan, starts, seeds, records, each)
     records["acceptance_prob"] /= thin
-    _, score_calls, moves, factors, clipped = (sum(getattr(end, name) for end in ends) for name in COUNTS)
-    return Chains(
-        **records,
-        thin=thin,
-        score_calls=score_calls,
-        moves=moves,
-        factors=factors,
-        clipped=clipped,
-        description=kernel.description,
-    )
+    _, calls, moves, factors, clipped = (sum(getattr(end, name) for end in ends) for name in COUNTS)
+    made: dict[str, Any] = {**records, "thin": thin, "description": kernel.description}
+    return Chains(**made, score_calls=calls, moves=moves, factors=factors, clipped=clipped)
 
 
 def blocks(chains: int) -> int:
