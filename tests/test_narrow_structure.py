@@ -22,15 +22,18 @@ from scoremh import (
     targets,
 )
 from scoremh.types import Point, Tally
-from studies.acceptance.narrow import NARROW, on_a_line
+from studies.acceptance.exactness import REFUSED, never_refused, refused_at
+from studies.acceptance.narrow import NARROW, STDS, on_a_line
+from studies.acceptance.rules import STEPPED
+from tests.cases import EXACT_ON_GAUSSIAN, ONE_SIDED
+from tests.studies.cases import kept
 
 FALSE_ALARM = 1e-3  # that any of the tests of right rules fails although all is right
 
 
 RIGHT = {"density": Exact(), "exact": LineIntegral("exact"), "adaptive": LineIntegral("adaptive", nodes=127)}
 RIGHT["two-coin"] = TwoCoin()
-STEPS = {"narrow modes": (0.25, 2.0), "comb": (0.5, 1.5), "rings": (0.3, 2.0)}
-CASES = [(name, std) for name, stds in STEPS.items() for std in stds]
+CASES = [(name, std) for name, stds in STDS.items() for std in stds]
 
 
 def p_value(name: str, std: float, rule: Any, seed: int = 0) -> float:
@@ -47,10 +50,28 @@ def test_right_rules_leave_narrow_structure_invariant(name: str, std: float, rul
     assert p_value(name, std, RIGHT[rule]) > FALSE_ALARM / (len(CASES) * len(RIGHT))
 
 
+def test_the_page_has_every_rule_that_integrates() -> None:
+    integrating = (EXACT_ON_GAUSSIAN | ONE_SIDED).values()
+    assert {repr(rule) for rule in integrating} <= {repr(rule) for rule in STEPPED.values()}
+
+
+# the smallest step at which each of these is refused, as the page has it
+WRONG = [
+    (rule, name, min(refused_at(kept("acceptance"), rule, name)))
+    for rule in ("LineIntegral()", 'LineIntegral("trapezoid")', 'LineIntegral("gauss")', "Taylor(1)")
+    for name in STDS
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "std"), [(name, stds[1]) for name, stds in STEPS.items()])
-def test_simpson_is_refused_there(name: str, std: float) -> None:
-    assert p_value(name, std, LineIntegral()) < 1e-20
+@pytest.mark.parametrize(("rule", "name", "std"), WRONG)
+def test_other_rules_are_refused_where_the_page_says_so(rule: str, name: str, std: float) -> None:
+    assert p_value(name, std, STEPPED[rule]) < REFUSED
+
+
+def test_the_page_refuses_no_exact_rule() -> None:
+    exact = {"Exact()", 'Exact(balance="barker")', 'LineIntegral("exact")', "TwoCoin()"}
+    assert exact <= set(never_refused(kept("acceptance")))
 
 
 MODES = on_a_line(torch.tensor([0.3, 0.7]).double(), torch.tensor([-1.0, 1.0]).double(), 0.5)

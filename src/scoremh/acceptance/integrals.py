@@ -254,6 +254,7 @@ class LineIntegral(RatioRule):
         def still_undecided(change: Tensor, error: Tensor, places: Tensor) -> Tensor:
             return undecided(change, error, rows[places])
 
-        parts = (part[rows] for part in (x, v, trapezoid, change, slopes.length))
-        change[rows] = refined(target.score, *parts, still_undecided, self.inner_nodes)
+        x, v = x[rows], v[rows]
+        ends = trapezoid[rows], change[rows], slopes.length[rows]
+        change[rows] = refined(target.score, x, v, *ends, still_undecided, self.inner_nodes)
         return _finite(change)

@@ -9,7 +9,7 @@ Rules that decide for the true D (`poisson_product`, `two_coin`) ask for f - g a
 scores alone is falsely small where a move begins, halves and ends at places that look alike (modes at equal distances),
 so the interpolant is also compared with f at random places,
 
-    B = max(c |f(0) - 2 f(1/2) + f(1)|,  c' |f(t_i) - g(t_i)|)
+    B = c max(|f(0) - 2 f(1/2) + f(1)|,  |f(t_i) - g(t_i)|)
 
 the more of them, the longer the move is in units of the score's own scale. Where (f - g) / 2 is clipped to [-B, B], D
 is another one, still antisymmetric.
@@ -26,8 +26,9 @@ from scoremh._shared import rng
 from scoremh._shared.algebra import inner, per_chain, scores_along
 from scoremh.types import Point, ScoreFn, Target
 
-BEND_SHARE = 0.1  # c: of |f(0) - 2 f(1/2) + f(1)|, which the interpolant follows; most of f - g is below a tenth of it
-PROBE_SHARE = 0.5  # c': of |f - g| where it was probed, as large as what was seen
+BOUND = (
+    0.5  # c: at .1 moves are clipped on smooth targets (an eighth of the places at `tune`'s step), at .5 a hundredth
+)
 LENGTHS = (1.5, 3.0)  # |v| |s| / sqrt(d), rms over the three scores, from which a move has one probe, and two
 MAX_BOUND = 50.0  # B beyond which a move is refused, as is the reversed one: it would be accepted once in e^B
 
@@ -110,8 +111,8 @@ class Residual:
     def bound(self, asked: Int[Tensor, " row"]) -> Float[Tensor, " chain"]:
         """Return B for all chains, with probes for those that are asked for."""
         first, middle, last, length = self.slopes
-        bound = BEND_SHARE * (first - 2 * middle + last).abs()
+        bound = (first - 2 * middle + last).abs()
         probes = torch.cat([asked[length[asked] > least] for least in LENGTHS])
         if len(probes):
-            bound = bound.scatter_reduce(0, probes, PROBE_SHARE * self.draw(probes).abs(), "amax")
-        return bound
+            bound = bound.scatter_reduce(0, probes, self.draw(probes).abs(), "amax")
+        return BOUND * bound
