@@ -16,6 +16,7 @@ from scoremh import (
     RandomWalk,
     StudentWalk,
     Taylor,
+    TwoCoin,
     networks,
     targets,
 )
@@ -69,6 +70,7 @@ EXACT_ON_GAUSSIAN: dict[str, Acceptance] = {
     "adaptive-barker": LineIntegral("adaptive", balance="barker"),
     "exact-integral": LineIntegral("exact"),
     "exact-integral-barker": LineIntegral("exact", balance="barker"),
+    "two-coin": TwoCoin(),
     "taylor-1-averaged": Taylor(1, average=True),
     "taylor-2": Taylor(2),
     "taylor-2-averaged": Taylor(2, average=True),
@@ -98,7 +100,11 @@ LEARNED: dict[str, Acceptance] = {
     "learned-antisymmetric": Learned(networks.Antisymmetric(TowardsZero())),
     "learned-potential": Learned(networks.Potential(Normal()), "metropolis"),
 }
-RANDOMIZED = {"exact-integral", "exact-integral-barker"}  # they draw random numbers of their own, chain after chain
+RANDOMIZED = {
+    "exact-integral",
+    "exact-integral-barker",
+    "two-coin",
+}  # they draw random numbers of their own, chain after chain
 ONE_SIDED: dict[str, Acceptance] = {"taylor-1": Taylor(1)}
 RULES: dict[str, Acceptance] = EXACT_ON_GAUSSIAN | ONE_SIDED | LEARNED | {"always": Always()}
 SYMMETRIC = [name for name in EXACT_ON_GAUSSIAN if name != "taylor-2"]

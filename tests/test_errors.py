@@ -334,7 +334,9 @@ def test_refused_without_run_time_checks(case: str, refusals: dict[str, str]) ->
 def test_a_name_is_the_same_in_the_next_process() -> None:
     part = Target(lambda x: -x)
     assert " at 0x" in repr(part)
-    assert checks.steady(part).endswith("<locals>.<lambda>>, log_density=None, support=None, known_score=None, levels=None)")
+    assert checks.steady(part).endswith(
+        "<locals>.<lambda>>, log_density=None, support=None, known_score=None, levels=None)"
+    )
 
 
 @pytest.mark.parametrize("rule", [LineIntegral("trapezoid"), Taylor(1, average=True)], ids=repr)

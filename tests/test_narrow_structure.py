@@ -1,62 +1,43 @@
 """Steps as long as the distribution, across narrow structure: which rules decide for the true ratio."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from scoremh import MALA, Exact, LineIntegral, RandomWalk, Target, diagnostics, metropolis_hastings, sample, targets
-from scoremh.types import Point
+from scoremh import (
+    MALA,
+    Chains,
+    Exact,
+    LineIntegral,
+    RandomWalk,
+    Target,
+    TwoCoin,
+    diagnostics,
+    metropolis_hastings,
+    sample,
+    targets,
+)
+from scoremh.types import Point, Tally
+from studies.acceptance.exactness import REFUSED, never_refused, refused_at
+from studies.acceptance.narrow import NARROW, STDS, on_a_line
+from studies.acceptance.rules import STEPPED
+from tests.cases import EXACT_ON_GAUSSIAN, ONE_SIDED
+from tests.studies.cases import kept
 
 FALSE_ALARM = 1e-3  # that any of the tests of right rules fails although all is right
 
 
-class Rings:
-    """Two rings of radius 1 and width 0.1, with weights 0.3 and 0.7."""
-
-    support = None
-    weights, centres = torch.tensor([0.3, 0.7]).double(), torch.tensor([[-1.5, 0.0], [1.5, 0.0]]).double()
-
-    def _logits(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        away = x[:, None] - self.centres
-        radius = away.norm(dim=2)
-        return self.weights.log() - (radius - 1).square() / 0.02, away, radius
-
-    def log_density(self, x: Tensor) -> Tensor:
-        return self._logits(x)[0].logsumexp(1)
-
-    def score(self, x: Tensor) -> Tensor:
-        logits, away, radius = self._logits(x)
-        pull = logits.softmax(1) * (1 - radius) / 0.01 / radius
-        return (pull[..., None] * away).sum(1)
-
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
-        radius = 1 + 0.1 * torch.randn(3 * n, dtype=torch.float64, generator=generator)
-        kept = torch.rand(3 * n, dtype=torch.float64, generator=generator) < radius / 1.6  # p(r) has a factor r
-        angle = 2 * math.pi * torch.rand(n, dtype=torch.float64, generator=generator)
-        ring = (torch.rand(n, generator=generator) > 0.3).long()
-        return self.centres[ring] + radius[kept][:n, None] * torch.stack([angle.cos(), angle.sin()], 1)
-
-
-def one_dimensional(weights: Tensor, means: Tensor, std: float) -> targets.GaussianMixture:
-    return targets.GaussianMixture(weights, means[:, None], torch.full((len(means), 1, 1), std**2).double())
-
-
-TEETH = torch.arange(9).double()
-DISTRIBUTIONS: dict[str, Any] = {
-    "narrow modes": one_dimensional(torch.tensor([0.3, 0.7]).double(), torch.tensor([-1.0, 1.0]).double(), 0.15),
-    "comb": one_dimensional((TEETH % 3 + 1) / 18, TEETH / 2 - 2, 0.06),
-    "rings": Rings(),
-}
 RIGHT = {"density": Exact(), "exact": LineIntegral("exact"), "adaptive": LineIntegral("adaptive", nodes=127)}
-STEPS = {"narrow modes": (0.25, 2.0), "comb": (0.5, 1.5), "rings": (0.3, 2.0)}
-CASES = [(name, std) for name, stds in STEPS.items() for std in stds]
+RIGHT["two-coin"] = TwoCoin()
+CASES = [(name, std) for name, stds in STDS.items() for std in stds]
 
 
 def p_value(name: str, std: float, rule: Any, seed: int = 0) -> float:
-    distribution = DISTRIBUTIONS[name]
+    distribution = NARROW[name]
     kernel = metropolis_hastings(distribution, RandomWalk(std), rule)
     generator = torch.Generator().manual_seed(seed)
     return diagnostics.stationarity(kernel, distribution, chains=10_000, steps=20, generator=generator).p_value
@@ -69,36 +50,100 @@ def test_right_rules_leave_narrow_structure_invariant(name: str, std: float, rul
     assert p_value(name, std, RIGHT[rule]) > FALSE_ALARM / (len(CASES) * len(RIGHT))
 
 
+def test_the_page_has_every_rule_that_integrates() -> None:
+    integrating = (EXACT_ON_GAUSSIAN | ONE_SIDED).values()
+    assert {repr(rule) for rule in integrating} <= {repr(rule) for rule in STEPPED.values()}
+
+
+# the smallest step at which each of these is refused, as the page has it
+WRONG = [
+    (rule, name, min(refused_at(kept("acceptance"), rule, name)))
+    for rule in ("LineIntegral()", 'LineIntegral("trapezoid")', 'LineIntegral("gauss")', "Taylor(1)")
+    for name in STDS
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "std"), [(name, stds[1]) for name, stds in STEPS.items()])
-def test_simpson_is_refused_there(name: str, std: float) -> None:
-    assert p_value(name, std, LineIntegral()) < 1e-20
+@pytest.mark.parametrize(("rule", "name", "std"), WRONG)
+def test_other_rules_are_refused_where_the_page_says_so(rule: str, name: str, std: float) -> None:
+    assert p_value(name, std, STEPPED[rule]) < REFUSED
 
 
-def test_the_mean_of_the_exact_rule_has_the_true_ratio() -> None:
+def test_the_page_refuses_no_exact_rule() -> None:
+    exact = {"Exact()", 'Exact(balance="barker")', 'LineIntegral("exact")', "TwoCoin()"}
+    assert exact <= set(never_refused(kept("acceptance")))
+
+
+MODES = on_a_line(torch.tensor([0.3, 0.7]).double(), torch.tensor([-1.0, 1.0]).double(), 0.5)
+
+
+def mean_acceptance(rule: Any, ends: Tensor, n: int = 50_000) -> tuple[float, float]:
+    """Return the mean acceptance of a walk from the first of two points to the second, and its standard error."""
+    current, proposed = (Point(x.expand(n, 1), MODES.score(x[None]).expand(n, 1)) for x in ends)
+    generator = torch.Generator().manual_seed(0)
+    parts = {"target": Target(MODES.score), "proposal": RandomWalk(1.0), "generator": generator}
+    uniform = torch.rand(n, generator=generator, dtype=torch.float64)
+    accepted = (uniform.log() < rule.log_accept_against(current, proposed, uniform.log(), **parts)).double()
+    return float(accepted.mean()), float(accepted.std()) / math.sqrt(n)
+
+
+ENDS = torch.tensor([[-0.6], [0.7]]).double()
+
+
+def true_change() -> float:
+    return float((MODES.log_density(ENDS[1:]) - MODES.log_density(ENDS[:1]))[0])
+
+
+@pytest.mark.parametrize("rule", [LineIntegral("exact"), TwoCoin(), TwoCoin(loops=1), TwoCoin(loops=3)], ids=str)
+def test_the_mean_of_an_exact_rule_has_the_true_ratio(rule: Any) -> None:
     """E a(x', x) / E a(x, x') = p(x') / p(x) for a walk, at a pair where Simpson's rule is off by a factor."""
-    distribution = one_dimensional(torch.tensor([0.3, 0.7]).double(), torch.tensor([-1.0, 1.0]).double(), 0.4)
-    ends, n = torch.tensor([[-0.9], [1.2]]).double(), 50_000
-    true = float((distribution.log_density(ends[1:]) - distribution.log_density(ends[:1]))[0])
-    rule, means = LineIntegral("exact"), []
-    for one, other in (ends, ends.flip(0)):
-        current, proposed = (Point(x.expand(n, 1), distribution.score(x[None]).expand(n, 1)) for x in (one, other))
-        log_accept = rule.log_accept_against(
-            current,
-            proposed,
-            torch.full((n,), -math.inf).double(),
-            target=Target(distribution.score),
-            proposal=RandomWalk(1.0),
-            generator=torch.Generator().manual_seed(0),
-        )
-        a = log_accept.exp()
-        means.append((float(a.mean()), float(a.std()) / math.sqrt(n)))
-    (forth, forth_error), (back, back_error) = means
+    (forth, forth_error), (back, back_error) = (mean_acceptance(rule, ends) for ends in (ENDS, ENDS.flip(0)))
     error = math.hypot(forth_error / forth, back_error / back)
-    assert abs(math.log(forth / back) - true) < 5 * error
-    points = [Point(x[None], distribution.score(x[None])) for x in ends]
-    simpson = LineIntegral().log_density_change(*points, target=Target(distribution.score))
-    assert abs(float(simpson[0]) - true) > 10 * error
+    assert abs(math.log(forth / back) - true_change()) < 5 * error
+    points = [Point(x[None], MODES.score(x[None])) for x in ENDS]
+    simpson = LineIntegral().log_density_change(*points, target=Target(MODES.score))
+    assert abs(float(simpson[0]) - true_change()) > 10 * error
+
+
+def test_two_coins_accept_as_barkers_rule_does_where_the_loops_suffice_and_less_where_they_do_not() -> None:
+    r = math.exp(true_change())
+    means = [mean_acceptance(TwoCoin(loops), ENDS) for loops in (1, 3, 1000)]
+    assert means[2][0] == pytest.approx(r / (1 + r), abs=5 * means[2][1])
+    assert means[0][0] + 5 * means[0][1] < means[1][0] < means[2][0] - 5 * means[2][1]
+
+
+@pytest.mark.parametrize("rule", [LineIntegral("exact"), TwoCoin(loops=5)], ids=str)
+def test_factors_are_counted_and_survive_a_file_and_a_resumed_run(rule: Any, tmp_path: Path) -> None:
+    """Every factor is a score call beside those at candidates, midpoints and probes."""
+    law = NARROW["narrow modes"]
+    kernel = metropolis_hastings(law, RandomWalk(1.0), rule)
+    start = law.sample(1500, generator=torch.Generator().manual_seed(0))  # two blocks
+    options: dict[str, Any] = {"draws": 6, "warmup": 2}
+    runs = [
+        sample(kernel, start, generator=torch.Generator().manual_seed(1), **options, **more)
+        for more in ({}, {"threads": 2}, {"store": tmp_path / "run"}, {"store": tmp_path / "run"})
+    ]
+    chains = runs[0]
+    assert 0 < chains.clipped < chains.factors / 2
+    assert chains.factors < chains.score_calls - 1500 * (1 + 2 * 8)
+    runs[0].save(tmp_path / "chains.nc")
+    for other in (*runs[1:], Chains.load(tmp_path / "chains.nc")):
+        assert (other.factors, other.clipped) == (chains.factors, chains.clipped)
+    said = f"clipped {chains.clipped / chains.factors:.2%} of {chains.factors:,} factors"
+    assert said in repr(chains)
+    assert said in str(diagnostics.summary(chains))
+    stepwise = sample(kernel._replace(run=None), start, generator=torch.Generator().manual_seed(1), **options)
+    assert stepwise.factors == pytest.approx(chains.factors, rel=0.05)
+    assert stepwise.clipped == pytest.approx(chains.clipped, rel=0.5)
+
+
+def test_a_rule_without_factors_counts_none() -> None:
+    start = MODES.sample(4, generator=torch.Generator().manual_seed(0))
+    kernel = metropolis_hastings(MODES, RandomWalk(1.0), LineIntegral())
+    chains = sample(kernel, start, draws=50, generator=torch.Generator().manual_seed(1))
+    assert (chains.factors, chains.clipped) == (0, 0)
+    assert "factors" not in repr(chains)
+    assert "factors" not in str(diagnostics.summary(chains))
 
 
 def test_the_exact_rule_is_simpsons_on_a_gaussian_and_costs_no_more() -> None:
@@ -126,11 +171,41 @@ def test_the_logistic_distribution_has_its_variance(step_size: float) -> None:
     assert float(x.square().mean()) == pytest.approx(math.pi**2 / 12, abs=4 * error)
 
 
-def test_a_score_that_is_not_finite_between_the_points_is_a_rejection() -> None:
-    def score(x: Tensor) -> Tensor:
-        return torch.where((x.abs() < 0.3), math.nan, -x)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("rule", [LineIntegral("exact"), TwoCoin()], ids=str)
+def test_a_score_that_is_not_finite_between_the_points_is_a_rejection(rule: Any, value: float) -> None:
+    """Where only a probe or a factor meets it as well: the strip is narrow, and off the middle of most moves."""
+    asked: list[Tensor] = []
 
-    kernel = metropolis_hastings(Target(score=score), RandomWalk(2.0), LineIntegral("exact"))
-    chains = sample(kernel, torch.ones(200, 1), draws=20, generator=torch.Generator().manual_seed(0))
+    def score(x: Tensor) -> Tensor:
+        asked.append(x)
+        return torch.where((x - 0.3).abs() < 0.1, value, -8 * x**3)
+
+    kernel = metropolis_hastings(Target(score=score), RandomWalk(1.0), rule)
+    chains = sample(kernel, torch.full((500, 1), -0.6), draws=20, generator=torch.Generator().manual_seed(0))
     assert chains.draws.isfinite().all()
+    assert chains.factors > 0
+    at = [int(((x - 0.3).abs() < 0.1).sum()) for x in asked]
+    assert sum(at[2::2]) > 0  # not at the candidates alone
     assert chains.nonfinite.any()
+    moved = torch.cat([torch.full((500, 1, 1), -0.6), chains.draws], 1).diff(dim=1).squeeze(2) != 0
+    assert not moved[chains.nonfinite > 0].any()
+
+
+@pytest.mark.parametrize("rule", [LineIntegral("exact"), TwoCoin()], ids=str)
+@pytest.mark.parametrize("steepness", [1e6, 1e30])
+def test_a_bound_beyond_measure_is_a_rejection_and_no_lack_of_memory(rule: Any, steepness: float) -> None:
+    """A Poisson number of such a mean would be of as many score calls; both directions are refused alike."""
+    current, proposed = (Point(x, -steepness * x**3) for x in (torch.full((3, 1), -1.0), torch.full((3, 1), 1.01)))
+    parts: dict[str, Any] = {"target": Target(lambda x: -steepness * x**3), "proposal": RandomWalk(1.0)}
+    for ends in ((current, proposed), (proposed, current)):
+        tally = Tally()
+        log_accept = rule.log_accept_against(*ends, torch.full((3,), -1e-3), **parts, tally=tally)
+        assert log_accept.isfinite().all()
+        assert (log_accept < -80).all()
+        assert tally.factors == 0
+
+
+def test_the_number_of_loops_is_at_least_one() -> None:
+    with pytest.raises(ValueError, match="loops"):
+        TwoCoin(loops=0)

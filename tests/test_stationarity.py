@@ -5,7 +5,6 @@ whole module is declared: under right kernels, all verdicts together fail with p
 each p-value is compared with FALSE_ALARM / number of tests. Seeds come from the test's own name.
 """
 
-import dataclasses
 import math
 import sys
 import warnings
@@ -322,12 +321,28 @@ def test_one_step_shows_gross_errors(name: str, way: str) -> None:
     assert stationarity(by(way, kernel), law, chains=CHAINS, steps=1, generator=generator).p_value < LEVEL
 
 
-def test_a_kernel_that_never_moves_is_seen_in_its_rate() -> None:
-    frozen = dataclasses.replace(RandomWalk(1.0), std=1e4)
-    verdict = stationarity(
-        metropolis_hastings(NORMAL, frozen, Exact()), NORMAL, chains=200, steps=1, generator=seeded()
-    )
-    assert verdict.acceptance_rate < 0.01
+def never_moves(point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
+    """Stay, and say that every candidate was accepted."""
+    return point, Move(point.x, torch.zeros(len(point.x)), torch.ones(len(point.x), dtype=torch.bool))
+
+
+@pytest.mark.parametrize("step", [never_moves, metropolis_hastings(NORMAL, RandomWalk(1e4), Exact()).step])
+def test_a_kernel_that_never_moves_is_named(step: Step) -> None:
+    """Whatever acceptance it claims: its p-value is 1, the text says that nothing moved, and there is a warning."""
+    kernel = RIGHT_STEP._replace(step=step, run=None)
+    with pytest.warns(UserWarning, match=r"at least 1% of the chains to move.* got 0.00% after 1 steps"):
+        verdict = stationarity(kernel, NORMAL, chains=200, steps=1, generator=seeded())
+    assert (verdict.p_value, verdict.moved) == (1.0, 0.0)
+    assert "0.0% of the chains moved" in str(verdict)
+
+
+def test_the_share_of_chains_that_moved_is_that_of_their_positions() -> None:
+    """After one step it is the acceptance rate, and a kernel that moves enough gives no warning (an error here)."""
+    verdict = stationarity(RIGHT_STEP, NORMAL, chains=1000, steps=1, generator=seeded("moved"))
+    assert verdict.moved == pytest.approx(verdict.acceptance_rate)
+    assert 0.5 < verdict.moved < 1
+    later = stationarity(RIGHT_STEP, NORMAL, chains=1000, steps=10, generator=seeded("moved"))
+    assert later.moved > verdict.moved
 
 
 CALIBRATED: dict[str, Kernel] = {

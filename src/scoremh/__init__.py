@@ -7,7 +7,7 @@ a **kernel**.
 from typing import TYPE_CHECKING, Any
 
 from scoremh import annealing, datasets, diagnostics, diffusion, metrics, networks, targets
-from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor, ThroughNoise
+from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor, ThroughNoise, TwoCoin
 from scoremh.annealing import anneal
 from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
 from scoremh.kernel import DegenerateRuleWarning, hamiltonian, metropolis_hastings
@@ -64,6 +64,7 @@ __all__ = [
     "ThroughNoise",
     "Trace",
     "TuningError",
+    "TwoCoin",
     "Warmup",
     "anneal",
     "annealing",

@@ -6,6 +6,7 @@ The first axis of every tensor is the chain; what follows is one event of any sh
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -156,6 +157,10 @@ class Move(NamedTuple):
     accepted: Bool[Tensor, " chain"]
     score_calls: int = 0
     """At how many points the score was evaluated, over all chains."""
+    factors: int = 0
+    """How many random factors the rule drew, over all chains."""
+    clipped: int = 0
+    """How many of them it clipped to their bound: where it did, it decided for another ratio."""
 
 
 class Trace(NamedTuple):
@@ -166,6 +171,21 @@ class Trace(NamedTuple):
     log_accept: Float[Tensor, "step chain"]
     accepted: Bool[Tensor, "step chain"]
     score_calls: int = 0
+    factors: int = 0
+    clipped: int = 0
+
+
+@dataclass
+class Tally:
+    """What a rule with random factors counts for the kernel that hands it over, as `Move` and `Trace` report it."""
+
+    factors: int = 0
+    clipped: int = 0
+
+    def add(self, clipped: Bool[Tensor, " factor"]) -> None:
+        """Count factors, and those of them that were clipped."""
+        self.factors += len(clipped)
+        self.clipped += int(clipped.sum())
 
 
 @runtime_checkable
@@ -215,10 +235,11 @@ class DecidingAcceptance(Acceptance, Protocol):
         target: Target,
         proposal: Proposal,
         generator: torch.Generator | None = None,
+        tally: Tally | None = None,
     ) -> Float[Tensor, " chain"]:
         """Return log a(proposed, current), as exactly as the comparison with `log_uniform` needs it.
 
-        A rule that is random itself draws from the generator, and from nothing else.
+        A rule that is random itself draws from the generator, and from nothing else, and counts its factors.
         """
         ...
 

@@ -1,6 +1,7 @@
 """How good are learned acceptances, for the time they take to train, beside rules that take none?"""
 
 import math
+from collections import ChainMap
 from itertools import product
 from pathlib import Path
 
@@ -9,8 +10,19 @@ from scipy import stats
 from scoremh._shared import checks
 from scoremh.balance_matching import MATCHING
 from studies import plots
+from studies.acceptance import exactness
 from studies.acceptance.cells import KINDS, Config, stages
-from studies.acceptance.rules import BIAS_PROPOSALS, BOTH, FORMS, LEARNED, PAIRS, PROPOSALS, RULES, UNTRAINED, WALKS
+from studies.acceptance.rules import (
+    BIAS_PROPOSALS,
+    BOTH,
+    FORMS,
+    LEARNED,
+    PAIRS,
+    PROPOSALS,
+    RULES,
+    UNTRAINED,
+    WALKS,
+)
 from studies.framework import Claim, Record, Records, Study
 from studies.framework.tables import mean, spread
 from studies.learning import DATASETS, learned_score
@@ -124,7 +136,7 @@ STUDY = Study(
     stages,
     KINDS,
     picture,
-    globals(),
+    ChainMap(globals(), vars(exactness)),
     {"alike": Claim("learned rules decide as the adaptive line integral does in 95 % of cases", decide_alike)},
     prepare=prepare,
     page="acceptance.md",

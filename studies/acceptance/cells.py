@@ -24,6 +24,7 @@ from scoremh import (
 )
 from scoremh.balance_matching import MATCHING, RECIPE, FormName, Pairs
 from scoremh.types import Acceptance, Proposal
+from studies.acceptance import exactness
 from studies.acceptance.rules import (
     BEST_PAIRS,
     BIAS_PROPOSALS,
@@ -52,6 +53,12 @@ class Config:
     chains: int = 20_000  # chains whose bias is measured
     chain_steps: int = 200  # steps of such a chain
     exact: int = 1_000_000  # exact draws that they are compared with
+    test_chains: int = 10_000  # chains of a test of stationarity
+    test_steps: int = 20  # steps of such a chain
+    variance_chains: int = 100_000  # chains whose variance is measured
+    variance_steps: int = 60  # steps of such a chain
+    tuned_chains: int = 64  # chains whose effective draws are counted
+    tuned_draws: int = 4_000  # draws of such a chain
 
 
 def fresh_moons(config: Config) -> Tensor:
@@ -195,7 +202,7 @@ def largest_distance(x: Tensor, y: Tensor) -> float:
     return max(float(stats.ks_2samp(a.numpy(), b.numpy()).statistic) for a, b in columns)
 
 
-KINDS = (Untrained, Simpson, Decisions, Quality, Bias)
+KINDS = (Untrained, Simpson, Decisions, Quality, Bias, *exactness.KINDS)
 
 
 def stages(config: Config) -> list[list[Cell]]:
@@ -206,6 +213,7 @@ def stages(config: Config) -> list[list[Cell]]:
     short, *longer = config.budgets
     bias = grid(Bias, proposal=BIAS_PROPOSALS, rule=[*RULES, *LEARNED])
     rest = [cell for best in (True, False) for budget in longer for cell in trainings(config, budget, best=best)]
+    first += exactness.cells()
     return [[*first, *trainings(config, short, best=True), *trainings(config, short, best=False), *bias, *rest]]
 
 

@@ -14,6 +14,7 @@ from scoremh import (
     RandomWalk,
     Target,
     Taylor,
+    TwoCoin,
     targets,
 )
 from scoremh.acceptance import BalancedRule, RatioRule
@@ -44,6 +45,20 @@ RULES: dict[str, Acceptance] = {
     "LineIntegral()": LineIntegral(),
     'LineIntegral("gauss")': LineIntegral("gauss"),
     'LineIntegral("adaptive")': LineIntegral("adaptive"),
+    'LineIntegral("exact")': LineIntegral("exact"),
+    "TwoCoin()": TwoCoin(),
+}
+# What is tried at steps from the width of a structure to the size of the distribution: these, and variants of them.
+STEPPED: dict[str, Acceptance] = RULES | {
+    'Exact(balance="barker")': Exact(balance="barker"),
+    "Taylor(1, average=True)": Taylor(1, average=True),
+    'LineIntegral("trapezoid", nodes=3)': LineIntegral("trapezoid", nodes=3),
+    'LineIntegral("simpson", nodes=3)': LineIntegral("simpson", nodes=3),
+    'LineIntegral(balance="barker")': LineIntegral(balance="barker"),
+    'LineIntegral("gauss", nodes=1)': LineIntegral("gauss", nodes=1),
+    'LineIntegral("adaptive", nodes=127)': LineIntegral("adaptive", nodes=127),
+    'LineIntegral("adaptive", balance="barker")': LineIntegral("adaptive", balance="barker"),
+    'LineIntegral("exact", balance="barker")': LineIntegral("exact", balance="barker"),
 }
 
 

@@ -9,7 +9,7 @@ import torch
 
 from scoremh import RandomWalk, Recipe, Target, balance_matching, fit_score
 from studies import acceptance, learning
-from studies.acceptance import cells, rules
+from studies.acceptance import cells, exactness, narrow, rules
 from studies.framework import Records
 from tests.studies.cases import is_picture, run_small, said
 
@@ -39,8 +39,10 @@ def test_acceptances_write_their_page(tmp_path: Path, monkeypatch: pytest.Monkey
     for module in (cells, learning):
         monkeypatch.setattr(module, "fit_acceptance", briefly)
     small = cells.Config((1,), (1, 2, 3), samples=200, fresh=200, chains=50, chain_steps=3, exact=10_000)
+    small = replace(small, test_chains=100, test_steps=1, variance_chains=50, variance_steps=2, tuned_draws=20)
+    monkeypatch.setattr(exactness, "STDS", {name: stds[:1] for name, stds in narrow.STDS.items()})
     found, page = run_small(acceptance.STUDY, small, tmp_path)
-    assert set(found.kinds) == {"untrained", "quality", "decisions", "simpson", "bias"}
+    assert set(found.kinds) == {kind.kind for kind in cells.KINDS}
     assert all(found.kinds.values())
     (untrained,) = found.where("untrained", proposal="MALA")
     assert untrained["Simpson"] < untrained["trapezoid"]
@@ -54,6 +56,9 @@ def test_acceptances_write_their_page(tmp_path: Path, monkeypatch: pytest.Monkey
         "| `Exact()` | a log density | 0, 1.2 | none | 0.",
         "| `Learned`, potential, metropolis | samples, a score | 0, 1.2 |",
         "have a distance of 0.",
+        "| `TwoCoin()` | nowhere | nowhere | nowhere |",
+        "| `TwoCoin()` | 0.5 | 0.",
+        "| logistic | `LineIntegral()` | 1",
     ):
         assert text in page, text
     assert run_small(acceptance.STUDY, small, tmp_path) == (found, page)  # nothing is computed twice

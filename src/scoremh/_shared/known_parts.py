@@ -16,7 +16,7 @@ from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh._shared.detailed_balance import log_q_ratio
-from scoremh.types import Acceptance, DecidingAcceptance, Need, PartlyKnown, Point, Proposal, Target, TargetLike
+from scoremh.types import Acceptance, DecidingAcceptance, Need, PartlyKnown, Point, Proposal, Tally, Target, TargetLike
 
 
 @runtime_checkable
@@ -119,10 +119,11 @@ class DecidingPartly(Partly):
         target: Target,
         proposal: Proposal,
         generator: torch.Generator | None = None,
+        tally: Tally | None = None,
     ) -> Tensor:
         """Return log a, as exactly as the comparison with `log_uniform` needs it."""
         rule = self.rule
-        parts = {"target": target, "proposal": _WithKnownParts(proposal), "generator": generator}
+        parts = {"target": target, "proposal": _WithKnownParts(proposal), "generator": generator, "tally": tally}
         return rule.log_accept_against(_exchanged(current), _exchanged(proposed), log_uniform, **parts)  # type: ignore[attr-defined, no-any-return]
 
 

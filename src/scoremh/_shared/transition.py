@@ -16,6 +16,7 @@ from scoremh.types import (
     Point,
     Proposal,
     ScoreModel,
+    Tally,
     Target,
     TargetLike,
 )
@@ -74,6 +75,7 @@ def judge(
     x: Tensor,
     log_uniform: Tensor,
     generator: torch.Generator | None = None,
+    tally: Tally | None = None,
 ) -> tuple[Tensor, Point]:
     """Return log a(x, current) and the candidate as a point; only candidates with p(x) > 0 are evaluated."""
     finite = rows_finite(x)
@@ -92,12 +94,13 @@ def judge(
                 x[possible],
                 log_uniform[possible],
                 generator,
+                tally,
             )
             candidate = candidate.map(lambda part, values: part.index_put((possible,), values), inside)
         return log_accept, candidate
     candidate = Point.at(x, target, needs)
     if isinstance(acceptance, DecidingAcceptance):
-        parts = {"target": target, "proposal": proposal, "generator": generator}
+        parts = {"target": target, "proposal": proposal, "generator": generator, "tally": tally}
         log_accept = acceptance.log_accept_against(current, candidate, log_uniform, **parts)  # type: ignore[arg-type]
     else:
         log_accept = acceptance.log_accept(current, candidate, target=target, proposal=proposal)

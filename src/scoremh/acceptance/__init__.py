@@ -18,6 +18,7 @@ and accepts with `min(1, r)` (Metropolis) or `r / (1 + r)` (Barker). Metropolis 
 | `LineIntegral("gauss", nodes=k)` | Gauss-Legendre | k, in one call | eps^(2k+1) |
 | `LineIntegral("adaptive")` | Romberg, refined where the decision could flip | 1 and a few | as far as it matters |
 | `LineIntegral("exact")` | Simpson, times a Poisson product over what it misses | 1 and a few | 0 |
+| `TwoCoin()` | the same ratio under Barker's balance, by tossing coins | 1 and a few | 0 |
 | `ThroughNoise()` | log p along the noise axis | scores and divergences at 8 noise levels | that of the scores |
 | `Learned(fit)` | a network gives a, or r, or log p (`fit_acceptance`) | 0 | that of its training |
 
@@ -28,5 +29,16 @@ from scoremh.acceptance.integrals import LineIntegral, Taylor
 from scoremh.acceptance.learned import Learned
 from scoremh.acceptance.ratio import Always, BalancedRule, Exact, RatioRule
 from scoremh.acceptance.through_noise import ThroughNoise
+from scoremh.acceptance.two_coin import TwoCoin
 
-__all__ = ["Always", "BalancedRule", "Exact", "Learned", "LineIntegral", "RatioRule", "Taylor", "ThroughNoise"]
+__all__ = [
+    "Always",
+    "BalancedRule",
+    "Exact",
+    "Learned",
+    "LineIntegral",
+    "RatioRule",
+    "Taylor",
+    "ThroughNoise",
+    "TwoCoin",
+]

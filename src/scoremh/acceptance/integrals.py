@@ -1,7 +1,7 @@
 """Rules that expand log p around the points (Taylor), or integrate its score between them (line integral)."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal, get_args
@@ -20,10 +20,12 @@ from scoremh._shared.algebra import (
     weighted_sum,
 )
 from scoremh._shared.detailed_balance import log_q_ratio
-from scoremh.acceptance.poisson_product import Slopes, log_product
+from scoremh.acceptance.poisson_product import log_product
 from scoremh.acceptance.ratio import RatioRule
+from scoremh.acceptance.residual import Residual, Slopes
+from scoremh.acceptance.romberg import Undecided, refined, too_long
 from scoremh.coordinates import Sinh
-from scoremh.types import Balance, Middle, Need, Point, Proposal, Target
+from scoremh.types import Balance, Middle, Need, Point, Proposal, Tally, Target
 
 Rule = Literal["trapezoid", "simpson", "gauss", "adaptive", "exact"]
 BEND = "Pass two numbers, or two tuples with one for every coordinate; `fit.middle` for a score with heavy tails."
@@ -153,11 +155,6 @@ class LineIntegral(RatioRule):
             return gauss_legendre(self.inner_nodes)
         return newton_cotes(self.inner_nodes, simpson=self.rule in ("simpson", "exact"))
 
-    @property
-    def inner_weights(self) -> tuple[float, ...]:
-        """Weights of the nodes strictly between x and x', where they are fixed."""
-        return () if self.quadrature is None or self.rule == "exact" else self.quadrature.weights
-
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
         """Return the integral of the score from current to proposed."""
         current, proposed, target = self._bent(current, proposed, target)
@@ -191,11 +188,15 @@ class LineIntegral(RatioRule):
         target: Target,
         proposal: Proposal,
         generator: torch.Generator | None = None,
+        tally: Tally | None = None,
     ) -> Float[Tensor, " chain"]:
         """Return log a, as exactly as the comparison with these uniforms needs it."""
         if self.rule == "exact":
             log_q = log_q_ratio(proposal, current, proposed)
-            return self._randomized(*self._bent(current, proposed, target), log_q, log_uniform, generator)
+            residual = Residual.between(*self._bent(current, proposed, target), generator)
+            log_accept = self.log_balanced(_finite(residual.slopes.integral) + log_q)
+            # the product is at most 1, and not asked for where Simpson's rule rejects
+            return log_accept + log_product(residual, log_uniform < log_accept, tally)
         if self.quadrature is not None:
             return self.log_accept(current, proposed, target=target, proposal=proposal)
         log_q = log_q_ratio(proposal, current, proposed)
@@ -207,23 +208,6 @@ class LineIntegral(RatioRule):
 
         ends = self._bent(current, proposed, target)
         return self.log_balanced(self._romberg(*ends, undecided) + log_q)
-
-    def _randomized(
-        self,
-        current: Point,
-        proposed: Point,
-        target: Target,
-        log_q: Tensor,
-        log_uniform: Tensor,
-        generator: torch.Generator | None,
-    ) -> Float[Tensor, " chain"]:
-        """Return log a of the exact rule; the product is at most 1, and not asked for where Simpson's rule rejects."""
-        assert target.score is not None
-        x, v = current.x, proposed.x - current.x
-        middle = scores_along(target.score, x, v, (0.5,))[0]
-        slopes = Slopes.along(v, _end_score(current), middle, _end_score(proposed))
-        log_accept = self.log_balanced(_finite(slopes.integral) + log_q)
-        return log_accept + log_product(target.score, x, v, slopes, log_uniform < log_accept, generator)
 
     def _bent(self, current: Point, proposed: Point, target: Target) -> tuple[Point, Point, Target]:
         """Return both points and the score in coordinates u, x = m + w sinh(u), where there is a bend."""
@@ -252,33 +236,25 @@ class LineIntegral(RatioRule):
         return Sinh(*(x.new_tensor(part).expand(event.numel()).reshape(event) for part in self.bend))
 
     def _romberg(
-        self,
-        current: Point,
-        proposed: Point,
-        target: Target,
-        undecided: Callable[[Tensor, Tensor, Tensor], Tensor],
+        self, current: Point, proposed: Point, target: Target, undecided: Undecided
     ) -> Float[Tensor, " chain"]:
-        """Double the nodes of the chains for which `undecided(change, error, rows)` holds, while `nodes` allows.
+        """Return Simpson's integral, refined for the chains for which `undecided(change, error, rows)` holds.
 
-        No error is believed before there is an interval for every two units of the score's own scale along the move.
+        No error is believed before there is an interval for every few units of the score's own scale along the move.
         """
         assert target.score is not None
         x, v = current.x, proposed.x - current.x
-        triangle = [inner(_end_score(current) + _end_score(proposed), v) / 2]  # the last row of Romberg's triangle
-        change, rows, intervals = triangle[0].clone(), torch.arange(len(x), device=x.device), 1
-        last = torch.zeros_like(change)
-        while len(rows) and intervals <= self.inner_nodes:
-            between = tuple((i + 0.5) / intervals for i in range(intervals))
-            scores = scores_along(target.score, x[rows], v[rows], between)
-            if intervals == 1:
-                length = Slopes.along(v, _end_score(current), scores[0], _end_score(proposed)).length
-            finer = [(triangle[0] + inner(scores.mean(0), v[rows])) / 2]
-            for power, coarse in enumerate(triangle, start=1):
-                finer.append(finer[-1] + (finer[-1] - coarse) / (4**power - 1))
-            change[rows] = finer[-1]
-            # two estimates may agree by chance: the error is not believed to fall faster than Simpson's
-            error = torch.maximum((finer[-1] - triangle[-1]).abs(), last / 16)
-            still = undecided(finer[-1], error, rows) | (4 * intervals < length[rows])
-            rows, last, triangle = rows[still], error[still], [estimate[still] for estimate in finer]
-            intervals *= 2
+        middle = scores_along(target.score, x, v, (0.5,))[0]
+        slopes = Slopes.along(v, _end_score(current), middle, _end_score(proposed))
+        trapezoid, change = (slopes.first + slopes.last) / 2, slopes.integral
+        every = torch.arange(len(x), device=x.device)
+        open_ = undecided(change, (change - trapezoid).abs(), every) | too_long(slopes.length, 1)
+        rows = open_.nonzero().flatten()
+
+        def still_undecided(change: Tensor, error: Tensor, places: Tensor) -> Tensor:
+            return undecided(change, error, rows[places])
+
+        x, v = x[rows], v[rows]
+        ends = trapezoid[rows], change[rows], slopes.length[rows]
+        change[rows] = refined(target.score, x, v, *ends, still_undecided, self.inner_nodes)
         return _finite(change)

@@ -3,12 +3,15 @@ r"""Does a kernel leave its target invariant? Start from exact draws, and test w
 Many independent chains start at `x_0 ~ p` and make a few steps. If p is stationary, `E[f(x_k) - f(x_0)] = 0` for every
 f. The test takes bounded f (sines and cosines of projections, a function of the radius), so that no tail is too heavy
 for it, and Hotelling's statistic over all of them at once: one p-value, uniform under a right kernel. Pairing x_k with
-its own x_0 makes it powerful: a chain that hardly moved adds hardly any noise.
+its own x_0 makes it powerful: a chain that hardly moved adds hardly any noise. A chain that stayed says nothing at all:
+a kernel that never moves has a p-value of 1, so the share of chains that moved stands beside it, with a warning where
+that is too small to show anything.
 
 The steps are made as `sample` makes them: by `kernel.run` where the kernel has one, by `kernel.step` where it has none.
 """
 
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -20,6 +23,7 @@ from scoremh._shared import checks, rng
 from scoremh.types import Kernel
 
 MAX_TRACE_NUMBERS = 2**24  # numbers of the positions that one call of `kernel.run` returns: 128 MB in float64
+LEAST_MOVED = 0.01  # share of chains: of 20,000, those that moved are then as few as 200
 
 
 @runtime_checkable
@@ -39,9 +43,11 @@ class Stationarity:
         p_value: Probability of a statistic at least this large if the target is stationary.
         worst: Name of the function whose mean moved by the most standard errors.
         z: Number of standard errors by which that mean moved.
-        acceptance_rate: Share of candidates accepted; a kernel that never moves leaves any distribution invariant.
+        acceptance_rate: Share of candidates accepted, as the kernel says.
         chains: Number of independent chains.
         steps: Number of transitions of each chain.
+        moved: Share of chains that ended elsewhere than they began; a kernel that never moves leaves any distribution
+            invariant.
     """
 
     p_value: float
@@ -50,13 +56,14 @@ class Stationarity:
     acceptance_rate: float
     chains: int
     steps: int
+    moved: float
 
     def __str__(self) -> str:
         """Return the p-value and the function that moved most in a sentence."""
         return (
             f"p-value {self.p_value:.3g} under stationarity ({self.chains} chains, exact start, {self.steps} steps, "
-            f"acceptance {self.acceptance_rate:.3f}); most moved is the mean of {self.worst}, "
-            f"by {self.z:+.1f} standard errors"
+            f"acceptance {self.acceptance_rate:.3f}, {self.moved:.1%} of the chains moved); "
+            f"most moved is the mean of {self.worst}, by {self.z:+.1f} standard errors"
         )
 
 
@@ -79,7 +86,7 @@ def stationarity(
         generator: Random number generator; the same seed gives the same draws.
 
     Returns:
-        A p-value, and the function whose mean moved most.
+        A p-value, the function whose mean moved most, and the share of chains that moved; below 1 % there is a warning.
 
     Example:
         >>> from scoremh import MALA, Always, Exact, diagnostics, metropolis_hastings, targets
@@ -100,14 +107,19 @@ def stationarity(
     generator = rng.resolve(generator, start.device)
     directions = _directions(scale_from, generator)
     end, acceptance_rate = _positions_after(kernel, start, steps, generator)
+    moved = float((end != start).flatten(1).any(1).double().mean())
+    if moved < LEAST_MOVED:
+        got = f"{moved:.2%} after {steps} steps"
+        fix = "Take a smaller step, or more steps: the p-value of a kernel that hardly moves says nothing."
+        expected = f"at least {LEAST_MOVED:.0%} of the chains to move"
+        warnings.warn(checks.message(expected, got, fix), UserWarning, stacklevel=3)  # beyond `inference_mode`
     names, columns = [], []
     for name, before, after in _functions(start, end, scale_from, directions):
         names.append(name)
         columns.append(after - before)
-    moved = torch.stack(columns, 1)
-    p_value, z = _hotelling(moved)
+    p_value, z = _hotelling(torch.stack(columns, 1))
     worst = int(z.abs().argmax())
-    return Stationarity(p_value, names[worst], float(z[worst]), acceptance_rate, chains, steps)
+    return Stationarity(p_value, names[worst], float(z[worst]), acceptance_rate, chains, steps, moved)
 
 
 def _positions_after(kernel: Kernel, start: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, float]:
@@ -156,17 +168,17 @@ def _functions(
     yield "radius / (1 + radius)", radii[0] / (1 + radii[0]), radii[1] / (1 + radii[1])
 
 
-def _hotelling(moved: Tensor) -> tuple[float, Tensor]:
+def _hotelling(changes: Tensor) -> tuple[float, Tensor]:
     """Return the p-value of a zero mean, and each column's mean in standard errors."""
     from scipy import stats  # here, so that `import scoremh` stays light
 
-    chains = len(moved)
-    mean, errors = moved.mean(0), moved.std(0) / math.sqrt(chains)
+    chains = len(changes)
+    mean, errors = changes.mean(0), changes.std(0) / math.sqrt(chains)
     z = torch.where(errors > 0, mean / errors, 0.0)
     moving = errors > 0
     if not moving.any():
         return 1.0, z
-    values, vectors = torch.linalg.eigh(torch.corrcoef(moved[:, moving].T).reshape(int(moving.sum()), -1))
+    values, vectors = torch.linalg.eigh(torch.corrcoef(changes[:, moving].T).reshape(int(moving.sum()), -1))
     kept = values > 1e-8 * values.max()  # functions that are linear combinations of others count once
     along = (z[moving] @ vectors[:, kept]) / values[kept].sqrt()
     rank, statistic = int(kept.sum()), float(along.square().sum())

@@ -42,6 +42,16 @@ class Record(Protocol):
         """Points at which the score was evaluated."""
         ...
 
+    @property
+    def factors(self) -> int:
+        """Random factors drawn by a rule that is random itself."""
+        ...
+
+    @property
+    def clipped(self) -> int:
+        """How many of them were clipped to their bound."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Summary:
@@ -56,6 +66,8 @@ class Summary:
         score_calls: Points at which the score was evaluated.
         ess_per_score_call: The smallest ess_bulk over the coordinates, per score call.
         warnings: What a reader should know of these numbers.
+        factors: Random factors drawn by a rule that is random itself.
+        clipped: How many of them were clipped to their bound.
     """
 
     table: dict[str, NDArray[np.float64]]
@@ -65,6 +77,8 @@ class Summary:
     score_calls: int
     ess_per_score_call: float
     warnings: list[Caution] = field(default_factory=list)
+    factors: int = 0
+    clipped: int = 0
 
     def __str__(self) -> str:
         """Return the table, the coordinates with the fewest effective draws first where there are many."""
@@ -91,6 +105,8 @@ class Summary:
             console.print(table)
         cost = f"{self.score_calls:,} score calls, {self.ess_per_score_call:.3g} effective draws per call"
         lost = f"{self.diverging:,} diverging or not finite, {self.outside:,} outside the support"
+        if self.factors:
+            lost += f"; clipped {self.clipped / self.factors:.2%} of {self.factors:,} factors"
         return "\n".join(
             [capture.get().rstrip(), f"acceptance {self.acceptance_rate:.3f}; {lost}", cost, *map(str, self.warnings)]
         )
@@ -120,6 +136,8 @@ def summary(chains: Record) -> Summary:
         chains.score_calls,
         fewest / chains.score_calls if chains.score_calls else float("nan"),
         _warnings(table, x.shape[:2], chains.nonfinite),
+        chains.factors,
+        chains.clipped,
     )
 
 

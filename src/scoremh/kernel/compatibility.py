@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from scoremh._shared import checks
-from scoremh.acceptance import LineIntegral, Taylor
+from scoremh.acceptance import LineIntegral, Taylor, TwoCoin
 from scoremh.proposals import MALA, StudentWalk
 from scoremh.targets.parts import WeightedSum
 from scoremh.targets.propriety import share_outward
@@ -47,7 +47,9 @@ def _is_trapezoid(acceptance: Acceptance) -> bool:
 
 
 def _is_straight(acceptance: Acceptance) -> bool:
-    return isinstance(acceptance, Taylor) or (isinstance(acceptance, LineIntegral) and acceptance.bend is None)
+    return isinstance(acceptance, Taylor | TwoCoin) or (
+        isinstance(acceptance, LineIntegral) and acceptance.bend is None
+    )
 
 
 def first_point(target: Target, needs: frozenset[Need], x: Tensor) -> Point:

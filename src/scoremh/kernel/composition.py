@@ -25,6 +25,7 @@ from scoremh.types import (
     Move,
     Point,
     Proposal,
+    Tally,
     TargetLike,
 )
 
@@ -62,12 +63,13 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         generator = rng.resolve(generator, point.x.device)
         x = proposal.sample(point, generator=generator)
         log_uniform = rng.log_uniform((len(x),), x, generator)
-        score = None if known.score is None else CountedScore(known.score)
+        score, tally = None if known.score is None else CountedScore(known.score), Tally()
         log_accept, proposed = judge(
-            known._replace(score=score), needs, proposal, rule, point, x, log_uniform, generator
+            known._replace(score=score), needs, proposal, rule, point, x, log_uniform, generator, tally
         )
         accepted = log_uniform < log_accept
-        move = Move(proposed.x, log_accept, accepted, 0 if score is None else score.calls)
+        calls = 0 if score is None else score.calls
+        move = Move(proposed.x, log_accept, accepted, calls, tally.factors, tally.clipped)
         taken = proposed.map(lambda new, old: torch.where(per_chain(accepted, new), new, old), point)
         return taken, move
 

@@ -3,7 +3,7 @@ r"""Many steps at once, as tight loops over torch calls: the same Markov chain a
 | loop | for |
 |---|---|
 | `unadjusted` | MALA with `Always()`: the unadjusted Langevin algorithm |
-| `langevin` | MALA with a fixed quadrature of the score |
+| `langevin` | MALA with a fixed quadrature of the score, or the adaptive one |
 | `gaussian` | every other rule with a random walk, MALA or pCN |
 
 With MALA the proposal's ratio holds the trapezoid rule with the other sign, and what is left has no cancelling terms:
@@ -28,8 +28,13 @@ def fused(target: Target, proposal: Proposal, acceptance: Acceptance) -> Run | N
     if type(proposal) is MALA and target.score is not None:
         if type(acceptance) is Always:
             return unadjusted(target.score, target.support, proposal)
-        if type(acceptance) is LineIntegral and acceptance.bend is None and acceptance.inner_weights:
+        if type(acceptance) is LineIntegral and _is_fused(acceptance):
             return langevin(target.score, target.support, proposal, acceptance)
     if type(proposal) in (RandomWalk, MALA, PCN):
         return gaussian(target, proposal, acceptance)  # type: ignore[arg-type]
     return None
+
+
+def _is_fused(rule: LineIntegral) -> bool:
+    """Return whether a line integral has a loop of its own: a straight one with inner nodes that are not random."""
+    return rule.bend is None and rule.inner_nodes > 0 and rule.rule != "exact"

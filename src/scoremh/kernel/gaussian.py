@@ -12,7 +12,7 @@ from scoremh._shared.algebra import per_chain, rows_finite
 from scoremh.kernel.counted_score import CountedScore
 from scoremh.kernel.noise import colored_noise
 from scoremh.proposals import GaussianProposal
-from scoremh.types import Acceptance, DecidingAcceptance, Point, Run, Target, Trace
+from scoremh.types import Acceptance, DecidingAcceptance, Point, Run, Tally, Target, Trace
 
 
 def gaussian(target: Target, proposal: GaussianProposal, acceptance: Acceptance) -> Run:
@@ -24,13 +24,15 @@ def gaussian(target: Target, proposal: GaussianProposal, acceptance: Acceptance)
         noise = colored_noise(proposal, steps, point.x, generator)
         log_uniform = rng.log_uniform((steps, len(point.x)), point.x, generator)
         score = None if target.score is None else CountedScore(target.score)
-        loop = _Loop(target._replace(score=score), proposal, acceptance, deciding, generator)
+        tally = Tally()
+        loop = _Loop(target._replace(score=score), proposal, acceptance, deciding, generator, tally)
         # a rule that draws random numbers must not be asked twice
         careful = score is not None and (target.support is not None or deciding)
         last, trace = loop.steps(point, noise, log_uniform, careful=careful)
         if not careful and _met_nonfinite_score(last, trace):  # expensive to look for at every step
             last, trace = loop.steps(point, noise, log_uniform, careful=True)
-        return last, trace._replace(score_calls=0 if score is None else score.calls)
+        calls = 0 if score is None else score.calls
+        return last, trace._replace(score_calls=calls, factors=tally.factors, clipped=tally.clipped)
 
     return run
 
@@ -49,6 +51,7 @@ class _Loop:
     acceptance: Acceptance
     deciding: bool
     generator: torch.Generator
+    tally: Tally
 
     def steps(self, point: Point, noise: Tensor, log_uniform: Tensor, *, careful: bool) -> tuple[Point, Trace]:
         """Make as many steps as there is noise for."""
@@ -73,7 +76,7 @@ class _Loop:
         rule = self.acceptance
         parts: dict[str, Any] = {"target": self.target, "proposal": self.proposal}
         if self.deciding:
-            parts["generator"] = self.generator
+            parts |= {"generator": self.generator, "tally": self.tally}
             return rule.log_accept_against(current, proposed, log_uniform, **parts)  # type: ignore[attr-defined, no-any-return]
         return rule.log_accept(current, proposed, **parts)
 

@@ -1,4 +1,4 @@
-"""Loops for MALA: unadjusted, and adjusted by a fixed quadrature of the score."""
+"""Loops for MALA: unadjusted, and adjusted by a quadrature of the score, fixed or refined where a decision needs it."""
 
 import math
 from collections.abc import Callable
@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from scoremh._shared import rng
-from scoremh._shared.algebra import Quadrature, per_chain, rows_finite
+from scoremh._shared.algebra import Quadrature, newton_cotes, per_chain, rows_finite
+from scoremh._shared.algebra import inner as inner_product
 from scoremh.acceptance import LineIntegral
+from scoremh.acceptance.romberg import INTERVAL_LENGTH, refined
 from scoremh.coordinates import times
+from scoremh.kernel.counted_score import CountedScore
 from scoremh.kernel.noise import colored_noise, ratio_thresholds
 from scoremh.proposals import MALA
 from scoremh.types import Point, Run, ScoreFn, SupportFn, Trace
@@ -20,6 +23,7 @@ from scoremh.types import Point, Run, ScoreFn, SupportFn, Trace
 SHARED_ROWS = 1024
 # Up to this many coordinates a decision is repeated for each of them: `where` is slow over short rows.
 REPEATED_SIZE = 8
+SIMPSON = newton_cotes(1, simpson=True)
 
 
 @dataclass(frozen=True)
@@ -96,27 +100,32 @@ def _unadjusted_steps(langevin: Langevin, point: Point, noise: Tensor, *, carefu
 
 
 def langevin(score: ScoreFn, support: SupportFn | None, proposal: MALA, rule: LineIntegral) -> Run:
-    """Return the loop of MALA with a fixed quadrature."""
-    assert rule.quadrature is not None
-    loop = _Integrated(_langevin(score, support, proposal), rule.quadrature)
+    """Return the loop of MALA with a fixed quadrature, or with Simpson's rule refined where a decision needs it."""
+    parts = _langevin(score, support, proposal)
+    if rule.quadrature is None:
+        return _integrated(_Refined(parts, SIMPSON, rule.inner_nodes), proposal, rule)
+    return _integrated(_Integrated(parts, rule.quadrature), proposal, rule)
 
+
+def _integrated(loop: "_Integrated", proposal: MALA, rule: LineIntegral) -> Run:
     @torch.inference_mode()
     def run(point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
         x = point.x
         noise = colored_noise(proposal, steps, x, generator).mul_(math.sqrt(2 * proposal.step_size))
         log_uniform = rng.log_uniform((steps, len(x), 1), x, generator)
         threshold = ratio_thresholds(rule.balance, log_uniform).div_(loop.unit)
-        made, passes = loop.steps(point, noise, threshold, careful=False), 1
+        made = loop.steps(point, noise, threshold, careful=False)
+        calls = made.score_calls
         if bool(made.log_ratios.isposinf().any()):  # rare, and expensive to look for at every step
-            made, passes = loop.steps(point, noise, threshold, careful=True), 2
+            made = loop.steps(point, noise, threshold, careful=True)
+            calls += made.score_calls
         accepted = (threshold < made.log_ratios).squeeze(2)
         log_ratios = made.log_ratios.squeeze(2).mul_(loop.unit)
         if not bool(log_ratios.isfinite().all()):
             log_ratios.masked_fill_(~log_ratios.isfinite(), math.nan)
         log_accept = rule.log_balanced(log_ratios)
-        if support is not None:
+        if loop.langevin.support is not None:
             log_accept = log_accept.masked_fill(made.outside, -math.inf)
-        calls = passes * accepted.numel() * (len(loop.quadrature.nodes) + 1)
         return made.last, Trace(made.xs, log_accept, accepted, calls)
 
     return run
@@ -129,6 +138,20 @@ class _Steps(NamedTuple):
     xs: Tensor
     log_ratios: Tensor
     outside: Tensor
+    score_calls: int
+
+
+class _Ends(NamedTuple):
+    """Both ends of the moves of one step."""
+
+    x: Tensor
+    v: Tensor
+    here: Tensor
+    """s(x)."""
+    there: Tensor
+    """s(x + v)."""
+    drift_change: Tensor
+    """C (s(x + v) - s(x))."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +178,7 @@ class _Integrated:
         outside = torch.zeros(noise.shape[:2], dtype=torch.bool, device=x.device)
         places, shares = self._places(x)
         proposed, scores, drift, inside = places[0], self._scores_at(places), langevin.drift(s), None
+        calls = noise.shape[0] * len(shares) * len(x)
         for step, (z, threshold, log_ratio, out) in enumerate(zip(noise, thresholds, log_ratios, xs, strict=True)):
             v = torch.add(z, drift, alpha=h)
             if langevin.support is not None:
@@ -162,8 +186,8 @@ class _Integrated:
             torch.addcmul(x, v, shares, out=places)
             there, *inner = scores()
             drift_there = there if langevin.precondition is None else langevin.precondition(there)
-            terms = self._terms(v, s + there, inner, drift_there - drift)
-            torch.mm(terms.reshape(-1, size), summing, out=log_ratio)
+            ends = _Ends(x, v, s, there, drift_there - drift)
+            calls += self._compare(ends, inner, threshold, summing, log_ratio)
             if inside is not None:
                 log_ratio.masked_fill_(~inside[:, None], math.nan)
             if careful:
@@ -171,7 +195,7 @@ class _Integrated:
             take = (threshold < log_ratio).view(decision_shape)
             x, s = torch.where(take, proposed, x, out=out), torch.where(take, there, s)
             drift = s if langevin.precondition is None else torch.where(take, drift_there, drift)
-        return _Steps(Point(x, s), xs, log_ratios[..., :1].contiguous(), outside)
+        return _Steps(Point(x, s), xs, log_ratios[..., :1].contiguous(), outside, calls)
 
     def _places(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return room for the candidates and the inner nodes, and how far along the move each of them lies."""
@@ -188,10 +212,59 @@ class _Integrated:
             return lambda: (score(proposed), score(between))
         return lambda: (score(proposed), *score(between).chunk(parts - 1))
 
-    def _terms(self, v: Tensor, both: Tensor, inner: list[Tensor], drift_change: Tensor) -> Tensor:
-        """Return what adds up over the coordinates to log r, in units of the first inner weight."""
+    def _compare(self, ends: _Ends, inner: list[Tensor], threshold: Tensor, summing: Tensor, log_ratio: Tensor) -> int:
+        """Write log r in units of the first inner weight, and return how often the score was asked for more."""
         unit, *more = self.quadrature.weights
+        both = ends.here + ends.there
         slope = torch.sub(inner[0], both, alpha=(0.5 - self.quadrature.ends) / unit)
         for weight, score in zip(more, inner[1:], strict=True):
             slope.add_(score, alpha=weight / unit)
-        return slope.mul_(v).addcmul_(drift_change, both, value=-self.langevin.step_size / (4 * unit))
+        terms = slope.mul_(ends.v).addcmul_(ends.drift_change, both, value=-self.langevin.step_size / (4 * unit))
+        torch.mm(terms.reshape(-1, len(summing)), summing, out=log_ratio)
+        return 0
+
+
+@dataclass(frozen=True)
+class _Refined(_Integrated):
+    """The loop of MALA with Simpson's rule, refined by Romberg's where the threshold lies within its error.
+
+    In log r the trapezoid cancels, so that in units of Simpson's inner weight `log r = e - (h / (4 w)) (s' - s).C(s' +
+    s)` with `e = v.(s(x + v/2) - (s + s') / 2)`, which is also Simpson's distance to the trapezoid, its error bound.
+    """
+
+    max_nodes: int
+
+    def _compare(self, ends: _Ends, inner: list[Tensor], threshold: Tensor, summing: Tensor, log_ratio: Tensor) -> int:
+        """Write log r in units of the inner weight, and return how often the score was asked for more."""
+        _, v, here, there, drift_change = ends
+        both, (middle,), size = here + there, inner, len(summing)
+        distance = torch.sub(middle, both, alpha=0.5).mul_(v).reshape(-1, size).mm(summing)
+        change = torch.mul(drift_change, both).reshape(-1, size)
+        torch.addmm(distance, change, summing, alpha=-self.langevin.step_size / (4 * self.unit), out=log_ratio)
+        squares = torch.mul(here, here).addcmul_(there, there).addcmul_(middle, middle).reshape(-1, size).mm(summing)
+        squares.mul_(torch.mul(v, v).reshape(-1, size).mm(summing))  # 3 d times the length of the move squared
+        close = torch.sub(threshold, log_ratio).abs_() < distance.abs()
+        long = squares > 3 * size * INTERVAL_LENGTH**2
+        rows = (close | long)[:, 0].nonzero().flatten()
+        if not len(rows):
+            return 0
+        numbers = torch.stack((threshold, distance, log_ratio, squares))[:, rows, 0]
+        x, v, both = torch.stack((ends.x, v, both))[:, rows]
+        trapezoid = inner_product(both, v) / 2
+        log_ratio[rows], calls = self._refine(x, v, trapezoid, *numbers)
+        return calls
+
+    def _refine(
+        self, x: Tensor, v: Tensor, trapezoid: Tensor, goal: Tensor, near: Tensor, ratio: Tensor, squares: Tensor
+    ) -> tuple[Tensor, int]:
+        """Return a better log r of some moves in units of the inner weight, and how often the score was asked."""
+        length = (squares / (3 * x[0].numel())).sqrt()
+        goal, near, ratio = goal * self.unit, near * self.unit, ratio * self.unit
+        log_q = ratio - near - trapezoid  # log r has it beside the integral, which is the trapezoid's and `near`
+        goal, score = goal - log_q, CountedScore(self.langevin.score)
+
+        def undecided(change: Tensor, error: Tensor, places: Tensor) -> Tensor:
+            return (goal[places] - change).abs() < error
+
+        integral = refined(score, x, v, trapezoid, trapezoid + near, length, undecided, self.max_nodes)
+        return ((integral + log_q) / self.unit)[:, None], score.calls

@@ -73,7 +73,7 @@ def run_block(plan: Plan, block: int, initial: Tensor, seed: int, records: Recor
         point, trace = run(state.point, steps, generator=generator)
         record(records, trace, state.done - plan.warmup, plan.thin)
         moves = int(trace.accepted.sum())
-        state = State(point, state.done + steps, state.score_calls + trace.score_calls, state.moves + moves)
+        state = state.after(point, trace, moves)
         plan.report(trace.accepted.numel(), moves)
         if plan.store is not None and (state.done == plan.total or time.monotonic() - written > SAVE_SECONDS):
             first, last = plan.kept(saved), plan.kept(state.done + plan.thin - 1)
@@ -88,7 +88,7 @@ def _first_state(plan: Plan, block: int, initial: Tensor, generator: torch.Gener
     state = None if plan.store is None else plan.store.load(block, generator, records)
     if state is None:
         point = plan.kernel.init(initial)
-        state = State(point, 0, 0 if point.score is None else len(initial), 0)
+        state = State(point, score_calls=0 if point.score is None else len(initial))
     plan.report(state.done * len(initial), None)
     return state
 
@@ -101,4 +101,5 @@ def _step_by_step(kernel: Kernel, point: Point, steps: int, *, generator: torch.
         xs.append(point.x)
         moves.append(move)
     log_accept, accepted = torch.stack([m.log_accept for m in moves]), torch.stack([m.accepted for m in moves])
-    return point, Trace(torch.stack(xs), log_accept, accepted, sum(m.score_calls for m in moves))
+    counts = {name: sum(getattr(m, name) for m in moves) for name in ("score_calls", "factors", "clipped")}
+    return point, Trace(torch.stack(xs), log_accept, accepted, **counts)

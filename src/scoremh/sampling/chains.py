@@ -40,6 +40,8 @@ class Chains:
         thin: Transitions per draw.
         score_calls: Points at which the score was evaluated, over all chains, warm-up included.
         moves: Moves accepted, over all chains, warm-up included.
+        factors: Random factors drawn by a rule that is random itself, over all chains, warm-up included.
+        clipped: How many of them were clipped to their bound; a decision by one is for another ratio than the true one.
         description: The kernel that made them.
     """
 
@@ -51,6 +53,8 @@ class Chains:
     thin: int = 1
     score_calls: int = 0
     moves: int = 0
+    factors: int = 0
+    clipped: int = 0
     description: str = "a kernel"
 
     @property
@@ -79,6 +83,7 @@ class Chains:
         cost = f"{self.score_calls / self.moves:.3g}" if self.moves else "no"
         lost = f", {int(self.nonfinite.sum())} diverging" if self.nonfinite.any() else ""
         lost += f", {int(self.outside.sum())} outside the support" if self.outside.any() else ""
+        lost += f", clipped {self.clipped / self.factors:.2%} of {self.factors:,} factors" if self.factors else ""
         return (
             f"Chains({chains} chains x {draws} draws of {tuple(event)}, {self.description}: "
             f"acceptance {self.acceptance_rate:.3f}{lost}, {cost} score calls per accepted move)"
@@ -141,6 +146,8 @@ class Chains:
             "thin": self.thin,
             "score_calls": self.score_calls,
             "moves": self.moves,
+            "factors": self.factors,
+            "clipped": self.clipped,
             "description": self.description,
         }
         groups = {"posterior": {"x": _array(self.draws)}, "sample_stats": stats}
@@ -177,6 +184,8 @@ class Chains:
             thin=int(attrs["thin"]),
             score_calls=int(attrs["score_calls"]),
             moves=int(attrs["moves"]),
+            factors=int(attrs.get("factors", 0)),  # of a file that was written before they were counted
+            clipped=int(attrs.get("clipped", 0)),
             description=str(attrs["description"]),
         )
 

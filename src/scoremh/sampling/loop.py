@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from scoremh._shared.progress import Tick, progress_bar
 from scoremh.sampling.block import Plan, run_block
 from scoremh.sampling.chains import Chains
 from scoremh.sampling.records import Records, empty_records
-from scoremh.sampling.store import State, Store
+from scoremh.sampling.store import COUNTS, State, Store
 from scoremh.types import Kernel
 
 MAX_UNDIVIDED_CHAINS = 1000  # up to which there is one block; beyond, there are at least two, for two threads to share
@@ -87,8 +88,9 @@ def sample(
         plan = Plan(kernel, draws, warmup, thin, folder, _Report(tick) if progress else _no_report, threading.Event())
         ends = _run_blocks(plan, starts, seeds, records, each)
     records["acceptance_prob"] /= thin
-    score_calls, moves = sum(end.score_calls for end in ends), sum(end.moves for end in ends)
-    return Chains(**records, thin=thin, score_calls=score_calls, moves=moves, description=kernel.description)
+    _, calls, moves, factors, clipped = (sum(getattr(end, name) for end in ends) for name in COUNTS)
+    made: dict[str, Any] = {**records, "thin": thin, "description": kernel.description}
+    return Chains(**made, score_calls=calls, moves=moves, factors=factors, clipped=clipped)
 
 
 def blocks(chains: int) -> int:

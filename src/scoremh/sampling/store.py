@@ -14,16 +14,32 @@ from torch import Tensor
 
 from scoremh._shared.files import reading, replacing, require_same, save_tensors
 from scoremh._shared.probe import Probe
-from scoremh.types import Point
+from scoremh.types import Point, Trace
 
 
 class State(NamedTuple):
-    """Where a block of chains is."""
+    """Where a block of chains is, and what was counted on the way."""
 
     point: Point
-    done: int
-    score_calls: int
-    moves: int
+    done: int = 0
+    score_calls: int = 0
+    moves: int = 0
+    factors: int = 0
+    clipped: int = 0
+
+    def after(self, point: Point, trace: Trace, moves: int) -> "State":
+        """Return the state at a point to which a trace with so many accepted moves has led."""
+        return State(
+            point,
+            self.done + len(trace.accepted),
+            self.score_calls + trace.score_calls,
+            self.moves + moves,
+            self.factors + trace.factors,
+            self.clipped + trace.clipped,
+        )
+
+
+COUNTS = State._fields[1:]
 
 
 class Store:
@@ -65,7 +81,7 @@ class Store:
         tensors = {f"record.{name}": rows for name, rows in records.items()}
         tensors |= {f"point.{name}": part for name, part in state.point._asdict().items() if part is not None}
         tensors["generator"] = generator.get_state()
-        numbers = {name: str(getattr(state, name)) for name in ("done", "score_calls", "moves")} | {"first": str(first)}
+        numbers = {name: str(getattr(state, name)) for name in COUNTS} | {"first": str(first)}
         path = self.folder / f"block-{block:05}-part-{len(self._parts(block)):06}.safetensors"
         save_tensors(path, tensors, numbers)
 
@@ -84,5 +100,5 @@ class Store:
                 like = records["draws"]
                 point = Point(**{name: part.get_tensor(key).to(like.device) for name, key in fields.items()})
                 generator.set_state(part.get_tensor("generator"))
-                state = State(point, *(int(metadata[name]) for name in ("done", "score_calls", "moves")))
+                state = State(point, *(int(metadata[name]) for name in COUNTS))
         return state
