@@ -16,6 +16,14 @@ score only where x is typical of a blurred distribution, never between the modes
 """
 
 from scoremh.diffusion.divergence import level_score, random_directions
-from scoremh.diffusion.through_noise import Path, log_density, log_density_change, noise_span
+from scoremh.diffusion.through_noise import NODES_BETWEEN_LEVELS, Path, log_density, log_density_change, noise_span
 
-__all__ = ["Path", "level_score", "log_density", "log_density_change", "noise_span", "random_directions"]
+__all__ = [
+    "NODES_BETWEEN_LEVELS",
+    "Path",
+    "level_score",
+    "log_density",
+    "log_density_change",
+    "noise_span",
+    "random_directions",
+]

@@ -66,7 +66,7 @@ def run_block(plan: Plan, block: int, initial: Tensor, seed: int, records: Recor
     generator = rng.seeded(seed, initial.device)
     state = _first_state(plan, block, initial, generator, records)
     segment, saved, written = max(1, SEGMENT_FLOATS // initial.numel()), state.done, time.monotonic()
-    run = plan.kernel.run or partial(_step_by_step, plan.kernel)
+    run = plan.kernel.run or partial(step_by_step, plan.kernel)
     while state.done < plan.total and not plan.stop.is_set():
         steps = min(segment, plan.total - state.done)
         point, trace = run(state.point, steps, generator=generator)
@@ -92,7 +92,7 @@ def _first_state(plan: Plan, block: int, initial: Tensor, generator: torch.Gener
     return state
 
 
-def _step_by_step(kernel: Kernel, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
+def step_by_step(kernel: Kernel, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
     """Run a kernel that has no fused loop."""
     xs, moves = [], []
     for _ in range(steps):
