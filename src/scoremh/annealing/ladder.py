@@ -105,7 +105,7 @@ class Ladder:
         with checks.explained():
             change = log_density_change(self.model, both, low, high, nodes=self.nodes)  # log p_i - log p_j
         at_high, at_low = change.reshape(2, len(upper), chains)
-        log_ratio = at_low - at_high
+        log_ratio: Tensor = at_low - at_high
         return log_ratio.where(log_ratio.isfinite(), torch.nan)
 
     def _local_moves(self, kernel: Kernel, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, int]:
@@ -136,7 +136,7 @@ def validated_ladder(
     steps_per_swap: int,
     nodes: int,
 ) -> Ladder:
-    """Return the kernels at all levels; refuse levels that the model does not know, and kernels of other events.
+    """Return the kernels at all levels, having refused kernels of other events.
 
     Args:
         kernel_at: Function from a noise level to the kernel for it.
@@ -148,7 +148,6 @@ def validated_ladder(
     """
     checks.count(steps_per_swap, "steps_per_swap")
     checks.count(nodes, "nodes")
-    validated_levels(levels, model)
     fix = "Pass lambda level: metropolis_hastings(model.at(level), MALA(0.5 * level**2), LineIntegral()), for example."
     if isinstance(kernel_at, Kernel) or not callable(kernel_at):
         raise TypeError(checks.message("a function from a noise level to a kernel", checks.describe(kernel_at), fix))
@@ -162,7 +161,7 @@ def validated_ladder(
     return Ladder(model, tuple(levels), kernels, steps_per_swap, nodes)
 
 
-def validated_levels(levels: Sequence[float], model: ScoreModel) -> None:
+def require_levels(levels: Sequence[float], model: ScoreModel) -> None:
     """Refuse a model without noise levels, and levels that do not fall or that the model does not know."""
     fix = "Pass what fit_score returns, or a normal mixture of scoremh.targets."
     checks.kind(model, ScoreModel, "model to know the scores of all noise levels", fix)

@@ -7,6 +7,7 @@ them a rate of 1 - B / (n - 1).
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,10 +75,11 @@ def tune_levels(
         checks.count(n, "n", at_least=2)
     levels = geometric(highest if high is None else high, lowest if low is None else low, n or FIRST_LEVELS)
     x: Tensor | Sequence[Tensor] = initial
-    options = {"model": model, "draws": sweeps - sweeps // 2, "warmup": sweeps // 2, "steps_per_swap": steps_per_swap}
+    options: dict[str, Any] = {"model": model, "steps_per_swap": steps_per_swap, "generator": generator}
+    half = sweeps // 2
     with progress_bar(ROUNDS, "placing levels", unit="rounds", show=progress) as tick:
         for _ in range(ROUNDS):
-            found = replica_exchange(kernel_at, levels, x, generator=generator, **options)
+            found = replica_exchange(kernel_at, levels, x, draws=sweeps - half, warmup=half, **options)
             levels = levels_of_equal_rates(levels, found.swap_rates, n, swap_rate)
             # each of the new levels goes on from the points of the nearest old one
             x = [found.last[_nearest(level, found.levels)] for level in levels]

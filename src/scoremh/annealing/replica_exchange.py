@@ -18,9 +18,9 @@ from scoremh._shared import checks, rng
 from scoremh._shared.files import fingerprint
 from scoremh._shared.probe import Probe
 from scoremh._shared.progress import Tick, progress_bar
-from scoremh.annealing.ladder import Ladder, validated_ladder
+from scoremh.annealing.ladder import Ladder, require_levels, validated_ladder
 from scoremh.annealing.replicas import Replicas, round_trips
-from scoremh.diffusion import NODES_BETWEEN_LEVELS
+from scoremh.diffusion import NODES_BETWEEN_LEVELS, log_density_change
 from scoremh.sampling import blocks
 from scoremh.sampling.block import SAVE_SECONDS
 from scoremh.sampling.loop import PROBE_CHAINS, first_step
@@ -75,7 +75,7 @@ def replica_exchange(
         ...     return metropolis_hastings(far_apart.at(level), MALA(0.3 * (1 + level**2)), LineIntegral())
         >>> g = torch.Generator().manual_seed(0)
         >>> x, levels = 10 * torch.randn(200, 2, generator=g), annealing.geometric(8.0, 0.5, 5)
-        >>> found = replica_exchange(kernel_at, levels, x, model=far_apart, draws=50, warmup=20, generator=g)
+        >>> found = replica_exchange(kernel_at, levels, x, model=far_apart, draws=50, warmup=100, generator=g)
         >>> found.draws.shape
         torch.Size([200, 50, 2])
         >>> bool(abs((found.draws.sum(-1) > 0).double().mean() - 0.8) < 0.05)
@@ -83,6 +83,7 @@ def replica_exchange(
     """
     checks.count(draws, "draws", at_least=2)  # two sweeps offer a swap to every pair
     checks.count(warmup, "warmup", at_least=0)
+    require_levels(levels, model)
     x = _initial_points(initial, len(levels))
     ladder = validated_ladder(kernel_at, levels, x, model, steps_per_swap, nodes)
     starts, total = x.tensor_split(blocks(x.shape[1]), dim=1), warmup + draws
@@ -96,16 +97,10 @@ def replica_exchange(
     records = _empty_records(x, total)
     with progress_bar(total * len(starts), "replica exchange", unit="sweeps", show=progress) as tick:
         plan = _Plan(ladder, total, folder, tick)
-        ends = [
-            _run_block(
-                plan,
-                block,
-                start,
-                seed,
-                {name: rows.tensor_split(len(starts))[block] for name, rows in records.items()},
-            )
-            for block, (start, seed) in enumerate(zip(starts, seeds, strict=True))
-        ]
+        ends = []
+        for block, (start, seed) in enumerate(zip(starts, seeds, strict=True)):
+            own = {name: rows.tensor_split(len(starts))[block] for name, rows in records.items()}
+            ends.append(_run_block(plan, block, start, seed, own))
     return _summary(ladder, records, warmup, ends)
 
 
@@ -128,12 +123,12 @@ def _empty_records(x: Float[Tensor, "level chain *event"], total: int) -> Record
     return {"draws": x.new_zeros(chains, total, *event), "swap_prob": x.new_zeros(chains, total, levels - 1)} | counts
 
 
+@torch.inference_mode()
 def _probe(ladder: Ladder, x: Float[Tensor, "level chain *event"]) -> Probe:
-    """Return what the kernels and the swaps make of a few chains."""
+    """Return what the kernels and the model make of a few chains."""
     steps = [first_step(kernel, at) for kernel, at in zip(ladder.kernels, x, strict=True)]
-    swaps = Probe.of(ladder.log_swap_ratio(x, torch.arange(len(ladder.levels) - 1, device=x.device)))
-    numbers = (number for probe in (*steps, swaps) for number in probe.numbers)
-    return Probe(tuple(numbers), swaps.rounding)
+    change = Probe.of(log_density_change(ladder.model, x[0], ladder.levels[-1], ladder.levels[0], nodes=ladder.nodes))
+    return Probe(sum((probe.numbers for probe in steps), change.numbers), change.rounding)
 
 
 @dataclass(frozen=True)
