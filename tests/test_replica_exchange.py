@@ -181,7 +181,8 @@ def test_the_summary_says_what_to_change() -> None:
     assert replicas((0.2, 0.6), 1).hints == []
     text = repr(replicas((0.35, 0.7), 0))
     assert "swap rates 0.35 0.70; 0 round trips per chain" in text
-    assert "swap rates of 0.35 to 0.70 lie outside 0.2 to 0.6" in text
+    assert "swap rates of 0.35 to 0.70 lie outside 0.2 to 0.6: fewer levels would do" in text
+    assert "0.19 to 0.70 lie outside 0.2 to 0.6: add levels" in repr(replicas((0.19, 0.7), 1))
     assert "no walker went" in text
     assert "0.5 round trips per chain" in repr(replicas((0.3,), 1))
 

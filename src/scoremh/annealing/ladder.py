@@ -21,7 +21,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scoremh._shared import checks, rng
-from scoremh._shared.algebra import per_chain
 from scoremh.annealing.schedules import check_levels
 from scoremh.diffusion import log_density_change, noise_span
 from scoremh.sampling.block import step_by_step
@@ -123,7 +122,7 @@ class Ladder:
 def _swapped(x: Tensor, upper: Tensor, taken: Tensor) -> Tensor:
     """Return rows in which those of a pair have changed places where the swap was taken, `(pair, chain)`."""
     above, below, out = x[upper], x[upper + 1], x.clone()
-    mask = per_chain(taken.flatten(), above.flatten(0, 1)).reshape(*taken.shape, *(1,) * (x.ndim - 2))
+    mask = taken.reshape(*taken.shape, *(1,) * (x.ndim - 2))
     out[upper], out[upper + 1] = torch.where(mask, below, above), torch.where(mask, above, below)
     return out
 
@@ -162,16 +161,21 @@ def validated_ladder(
 
 
 def require_levels(levels: Sequence[float], model: ScoreModel) -> None:
-    """Refuse a model without noise levels, and levels that do not fall or that the model does not know."""
-    fix = "Pass what fit_score returns, or a normal mixture of scoremh.targets."
-    checks.kind(model, ScoreModel, "model to know the scores of all noise levels", fix)
-    noise_span(model)
+    """Refuse levels that do not fall, or that the model does not know."""
+    _, most = known_span(model)
     check_levels(levels)
     if len(levels) < 2 or any(low >= high for high, low in itertools.pairwise(levels)):
         fix = "Use annealing.geometric(high, low, n), or annealing.tune_levels."
         raise ValueError(checks.message("at least two levels, each below the one before", list(levels), fix))
-    assert model.noise_range is not None  # noise_span has looked
-    least, most = model.noise_range
+    assert model.noise_range is not None  # known_span has looked
+    least = model.noise_range[0]
     if not (least * (1 - ROUNDING) <= levels[-1] and levels[0] <= most * (1 + ROUNDING)):
         got, fix = f"{levels[-1]:g} to {levels[0]:g}", "Choose levels in this range."
         raise ValueError(checks.message(f"levels that the model knows, {least:g} to {most:g}", got, fix))
+
+
+def known_span(model: ScoreModel) -> tuple[float, float]:
+    """Return the level at which a model is read and the highest that it knows, having refused one without levels."""
+    fix = "Pass what fit_score returns, or a normal mixture of scoremh.targets."
+    checks.kind(model, ScoreModel, "model to know the scores of all noise levels", fix)
+    return noise_span(model)

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh._shared.progress import progress_bar
+from scoremh.annealing.ladder import known_span
 from scoremh.annealing.replica_exchange import replica_exchange
 from scoremh.annealing.schedules import geometric
-from scoremh.diffusion import noise_span
 from scoremh.types import Kernel, ScoreModel
 
 FIRST_LEVELS = 12  # of the first round, where their number is to be found
@@ -67,7 +67,7 @@ def tune_levels(
         >>> 1 < levels[1] < 3  # half of the way in log(1 + level^2), and not in log level
         True
     """
-    lowest, highest = noise_span(model)
+    lowest, highest = known_span(model)
     checks.count(sweeps, "sweeps", at_least=4)
     if not 0 < swap_rate < 1:
         raise ValueError(checks.message("swap_rate in (0, 1)", swap_rate, "0.2 to 0.6 is usual."))

@@ -38,9 +38,11 @@ class Replicas:
     def hints(self) -> list[str]:
         """What to change: sentences on swap rates out of bounds and on walkers that do not come around."""
         found, (least, most) = [], GOOD_SWAP_RATES
-        if min(self.swap_rates) < least or max(self.swap_rates) > most:
-            span = f"{min(self.swap_rates):.2f} to {max(self.swap_rates):.2f}"
-            found.append(f"swap rates of {span} lie outside {least} to {most}: place levels with annealing.tune_levels")
+        rarest, most_frequent = min(self.swap_rates), max(self.swap_rates)
+        if rarest < least or most_frequent > most:
+            advice = "add levels" if rarest < least else "fewer levels would do"
+            span = f"swap rates of {rarest:.2f} to {most_frequent:.2f} lie outside {least} to {most}"
+            found.append(f"{span}: {advice}, or place them with annealing.tune_levels")
         if not self.round_trips.any():
             found.append("no walker went from the lowest level to the highest and back: draw more, or add levels")
         if self.nonfinite:
