@@ -1,8 +1,8 @@
 """Replica exchange over noise levels: chains at every level, which change places with their neighbours.
 
 At a high level the modes of a distribution merge; a walker that goes up and comes down again may come down in another
-mode. Every level keeps its own distribution exactly as swaps are accepted or rejected, so that the draws of the lowest
-level are draws of the distribution, with the weights of its modes that the scores of all levels know together.
+mode. Accepted or rejected, swaps leave the distribution of every level as it is, so that the draws of the lowest level
+are draws of the distribution, with the weights of its modes that the scores of all levels know together.
 """
 
 import time
@@ -48,8 +48,8 @@ def replica_exchange(
     A sweep makes some local moves at every level, then offers a swap to every second pair of neighbours.
 
     Args:
-        kernel_at: Function from a noise level to the kernel of `model.at(level)`, as for `anneal`; without a support,
-            as chains of all levels come everywhere.
+        kernel_at: Function from a noise level to the kernel of `model.at(level)`, as for `anneal`. Its target has no
+            support: swaps bring points of high levels to low ones, which may not refuse them.
         levels: Noise levels from high to low, such as `tune_levels` finds: from one at which the modes have merged to
             that of the draws.
         initial: Initial points `(chain, *event)` of all levels, such as noise of the highest; or one such tensor per
