@@ -226,6 +226,14 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
     "a sampler's proposal": ("Sampler(fit, proposal=MALA(0.1))", "proposal to be one of 'mala', 'rw', 'pcn'"),
     "a level as text": ("Sampler(fit, noise_level='0.3')", "noise_level to be a number, got str '0.3'"),
     "a kernel to tune": ("tune(kernel, torch.zeros(3, 2))", "expected a function from a step size to a kernel"),
+    "a kernel for all levels": (
+        "replica_exchange(kernel, [2.0, 1.0], torch.zeros(3, 2), model=fit, draws=2)",
+        "expected a function from a noise level to a kernel, got Kernel",
+    ),
+    "a model of one level": (
+        "replica_exchange(lambda h: kernel, [2.0, 1.0], torch.zeros(3, 2), model=Target(lambda x: -x), draws=2)",
+        "expected model to know the scores of all noise levels, got Target",
+    ),
     "a target to sample": ("sample(Target(score=lambda x: -x), torch.zeros(3, 2), draws=1)", "expected a Kernel"),
     "a target without draws": (
         "diagnostics.stationarity(kernel, Target(score=lambda x: -x))",

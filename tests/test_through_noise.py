@@ -128,6 +128,17 @@ def test_a_change_of_the_level_is_the_difference_of_two_log_densities() -> None:
     )
 
 
+def test_every_chain_may_have_levels_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = MIXTURE.sample(6, generator=seeded())
+    low, high = torch.linspace(0.1, 0.6, 6).double(), torch.linspace(0.7, 3.0, 6).double()
+    each = [
+        diffusion.log_density_change(MIXTURE, row[None], float(a), float(b))
+        for row, a, b in zip(x, low, high, strict=True)
+    ]
+    monkeypatch.setattr("scoremh.diffusion.through_noise.MAX_CALL_NUMBERS", 48)  # four rows a call
+    torch.testing.assert_close(diffusion.log_density_change(MIXTURE, x, low, high), torch.cat(each))
+
+
 def test_a_fit_answers_through_its_whitening(fit: ScoreFit) -> None:
     x = MIXTURE.sample(10, generator=seeded(3)).float()
     score, divergence = fit.level_score(x, 0.3)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scoremh import annealing, datasets, diagnostics, diffusion, metrics, networks, targets
 from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor, ThroughNoise, TwoCoin
-from scoremh.annealing import anneal
+from scoremh.annealing import anneal, replica_exchange
 from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
 from scoremh.kernel import DegenerateRuleWarning, hamiltonian, metropolis_hastings
 from scoremh.proposals import MALA, PCN, Barker, RandomWalk, StudentWalk
@@ -77,6 +77,7 @@ __all__ = [
     "metrics",
     "metropolis_hastings",
     "networks",
+    "replica_exchange",
     "sample",
     "targets",
     "tune",

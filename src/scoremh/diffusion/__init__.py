@@ -19,6 +19,7 @@ score only where x is typical of a blurred distribution, never between the modes
 from scoremh.diffusion.divergence import level_score, random_directions
 from scoremh.diffusion.flow_likelihood import flow_log_density
 from scoremh.diffusion.through_noise import (
+    NODES_BETWEEN_LEVELS,
     Path,
     log_density,
     log_density_change,
@@ -27,6 +28,7 @@ from scoremh.diffusion.through_noise import (
 )
 
 __all__ = [
+    "NODES_BETWEEN_LEVELS",
     "Path",
     "flow_log_density",
     "level_score",

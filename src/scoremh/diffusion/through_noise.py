@@ -50,8 +50,8 @@ def log_density(
 def log_density_change(
     model: ScoreModel,
     x: Float[Tensor, "chain *event"],
-    from_level: float,
-    to_level: float,
+    from_level: Tensor | float,
+    to_level: Tensor | float,
     *,
     nodes: int = NODES_BETWEEN_LEVELS,
 ) -> Float[Tensor, " chain"]:
@@ -60,17 +60,20 @@ def log_density_change(
     Args:
         model: Scores at every noise level.
         x: Points, `(chain, *event)`.
-        from_level: Noise level to subtract.
-        to_level: Noise level to subtract from.
+        from_level: Noise level to subtract, a number or one per chain.
+        to_level: Noise level to subtract from, a number or one per chain.
         nodes: Number of noise levels between them at which the score and its divergence are evaluated.
     """
     quadrature, variance, u = gauss_legendre(nodes), model.variance, model.coordinates.inverse(x)
+    from_, to = (
+        torch.as_tensor(level, dtype=u.dtype, device=u.device).expand(len(u)) for level in (from_level, to_level)
+    )
+    rows = rows_of_a_call(x, nodes)
     parts = [
-        _integral(model.standard, part, from_level, to_level, quadrature, "fixed")
-        for part in u.split(rows_of_a_call(x, nodes))
+        _integral(model.standard, *part, quadrature, "fixed")
+        for part in zip(u.split(rows), from_.split(rows), to.split(rows), strict=True)
     ]
-    to, from_ = (log_normal(u, variance + level**2) for level in (to_level, from_level))
-    return torch.cat(parts) + to - from_
+    return torch.cat(parts) + log_normal(u, variance + to.square()) - log_normal(u, variance + from_.square())
 
 
 def score_calls(x: Float[Tensor, "chain *event"], nodes: int) -> int:
@@ -102,27 +105,28 @@ def _log_density(
     return value if top is None else value + top(u * stretch) - log_normal(u * stretch, variance + high**2)
 
 
-def log_normal(u: Tensor, variance: float) -> Float[Tensor, " chain"]:
-    """Return the log density of N(0, variance I)."""
-    return -(inner(u, u) / variance + u[0].numel() * math.log(2 * math.pi * variance)) / 2
+def log_normal(u: Tensor, variance: Tensor | float) -> Float[Tensor, " chain"]:
+    """Return the log density of N(0, variance I), with a variance for all chains or one for each."""
+    wide = torch.as_tensor(variance, dtype=u.dtype, device=u.device)
+    return -(inner(u, u) / wide + u[0].numel() * (2 * math.pi * wide).log()) / 2
 
 
 def _integral(
-    standard: ScoreModel, u: Tensor, low: float, high: float, quadrature: Quadrature, path: Path
+    standard: ScoreModel, u: Tensor, low: Tensor | float, high: Tensor | float, quadrature: Quadrature, path: Path
 ) -> Float[Tensor, " chain"]:
     """Return the integral from low to high, minus that for N(0, k^2 I): all nodes in one call."""
-    width, variance = math.log(high / low), standard.variance
-    levels = low * (width * u.new_tensor(quadrature.nodes)).exp()
+    low, high = (torch.as_tensor(level, dtype=u.dtype, device=u.device).expand(len(u)) for level in (low, high))
+    width, variance = (high / low).log(), standard.variance
+    levels = low * (width * u.new_tensor(quadrature.nodes)[:, None]).exp()  # (node, chain)
     wide = variance + levels.square()  # k^2
-    stretch = (wide / (variance + low**2)).sqrt() if path == "radial" else torch.ones_like(wide)
-    places = per_chain(stretch, u[None]) * u  # (node, chain, *event)
-    flat, sigma = places.flatten(0, 1), levels.repeat_interleave(len(u))
-    score, divergence = standard.level_score(flat, sigma)
-    excess = score + flat / per_chain(wide.repeat_interleave(len(u)), flat)  # 0 for N(0, k^2 I)
-    size = u[0].numel()
+    stretch = (wide / (variance + low.square())).sqrt() if path == "radial" else torch.ones_like(wide)
+    places = per_chain(stretch.flatten(), u) * u.repeat(len(levels), *(1,) * (u.ndim - 1))  # every chain at every node
+    sigma, wide = levels.flatten(), wide.flatten()
+    score, divergence = standard.level_score(places, sigma)
+    inward = places / per_chain(wide, places)
+    excess = score + inward  # 0 for N(0, k^2 I)
     # g minus that of N(0, k^2 I) is sigma^2 (div s + d / k^2 + excess . (s - x / k^2)); along the radial path the term
     # s . x' adds sigma^2 excess . x / k^2
-    along = score if path == "radial" else score - flat / per_chain(wide.repeat_interleave(len(u)), flat)
-    rate = sigma.square() * (divergence + size / wide.repeat_interleave(len(u)) + inner(excess, along))
-    weights = width * u.new_tensor(quadrature.weights)
-    return weights @ rate.reshape(len(levels), len(u))
+    along = score if path == "radial" else score - inward
+    rate = sigma.square() * (divergence + u[0].numel() / wide + inner(excess, along))
+    return width * (u.new_tensor(quadrature.weights) @ rate.reshape(levels.shape))

@@ -67,7 +67,7 @@ def run_block(plan: Plan, block: int, initial: Tensor, seed: int, records: Recor
     state = _first_state(plan, block, initial, generator, records)
     segment = max(plan.kernel.least_steps, SEGMENT_FLOATS // initial.numel())
     saved, written = state.done, time.monotonic()
-    run = plan.kernel.run or partial(_step_by_step, plan.kernel)
+    run = plan.kernel.run or partial(step_by_step, plan.kernel)
     while state.done < plan.total and not plan.stop.is_set():
         steps = min(segment, plan.total - state.done)
         point, trace = run(state.point, steps, generator=generator)
@@ -93,7 +93,7 @@ def _first_state(plan: Plan, block: int, initial: Tensor, generator: torch.Gener
     return state
 
 
-def _step_by_step(kernel: Kernel, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
+def step_by_step(kernel: Kernel, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
     """Run a kernel that has no fused loop."""
     xs, moves = [], []
     for _ in range(steps):

@@ -79,7 +79,7 @@ def sample(
     if store is not None:
         header = {"kernel": kernel.description, "draws": draws, "warmup": warmup, "thin": thin}
         header |= {"initial": fingerprint(initial), "seeds": seeds}
-        probe = _first_step(kernel, initial.detach()[:PROBE_CHAINS])
+        probe = first_step(kernel, initial.detach()[:PROBE_CHAINS])
         folder = Store(store, header, probe, any_seeds=generator is None)
         seeds = folder.seeds
     records = empty_records(initial, draws)
@@ -98,7 +98,7 @@ def blocks(chains: int) -> int:
     return max(math.ceil(chains / MAX_BLOCK_CHAINS), min(2, math.ceil(chains / MAX_UNDIVIDED_CHAINS)))
 
 
-def _first_step(kernel: Kernel, initial: Tensor) -> Probe:
+def first_step(kernel: Kernel, initial: Tensor) -> Probe:
     """Return what one step makes of a few chains: it tells kernels apart whose descriptions are the same."""
     _, move = kernel.step(kernel.init(initial), generator=rng.seeded(0, initial.device))
     return Probe.of(move.proposed, move.log_accept)
