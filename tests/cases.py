@@ -16,6 +16,7 @@ from scoremh import (
     RandomWalk,
     StudentWalk,
     Taylor,
+    ThroughNoise,
     TwoCoin,
     networks,
     targets,
@@ -105,6 +106,7 @@ RANDOMIZED = {
     "exact-integral-barker",
     "two-coin",
 }  # they draw random numbers of their own, chain after chain
+THROUGH_NOISE: dict[str, Acceptance] = {"through-noise": ThroughNoise()}  # for targets that know noise levels alone
 ONE_SIDED: dict[str, Acceptance] = {"taylor-1": Taylor(1)}
 RULES: dict[str, Acceptance] = EXACT_ON_GAUSSIAN | ONE_SIDED | LEARNED | {"always": Always()}
 SYMMETRIC = [name for name in EXACT_ON_GAUSSIAN if name != "taylor-2"]

@@ -29,7 +29,7 @@ from scoremh import (
 )
 from scoremh._shared import rng
 from scoremh.types import Acceptance, Kernel, Proposal
-from tests.cases import EXACT_ON_GAUSSIAN, GAUSSIAN, PROPOSALS, RANDOMIZED, RULES, TARGETS, f64
+from tests.cases import EXACT_ON_GAUSSIAN, GAUSSIAN, PROPOSALS, RANDOMIZED, RULES, TARGETS, THROUGH_NOISE, f64
 
 
 def public_classes(module: Any) -> set[type]:
@@ -43,7 +43,7 @@ def public_classes(module: Any) -> set[type]:
 
 def test_every_proposal_and_rule_is_in_the_lists() -> None:
     assert public_classes(proposals) - {proposals.Preconditioned} == {type(p) for p in PROPOSALS.values()}
-    assert public_classes(acceptance) == {type(r) for r in RULES.values()}
+    assert public_classes(acceptance) == {type(r) for r in (RULES | THROUGH_NOISE).values()}
     assert {type(t) for t in TARGETS.values()} == public_classes(targets) - {targets.Box, targets.Product}
 
 
