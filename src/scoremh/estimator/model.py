@@ -25,6 +25,7 @@ from scoremh.estimator.judging import MAX_CHECK_CHAINS, MAX_CHECK_DRAWS, Judging
 from scoremh.estimator.rows import DEPENDENT_COLUMNS, has_dependent_columns, jittered, training_tensor
 from scoremh.estimator.run_folder import RunFolder
 from scoremh.estimator.serialization import load_model, save_model
+from scoremh.networks import NoiseConditionalMLP
 from scoremh.sampler import ProposalName, Sampler
 from scoremh.sampling.chains import Chains
 from scoremh.score_matching import MIN_SAMPLES, MultilevelDenoising, ScoreFit, fit_score
@@ -121,7 +122,9 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
         x = jittered(x, for_split) if dependent else x
         show: dict[str, Any] = {"progress": self.verbose}
         recipe = Recipe(int(self.score_steps))
-        score = fit_score(x, recipe=recipe, generator=for_score, checkpoint=places["score"], **show)
+        # without residual layers, rings and rolled-up surfaces may not be learned at all
+        net = NoiseConditionalMLP(x.shape[1], residual=True, generator=rng.child(for_score)).to(x)
+        score = fit_score(x, net=net, recipe=recipe, generator=for_score, checkpoint=places["score"], **show)
         moves = Sampler.moves if x.shape[1] <= MAX_CORRECTED_COLUMNS else None
         sampler = Sampler(score, float(self.noise_level), self.proposal, RULES.get(self.acceptance), moves=moves)
         sampler = find_adjustment(sampler, x, generator=for_gate)
