@@ -27,9 +27,10 @@ def found() -> Evaluation:
 
 def test_distances_are_those_of_the_metrics_on_as_many_points_of_each(found: Evaluation) -> None:
     order = torch.randperm(300, generator=torch.Generator().manual_seed(4))
-    rows = REFERENCE[order][:100]
+    scale = REFERENCE.double().std(0).float()
+    rows, draws = REFERENCE[order][:100] / scale, DRAWS[:100] / scale
     assert found.points == 100
-    assert found.metrics["near"]["w1"] == metrics.w1(DRAWS[:100], rows)
+    assert found.metrics["near"]["w1"] == metrics.w1(draws, rows)
     assert found.metrics["far"]["w2"] == metrics.w2(FAR[:100], rows)
     assert found.metrics["near"]["energy_distance"] == metrics.energy_distance(DRAWS[:100], rows)
     assert found.metrics["near"]["mmd_squared"] == metrics.mmd_squared(DRAWS[:100], rows)
@@ -54,7 +55,7 @@ def test_draws_that_are_not_finite_have_no_distance(found: Evaluation) -> None:
 
 def test_it_prints_as_a_table(found: Evaluation) -> None:
     lines = str(found).splitlines()
-    assert lines[0].strip() == "100 points each"
+    assert lines[0].strip() == "100 points each, in standard deviations"
     assert lines[1].split() == ["w1", "w2", "sliced_w2", "energy_distance", "mmd_squared", "p"]
     assert [line.split()[0] for line in lines[2:]] == ["near", "far", "lost", "floor:"]
     assert f"{found.metrics['far']['w1']:.3g} (" in lines[3]
@@ -111,3 +112,14 @@ def test_an_estimator_draws_what_it_needs_and_compares() -> None:
     assert model.evaluate(fresh, n_samples=30).points == 30
     with pytest.raises(ValueError, match="n_samples of at least 1, got 0"):
         model.evaluate(fresh, n_samples=0)
+
+
+def test_a_column_in_thousands_hides_no_other() -> None:
+    generator = torch.Generator().manual_seed(0)
+    reference, draws = torch.randn(400, 2, generator=generator), torch.randn(200, 2, generator=generator)
+    draws[:, 0] += 5
+    scale = torch.tensor([1.0, 1000.0])
+    found = evaluate(draws * scale, reference * scale, points=200)
+    assert found.p_values["draws"] < 0.01
+    one = evaluate(draws, reference, points=200)
+    assert found.metrics["draws"]["w1"] == pytest.approx(one.metrics["draws"]["w1"], rel=1e-4)

@@ -1,7 +1,8 @@
 """Evaluation: the distances of samples to reference rows, each beside its floor, and a two-sample test.
 
 The floor of a metric is its value between two samples of the reference itself: no sampler comes closer than that, but
-for chance. Distances of the kind `metrics.w1` need the extra `metrics`.
+for chance. All of it is in units of the standard deviations of the reference, column by column: in those of the data, a
+column in thousands would hide all others. Distances of the kind `metrics.w1` need the extra `metrics`.
 """
 
 import json
@@ -20,6 +21,7 @@ from scoremh import metrics
 from scoremh._shared import checks
 from scoremh._shared.files import replacing
 from scoremh._shared.progress import progress_bar
+from scoremh.coordinates import MAX_WHITENED_SIZE
 from scoremh.diagnostics.cautions import Caution
 
 __all__ = ["MAX_POINTS", "MIN_ROWS", "P_VALUE_LIMIT", "Evaluation", "evaluate", "floor_ratio"]
@@ -41,7 +43,8 @@ class Evaluation:
     Args:
         points: Number of points of each sample that were compared.
         floors: By metric, mean and spread of its value between two samples of the reference.
-        metrics: By sampler and metric, the distance to the reference; None where draws were not finite.
+        metrics: By sampler and metric, the distance to the reference, in units of its standard deviations; None where
+            draws were not finite.
         p_values: By sampler, the p-value of a two-sample test; 0 where draws were not finite.
         reference: What the samples were compared with.
     """
@@ -54,7 +57,9 @@ class Evaluation:
 
     def __str__(self) -> str:
         """Return the distances as a table, each with its multiple of the floor."""
-        table = Table("", *self.floors, "p", title=f"{self.points} points each", box=None, pad_edge=False)
+        table = Table(
+            "", *self.floors, "p", title=f"{self.points} points each, in standard deviations", box=None, pad_edge=False
+        )
         for name, values in self.metrics.items():
             cells = (_cell(values[metric], floor) for metric, floor in self.floors.items())
             table.add_row(name, *cells, f"{self.p_values[name]:.3g}")
@@ -130,9 +135,10 @@ def evaluate(
     _check(samples, reference, points)
     generator = torch.Generator().manual_seed(seed)
     measures = _metrics(generator)
-    rows = reference[torch.randperm(len(reference), generator=generator).to(reference.device)]
+    scale = _scale(reference)
+    rows = reference[torch.randperm(len(reference), generator=generator).to(reference.device)] / scale
     n = min(points, len(rows) // 2, *map(len, samples.values()))
-    compared = {name: draws[:n] for name, draws in samples.items()}
+    compared = {name: draws[:n] / scale.to(draws) for name, draws in samples.items()}
     finite = {name: bool(draws.isfinite().all()) for name, draws in compared.items()}
     floors: dict[str, Floor] = {}
     distances: dict[str, dict[str, float | None]] = {name: {} for name in samples}
@@ -149,6 +155,14 @@ def evaluate(
         for name, draws in compared.items()
     }
     return Evaluation(n, floors, distances, p_values)
+
+
+def _scale(reference: Tensor) -> Tensor:
+    """Return the standard deviation of every column, 1 for constants; of all together for images."""
+    spread = reference.double().std(0)
+    if spread.numel() > MAX_WHITENED_SIZE:
+        spread = spread.square().mean().sqrt()
+    return torch.where(spread > 0, spread, 1.0).to(reference)
 
 
 def floor_ratio(value: float, floor: Floor) -> float | None:
