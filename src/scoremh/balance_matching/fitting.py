@@ -39,7 +39,8 @@ def fit_acceptance(
             reversible steps: q(x | x') > 0 where q(x' | x) > 0.
         samples: Samples of the target, `(sample, *event)`; those outside the support are left out.
         form: "free" (the paper's), "antisymmetric" or "potential", which is the default.
-        matching: The loss and its pairs; `balance_matching.MATCHING[form]` if None. To change one setting:
+        matching: The loss and its pairs; `balance_matching.MATCHING[form]` if None, with anchors clipped at 2.5 times
+            the root of the number of coordinates of a pair. To change one setting:
             `dataclasses.replace(MATCHING["free"], clip=10.0)`.
         net: `net(proposed, current)` for log a (free) or for half of the log ratio (antisymmetric), `net(x)` for a
             potential, trained in place; one for the form if None.

@@ -10,7 +10,7 @@ from scoremh._shared.probe import Probe
 from scoremh._shared.transition import scored_target
 from scoremh.balance_matching.anchors import Anchors
 from scoremh.balance_matching.losses import BalanceMatching
-from scoremh.balance_matching.presets import MATCHING, PRESETS, RECIPE, FormName
+from scoremh.balance_matching.presets import PRESETS, RECIPE, FormName, default_matching
 from scoremh.balance_matching.trial import try_anchors, try_network, try_proposal
 from scoremh.coordinates import Affine, Coordinates
 from scoremh.networks import FORMS, Form, InputsInCoordinates
@@ -121,7 +121,8 @@ def acceptance_plan(
         form, matching, standardize, recipe = "free", row.matching, False, row.recipe
         net = row.network(event, generator)
     form = form or "potential"
-    matching = _validated_matching(form, matching)
+    matching = matching or default_matching(form, event, anchored=anchors is not None)
+    _require_own_terms(form, matching)
     net = FORMS[form].network(event, generator=rng.child(generator)) if net is None else net
     net.to(samples)
     try_proposal(known, proposal, samples[:TRIED_SAMPLES], differentiate=FORMS[form].one_proposal)
@@ -168,13 +169,11 @@ def _require_kinds(
     checks.optional(recipe, Recipe, "recipe")
 
 
-def _validated_matching(form: str, matching: BalanceMatching | None) -> BalanceMatching:
-    """Return the loss for a form, having refused terms that belong to another."""
-    matching = matching or MATCHING[form]
+def _require_own_terms(form: str, matching: BalanceMatching) -> None:
+    """Refuse terms of the loss that belong to another form."""
     if not FORMS[form].free_scale and (matching.entropy or matching.scale):
         got, fix = f"{matching} with form={form!r}", "Leave them out: the scale of this form is not free."
         raise ValueError(checks.message('entropy and scale with form="free" alone', got, fix))
-    return matching
 
 
 def _require_preset_alone(
