@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
@@ -29,7 +29,7 @@ from scoremh.networks import Form
 from scoremh.types import LogDensityFn, Point, Proposal, Target
 
 TABLE_PAIRS = 8192
-MIN_PAIRS = 20  # that have to be left where log p is a number
+MIN_PAIRS = 20  # at which log p has to be a number
 PAIRS_PER_STEP = 256
 HELD_OUT_SHARE = 0.1  # of the pairs
 TABLE_SEED = 0xA2C4  # a training that is resumed has the same points, also where no seed was given
@@ -103,33 +103,37 @@ def anchor_table(
         form: The acceptance function that is to learn from them.
         progress: Show a progress bar.
     """
-    generator = rng.seeded(TABLE_SEED, samples.device)
     with torch.no_grad(), checks.explained():
-        x = _points(samples, generator)
-        real = torch.arange(len(x), device=x.device) % 4 == 0
-        if target.support is not None:
-            inside = target.support(x)
-            x, real = x[inside], real[inside]
-        start = Point.at(x, target, proposal.needs)
-        y = proposal.sample(start, generator=generator)
-        if target.support is not None:
-            inside = target.support(y)
-            start, y, real = start.map(lambda part: part[inside]), y[inside], real[inside]
-        end = Point.at(y, target, proposal.needs)
-        values = _values(anchors, torch.cat([start.x, end.x]), progress)
-        before, after = values.chunk(2)
-        numbers = (before < math.inf) & (after < math.inf)  # NaN is not
+        current, proposed, is_sample = _pairs(target, proposal, samples)
+        before, after = _values(anchors, torch.cat([current.x, proposed.x]), progress).chunk(2)
+        known = (before < math.inf) & (after < math.inf)  # NaN is not
         if form.one_proposal:
-            numbers &= detailed_balance.log_q_ratio(proposal, start, end).isfinite()
-        _require_numbers(numbers, before[real])
-        start, end = (point.map(lambda part: part[numbers]) for point in (start, end))
-        tail = before[real & before.isfinite()].quantile(TAIL_SHARE)
-        values = torch.cat([before[numbers], after[numbers]])
-        return Anchors(proposal, start.map(lambda *parts: torch.cat(parts), end), values, float(tail) - DEPTH)
+            known &= detailed_balance.log_q_ratio(proposal, current, proposed).isfinite()
+        at_samples = before[is_sample & before.isfinite()]
+        _require_known(known, at_samples)
+        points = current.map(lambda *ends: torch.cat([end[known] for end in ends]), proposed)
+        floor = float(at_samples.double().quantile(TAIL_SHARE)) - DEPTH
+        return Anchors(proposal, points, torch.cat([before[known], after[known]]), floor)
 
 
-def _points(samples: Tensor, generator: torch.Generator) -> Tensor:
-    """Return samples, samples with noise, points between samples and points around, in turn."""
+def _pairs(target: Target, proposal: Proposal, samples: Tensor) -> tuple[Point, Point, Bool[Tensor, " pair"]]:
+    """Return x and x' of pairs inside the support, and whether x is a sample."""
+    generator = rng.seeded(TABLE_SEED, samples.device)
+    x, is_sample = _points(samples, generator)
+    inside = _inside(target, x)
+    current = Point.at(x[inside], target, proposal.needs)
+    y = proposal.sample(current, generator=generator)
+    stays = _inside(target, y)
+    return current.map(lambda part: part[stays]), Point.at(y[stays], target, proposal.needs), is_sample[inside][stays]
+
+
+def _inside(target: Target, x: Tensor) -> Bool[Tensor, " point"]:
+    """Return which points are inside the support."""
+    return x.new_ones(len(x), dtype=torch.bool) if target.support is None else target.support(x)
+
+
+def _points(samples: Tensor, generator: torch.Generator) -> tuple[Tensor, Bool[Tensor, " point"]]:
+    """Return samples, samples with noise, points between samples and points around, in turn; and which are samples."""
     standard = Affine.whitening(samples)
     rows = torch.randint(len(samples), (2, TABLE_PAIRS), generator=generator, device=samples.device)
     u, v = standard.inverse(samples[rows.flatten()]).chunk(2)
@@ -138,8 +142,8 @@ def _points(samples: Tensor, generator: torch.Generator) -> Tensor:
     size = LEAST_NOISE * (MOST_NOISE / LEAST_NOISE) ** share
     kinds = torch.stack([u, u + size * noise, torch.lerp(u, v, share), WIDTH_AROUND * noise])
     every = torch.arange(len(u), device=u.device)
-    points: Tensor = standard(kinds[every % 4, every])
-    return points
+    kind = every % len(kinds)
+    return standard(kinds[kind, every]), kind == 0
 
 
 def _values(anchors: LogDensityFn, x: Tensor, progress: bool) -> Float[Tensor, " point"]:
@@ -153,9 +157,14 @@ def _values(anchors: LogDensityFn, x: Tensor, progress: bool) -> Float[Tensor, "
     return torch.cat(parts)
 
 
-def _require_numbers(numbers: Tensor, at_samples: Tensor) -> None:
-    """Refuse log p that is a number almost nowhere."""
-    if numbers.sum() < MIN_PAIRS or not at_samples.isfinite().any():
-        got = f"{int(numbers.sum())} of {len(numbers)} pairs, and {int(at_samples.isfinite().sum())} samples"
+def _require_known(known: Tensor, at_samples: Tensor) -> None:
+    """Refuse log p that is a number almost nowhere.
+
+    Args:
+        known: Whether it is a number, or -inf, at both ends of a pair.
+        at_samples: Its finite values at samples.
+    """
+    if known.sum() < MIN_PAIRS or not len(at_samples):
+        got = f"{int(known.sum())} of {len(known)} pairs, and finite ones at {len(at_samples)} samples"
         fix = "Pass log p itself, up to a constant; where p is 0 it may be -inf."
         raise ValueError(checks.message("anchors that are numbers at the samples and around them", got, fix))
