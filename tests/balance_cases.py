@@ -142,3 +142,15 @@ class Box:
     def log_prob(self, to: Point, *, given: Point) -> Tensor:
         inside = ((to.x - given.x).abs() <= self.width).all(1)
         return torch.where(inside, -to.x[0].numel() * math.log(2 * self.width), -math.inf).to(to.x)
+
+
+class Kinked:
+    """A proposal whose density has no gradient where x' = x, on positive numbers only."""
+
+    needs: frozenset[Any] = frozenset()
+
+    def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Tensor:
+        return at.x * (0.5 * torch.randn(at.x.shape, generator=generator, dtype=at.x.dtype)).exp()
+
+    def log_prob(self, to: Point, *, given: Point) -> Tensor:
+        return -(to.x.log() - given.x.log()).square().sum(1).sqrt() - to.x.log().sum(1)

@@ -308,6 +308,10 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
         "diagnostics.balance_residual('net', Target(lambda x: -x), MALA(0.1), torch.randn(50, 2))",
         "a network for an acceptance, got",
     ),
+    "anchors that are no function": (
+        "fit_acceptance(fit, MALA(0.1), datasets.moons(100), anchors=torch.zeros(3))",
+        "anchors to be a function of x, got a float32 tensor of shape (3,). Pass fit.log_density, or",
+    ),
     "a list as covariance": ("MALA(0.1, covariance=[1.0, 2.0])", "got list [1.0, 2.0]. Pass variances of shape (d,)"),
 }
 

@@ -15,7 +15,6 @@ from scoremh import (
     Exact,
     Learned,
     LineIntegral,
-    Point,
     RandomWalk,
     Recipe,
     Target,
@@ -33,6 +32,7 @@ from tests.balance_cases import (
     MIXTURE,
     NETS,
     SHORT,
+    Kinked,
     fitted,
     seeded,
 )
@@ -128,18 +128,6 @@ def test_training_under_inference_mode_is_refused_and_its_samples_are_taken() ->
     with torch.no_grad():
         fit_acceptance(MIXTURE, MALA(0.2), x, form="free", recipe=short)
         fit_score(x, recipe=short)
-
-
-class Kinked:
-    """A proposal whose density has no gradient where x' = x, on positive numbers only."""
-
-    needs: frozenset[Any] = frozenset()
-
-    def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Tensor:
-        return at.x * (0.5 * torch.randn(at.x.shape, generator=generator, dtype=at.x.dtype)).exp()
-
-    def log_prob(self, to: Point, *, given: Point) -> Tensor:
-        return -(to.x.log() - given.x.log()).square().sum(1).sqrt() - to.x.log().sum(1)
 
 
 def test_an_own_proposal_with_a_support_and_a_domain() -> None:

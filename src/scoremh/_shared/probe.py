@@ -41,6 +41,10 @@ class Probe:
         rounding = max((torch.finfo(part.dtype).eps for part in parts if part.is_floating_point()), default=0.0)
         return cls(tuple(number for part in thinned for number in part.double().tolist()), rounding)
 
+    def joined(self, other: "Probe") -> "Probe":
+        """Return the probe with the numbers of both."""
+        return Probe(self.numbers + other.numbers, max(self.rounding, other.rounding))
+
     def same(self, other: "Probe") -> bool:
         """Return whether two probes are of the same run."""
         if len(self.numbers) != len(other.numbers):

@@ -39,6 +39,8 @@ class AcceptanceFit(Fit):
             lines.append(f"mean of a(x', x) {self.history['acceptance'][-1]:.3f} over its pairs")
         if self.history["clipped"][-1]:
             lines.append(f"{self.history['clipped'][-1]:.1%} of gradients clipped")
+        if errors := self.history.get("anchors"):
+            lines.append(f"mean loss of log p at anchors {errors[-1]:.3g}")
         return "\n".join(lines)
 
     def log_density(self, x: Tensor) -> Tensor:

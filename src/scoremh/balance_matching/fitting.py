@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from scoremh._shared import checks
+from scoremh.balance_matching.anchors import anchor_table
 from scoremh.balance_matching.fit import AcceptanceFit
 from scoremh.balance_matching.losses import BalanceMatching
 from scoremh.balance_matching.plan import AcceptancePlan, acceptance_plan
 from scoremh.balance_matching.presets import FormName
 from scoremh.training import Recipe, train
-from scoremh.types import Proposal, TargetLike
+from scoremh.types import LogDensityFn, Proposal, TargetLike
 
 
 def fit_acceptance(
@@ -25,6 +26,7 @@ def fit_acceptance(
     preset: str | None = None,
     standardize: bool = True,
     recipe: Recipe | None = None,
+    anchors: LogDensityFn | None = None,
     generator: torch.Generator | None = None,
     progress: bool = False,
     checkpoint: str | Path | None = None,
@@ -37,13 +39,17 @@ def fit_acceptance(
             reversible steps: q(x | x') > 0 where q(x' | x) > 0.
         samples: Samples of the target, `(sample, *event)`; those outside the support are left out.
         form: "free" (the paper's), "antisymmetric" or "potential", which is the default.
-        matching: The loss and its pairs; `balance_matching.MATCHING[form]` if None. To change one setting:
+        matching: The loss and its pairs; `balance_matching.MATCHING[form]` if None, with anchors clipped at 2.5 times
+            the root of the number of coordinates of a pair. To change one setting:
             `dataclasses.replace(MATCHING["free"], clip=10.0)`.
         net: `net(proposed, current)` for log a (free) or for half of the log ratio (antisymmetric), `net(x)` for a
             potential, trained in place; one for the form if None.
         preset: A row of the paper's Table 3 by name, instead of form, matching, net, standardize and recipe.
         standardize: Whether the network sees coordinates in which the samples have mean 0 and unit covariance.
         recipe: How to train; `balance_matching.RECIPE` if None.
+        anchors: Function x -> log p(x), up to a constant, such as `fit.log_density` of a learned score: its values at
+            thousands of points on, between and around the samples join the loss, with the weight
+            `matching.anchor_weight`. Gradients alone leave the weights of modes open that lie far from each other.
         generator: Random number generator; the same seed gives the same weights.
         progress: Show a progress bar.
         checkpoint: File to write checkpoints to; the same call with the same file resumes an interrupted training.
@@ -69,6 +75,7 @@ def fit_acceptance(
         preset=preset,
         standardize=standardize,
         recipe=recipe,
+        anchors=anchors,
         generator=generator,
     )
     return train_acceptance(plan, generator=generator, progress=progress, checkpoint=checkpoint)
@@ -89,14 +96,17 @@ def train_acceptance(
         progress: Show a progress bar.
         checkpoint: File to write checkpoints to; the same call with the same file resumes an interrupted training.
     """
+    loss = plan.loss
+    if plan.anchors is not None:
+        table = anchor_table(plan.anchors, loss.target, loss.proposal, plan.samples, plan.form, progress=progress)
+        loss = loss.anchored(table)
     fit = train(
         plan.form,
-        plan.loss,
+        loss,
         plan.samples,
         recipe=plan.recipe,
         generator=generator,
         progress=progress,
         checkpoint=checkpoint,
     )
-    loss, proposal = checks.named(plan.loss.matching), checks.named(plan.loss.proposal)
-    return AcceptanceFit(**vars(fit), loss=loss, proposal=proposal)
+    return AcceptanceFit(**vars(fit), loss=checks.named(loss.matching), proposal=checks.named(loss.proposal))

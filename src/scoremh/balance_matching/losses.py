@@ -38,6 +38,7 @@ class BalanceMatching:
             rather than to take one x' for every x. For independent pairs.
         scale: Weight of the pull of log a(x', x) + log a(x, x') to Barker's, by a smooth absolute loss; for the free
             form. It rises from 0 to this in the course of a training: the ratio comes first.
+        anchor_weight: Weight of the errors of log p at anchors, where `fit_acceptance` is given some.
     """
 
     entropy: float = 0.0
@@ -46,10 +47,11 @@ class BalanceMatching:
     alpha: float | tuple[float, ...] = (0.0, 1.0)
     all_pairs: bool = False
     scale: float = 0.0
+    anchor_weight: float = 100.0
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        for name in ("entropy", "scale"):
+        for name in ("entropy", "scale", "anchor_weight"):
             checks.positive(getattr(self, name), name, zero=True)
         if self.clip is not None:
             checks.positive(self.clip, "clip")

@@ -8,14 +8,15 @@ from torch import Tensor, nn
 from scoremh._shared import checks, rng
 from scoremh._shared.probe import Probe
 from scoremh._shared.transition import scored_target
+from scoremh.balance_matching.anchors import TABLE_PAIRS, Anchors
 from scoremh.balance_matching.losses import BalanceMatching
-from scoremh.balance_matching.presets import MATCHING, PRESETS, RECIPE, FormName
-from scoremh.balance_matching.trial import try_network, try_proposal
+from scoremh.balance_matching.presets import PRESETS, RECIPE, FormName, default_matching
+from scoremh.balance_matching.trial import try_anchors, try_network, try_proposal
 from scoremh.coordinates import Affine, Coordinates
 from scoremh.networks import FORMS, Form, InputsInCoordinates
 from scoremh.networks.proposal_probe import PROBED_SAMPLES, ProposalProbe
 from scoremh.training import Recipe, plan_text
-from scoremh.types import Proposal, Target, TargetLike
+from scoremh.types import LogDensityFn, Proposal, Target, TargetLike
 
 TRIED_SAMPLES = 32  # at which a proposal is tried
 TRIED_PAIRS = 100  # with which a network is tried
@@ -32,16 +33,22 @@ class MatchedLoss:
     proposal: Proposal
     coordinates: Coordinates | None
     probe: Probe
+    anchors: Anchors | None = None
 
     def __repr__(self) -> str:
         """Show the loss and the proposal, the same in every process."""
-        return f"{self.matching} for {checks.steady(self.proposal)}"
+        anchored = "" if self.anchors is None else f", with {len(self.anchors)} pairs of anchors"
+        return f"{self.matching} for {checks.steady(self.proposal)}{anchored}"
+
+    def anchored(self, anchors: Anchors) -> "MatchedLoss":
+        """Return the loss with anchors, which tell it from others as well."""
+        return replace(self, anchors=anchors, probe=self.probe.joined(Probe.of(anchors.log_density)))
 
     def terms(
         self, net: nn.Module, x: Tensor, *, progress: float, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
         """Return the loss of a batch and its terms."""
-        return self.matching.terms(
+        terms = self.matching.terms(
             net,
             self.target,
             self.proposal,
@@ -50,10 +57,15 @@ class MatchedLoss:
             progress=progress,
             generator=generator,
         )
+        if self.anchors is None:
+            return terms
+        error = self.anchors.loss(Form.of(net), generator=generator)
+        return terms | {"loss": terms["loss"] + self.matching.anchor_weight * error, "anchors": error.detach()}
 
     def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the held-out loss: without the graph of the gradients, and without crossing thousands of samples."""
-        judge = replace(self, matching=replace(self.matching, all_pairs=False))
+        held_out = None if self.anchors is None else replace(self.anchors, held_out=True)
+        judge = replace(self, matching=replace(self.matching, all_pairs=False), anchors=held_out)
         with torch.no_grad():
             return judge.terms(net, x, progress=1.0, generator=generator)["loss"]
 
@@ -67,18 +79,21 @@ class AcceptancePlan:
         loss: Loss for the target and the proposal.
         recipe: How to train.
         samples: Samples inside the support, `(sample, *event)`.
+        anchors: The function x -> log p(x) whose values join the loss, or None.
     """
 
     form: Form
     loss: MatchedLoss
     recipe: Recipe
     samples: Tensor = field(repr=False)
+    anchors: LogDensityFn | None = None
 
     def __str__(self) -> str:
         """Show the plan in a few lines."""
         what, inside = f"{type(self.form).__name__.lower()} acceptance", self.form.net
         net = inside.net if isinstance(inside, InputsInCoordinates) else inside
-        return plan_text(what, net, self.loss, self.loss.coordinates, self.samples, self.recipe)
+        text = plan_text(what, net, self.loss, self.loss.coordinates, self.samples, self.recipe)
+        return text if self.anchors is None else f"{text}\n  anchors: log p at up to {2 * TABLE_PAIRS:,} points"
 
 
 def acceptance_plan(
@@ -92,6 +107,7 @@ def acceptance_plan(
     preset: str | None = None,
     standardize: bool = True,
     recipe: Recipe | None = None,
+    anchors: LogDensityFn | None = None,
     generator: torch.Generator | None = None,
 ) -> AcceptancePlan:
     """Return what `fit_acceptance` would train with these arguments, which are its own."""
@@ -105,7 +121,8 @@ def acceptance_plan(
         form, matching, standardize, recipe = "free", row.matching, False, row.recipe
         net = row.network(event, generator)
     form = form or "potential"
-    matching = _validated_matching(form, matching)
+    matching = matching or default_matching(form, event, anchored=anchors is not None)
+    _require_own_terms(form, matching)
     net = FORMS[form].network(event, generator=rng.child(generator)) if net is None else net
     net.to(samples)
     try_proposal(known, proposal, samples[:TRIED_SAMPLES], differentiate=FORMS[form].one_proposal)
@@ -113,8 +130,10 @@ def acceptance_plan(
     made_for = ProposalProbe.of(known, proposal, samples) if FORMS[form].one_proposal else None
     whole = FORMS[form](net if coordinates is None else InputsInCoordinates(net, coordinates), made_for)
     try_network(whole, type(net), samples[:TRIED_PAIRS])
+    if anchors is not None:
+        try_anchors(anchors, samples[:TRIED_SAMPLES])
     loss = MatchedLoss(matching, known, proposal, coordinates, problem_probe(known, proposal, samples))
-    return AcceptancePlan(whole, loss, recipe or RECIPE, samples)
+    return AcceptancePlan(whole, loss, recipe or RECIPE, samples, anchors)
 
 
 def problem_probe(target: Target, proposal: Proposal, samples: Tensor) -> Probe:
@@ -124,8 +143,7 @@ def problem_probe(target: Target, proposal: Proposal, samples: Tensor) -> Probe:
     few = samples[:COUNTED_SAMPLES]
     stretched = (few.mean(0) + stretch * (few - few.mean(0)) for stretch in STRETCHES)
     counts = [len(few) if target.support is None else int(target.support(x).sum()) for x in stretched]
-    others = Probe.of(target.score(samples[:4]), torch.tensor(counts))
-    return Probe(log_q.numbers + others.numbers, max(log_q.rounding, others.rounding))
+    return log_q.joined(Probe.of(target.score(samples[:4]), torch.tensor(counts)))
 
 
 def _validated_samples(target: Target, samples: Tensor) -> Tensor:
@@ -151,13 +169,11 @@ def _require_kinds(
     checks.optional(recipe, Recipe, "recipe")
 
 
-def _validated_matching(form: str, matching: BalanceMatching | None) -> BalanceMatching:
-    """Return the loss for a form, having refused terms that belong to another."""
-    matching = matching or MATCHING[form]
+def _require_own_terms(form: str, matching: BalanceMatching) -> None:
+    """Refuse terms of the loss that belong to another form."""
     if not FORMS[form].free_scale and (matching.entropy or matching.scale):
         got, fix = f"{matching} with form={form!r}", "Leave them out: the scale of this form is not free."
         raise ValueError(checks.message('entropy and scale with form="free" alone', got, fix))
-    return matching
 
 
 def _require_preset_alone(

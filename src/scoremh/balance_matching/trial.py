@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from scoremh._shared import checks, detailed_balance, rng
 from scoremh._shared.algebra import gauss_legendre, inner, line, per_chain, rows_finite, weighted_sum, whole_way
 from scoremh.networks import Form
-from scoremh.types import Point, Proposal, Target
+from scoremh.types import LogDensityFn, Point, Proposal, Target
 
 # Two rules each: their difference says how far to trust the finer one.
 ROUGH = gauss_legendre(16), gauss_legendre(8)
@@ -62,6 +62,21 @@ def try_network(form: Form, kind: type[nn.Module], x: Tensor) -> None:
         raise ValueError(checks.message(expected, f"an error: {error}", fix)) from error
     checks.answer(answer, x, x.shape[:1], "net")
     form.require_answer(answer)
+
+
+@torch.no_grad()
+def try_anchors(anchors: LogDensityFn, x: Tensor) -> None:
+    """Refuse anchors that do not answer with a number per point.
+
+    Args:
+        anchors: x -> log p(x).
+        x: A few samples.
+    """
+    if not callable(anchors):
+        fix = "Pass fit.log_density, or another function that answers log p, up to a constant."
+        raise TypeError(checks.message("anchors to be a function of x", checks.describe(anchors), fix))
+    with checks.explained():
+        checks.answer(anchors(x), x, x.shape[:1], "anchors")
 
 
 def _require_own_gradient(kind: type) -> None:

@@ -87,6 +87,11 @@ class Form(nn.Module, ABC):
         forth, back = self.log_accepts(current, proposed, proposal=proposal)
         return forth - back
 
+    def log_density_change(self, current: Point, proposed: Point, *, proposal: Proposal) -> PerChain:
+        """Return what the form takes log p(x') - log p(x) for."""
+        ratio = self.log_ratio(current, proposed, proposal=proposal)
+        return ratio - detailed_balance.log_q_ratio(proposal, current, proposed)
+
     def regression(self, current: Point, proposed: Point, *, proposal: Proposal) -> Regression:
         """Return what the loss compares; both points are leaves."""
         learning = torch.is_grad_enabled()
@@ -198,8 +203,12 @@ class Potential(Form):
 
     def log_ratio(self, current: Point, proposed: Point, *, proposal: Proposal) -> PerChain:
         """Return phi(x') - phi(x) + log q(x | x') - log q(x' | x)."""
-        change = self.log_density(proposed.x) - self.log_density(current.x)
+        change = self.log_density_change(current, proposed, proposal=proposal)
         return change + detailed_balance.log_q_ratio(proposal, current, proposed)
+
+    def log_density_change(self, current: Point, proposed: Point, *, proposal: Proposal) -> PerChain:
+        """Return phi(x') - phi(x)."""
+        return self.log_density(proposed.x) - self.log_density(current.x)
 
     def value_and_gradient(self, x: Points) -> tuple[PerChain, Points]:
         """Return phi(x) and its gradient: the network's own closed form, or by differentiation."""
