@@ -12,7 +12,7 @@ that a learned score has where there were no samples. Where it gets nothing wron
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -25,7 +25,7 @@ from scoremh._shared.transition import validated_target
 from scoremh.acceptance import BalancedRule, LineIntegral, RatioRule
 from scoremh.kernel.composition import metropolis_hastings
 from scoremh.kernel.counted_score import CountedScore
-from scoremh.types import Acceptance, Kernel, LogDensityFn, Move, Need, Point, Proposal, Target, TargetLike, Trace
+from scoremh.types import Acceptance, Kernel, LogDensityFn, Move, Need, Point, Proposal, Run, Target, TargetLike, Trace
 
 GROUPS_PER_CALL = 5  # that `run` should be asked for at once: each call evaluates the log density once more
 
@@ -59,7 +59,9 @@ def surrogate(
     if log_density is None or final.needs != {"log_density"}:
         fix = "Use ThroughNoise() where the scores of all noise levels are known, Exact() where there is a density."
         raise ValueError(checks.message("a final rule by a log density", checks.named(final), fix))
-    walk = _Walk(known, proposal, rule, log_density)
+    # a rule that keeps a log density at every point has balanced its change over the group, by the fused loop as well
+    fused = cheap.run if rule.needs == {"log_density"} else None  # type: ignore[attr-defined]
+    walk = _Walk(known, proposal, rule, log_density, fused)
     run = partial(_run, walk, moves)
 
     def step(point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
@@ -82,21 +84,19 @@ def _balanced_rule(rule: Acceptance) -> BalancedRule:
 @torch.inference_mode()
 def _run(walk: "_Walk", moves: int, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
     """Make steps in groups of moves, the last of which may be shorter."""
-    score = None if walk.target.score is None else CountedScore(walk.target.score)
-    counted = walk.with_score(score)
     log_density, calls = walk.log_density(point.x), walk.cost(point.x)
     traces = []
     for done in range(0, steps, moves):
-        end, trace, change = counted.group(point, min(moves, steps - done), generator)
+        end, trace, change = walk.group(point, min(moves, steps - done), generator)
         there = walk.log_density(end.x)
-        calls += walk.cost(end.x)
+        calls += walk.cost(end.x) + trace.score_calls
         log_accept = there - log_density - change
         taken = rng.log_uniform((len(end.x),), end.x, generator) < log_accept
         traces.append(trace if taken.all() else _taken_back(trace, point.x, taken))
         point = end.map(lambda new, old, by=taken: torch.where(per_chain(by, new), new, old), point)
         log_density = torch.where(taken, there, log_density)
     x, log_accepts, accepted = (torch.cat(parts) for parts in zip(*(trace[:3] for trace in traces), strict=True))
-    return point, Trace(x, log_accepts, accepted, calls + (0 if score is None else score.calls))
+    return point, Trace(x, log_accepts, accepted, calls)
 
 
 def _taken_back(trace: Trace, x: Tensor, taken: Tensor) -> Trace:
@@ -113,16 +113,14 @@ class _Walk:
         proposal: How candidates are drawn.
         rule: How every move is judged.
         log_density: How every group is judged.
+        fused: Loop of the cheap kernel, where its points keep the log density that it balances.
     """
 
     target: Target
     proposal: Proposal
     rule: BalancedRule
     log_density: LogDensityFn
-
-    def with_score(self, score: CountedScore | None) -> "_Walk":
-        """Return the walk with a score that counts its calls."""
-        return _Walk(self.target._replace(score=score), self.proposal, self.rule, self.log_density)
+    fused: Run | None
 
     @property
     def cost(self) -> Callable[[Tensor], int]:
@@ -132,6 +130,19 @@ class _Walk:
 
     def group(self, point: Point, moves: int, generator: torch.Generator) -> tuple[Point, Trace, Tensor]:
         """Return where some moves end, what happened, and the sum of the changes of log p that were accepted."""
+        if self.fused is None:
+            score = None if self.target.score is None else CountedScore(self.target.score)
+            last, trace, change = replace(self, target=self.target._replace(score=score))._moves(
+                point, moves, generator
+            )
+            return last, trace._replace(score_calls=0 if score is None else score.calls), change
+        last, trace = self.fused(point, moves, generator=generator)
+        assert last.log_density is not None
+        assert point.log_density is not None
+        return last, trace, last.log_density - point.log_density
+
+    def _moves(self, point: Point, moves: int, generator: torch.Generator) -> tuple[Point, Trace, Tensor]:
+        """Make moves one by one."""
         needs: frozenset[Need] = self.proposal.needs | self.rule.needs  # type: ignore[attr-defined]
         xs, log_accepts, takens = [], [], []
         total = torch.zeros_like(point.x.flatten(1)[:, 0])
