@@ -38,8 +38,9 @@ SECTION = """
 ## What a step of the front door costs
 
 {stamp} The kernels are those that `ScoreMH(...).fit(X)` builds on 2,000 points of Moons (the command line builds
-the same) without the decision through noise, but for one row, and those of Table 1's rows; the unit is a bare forward of their own score network. The median of {rounds}
-rounds in which all alternatives took turns, its quartiles in brackets. Bold is above what was to be reached.
+the same) without the decision through noise, but for one row, and those of Table 1's rows; the unit is a bare forward
+of their own score network. The median of {rounds} rounds in which all alternatives took turns, its quartiles in
+brackets. Bold is above what was to be reached.
 
 {table}
 
