@@ -1,5 +1,6 @@
 """Networks of the real library diffusers, and exact functions in their place, by what real schedulers say."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -120,9 +121,15 @@ def test_a_real_unet_in_any_dtype(dtype: torch.dtype) -> None:
     score, divergence = model.level_score(x, 2.0)
     with torch.inference_mode():
         scale = (2.0**2 + 0.25) ** -0.5
-        raw = net((x * scale).to(dtype), torch.full((3,), torch.tensor(2.0).log() / 4)).sample.double()
-    torch.testing.assert_close(score, -(scale**2) * x + 0.5 * scale / 2 * raw, rtol=1e-6, atol=1e-6)
+        raw = net((x * scale).to(dtype), torch.full((3,), math.log(2.0) / 4)).sample.double()
+        alone = model.at(2.0).score(x)  # type: ignore[misc]
+    torch.testing.assert_close(alone, -(scale**2) * x + 0.5 * scale / 2 * raw, rtol=1e-6, atol=1e-6)
+    # with the divergence, attention is computed by another kernel: as near as the dtype of the network is
+    torch.testing.assert_close(score, alone, rtol=0, atol=torch.finfo(dtype).eps)
+    with torch.inference_mode():
+        torch.testing.assert_close(model.level_score(x.clone(), 2.0)[1], divergence)
     assert divergence.shape == (3,)
+    assert not score.requires_grad
     assert score.dtype == torch.float64
 
 
@@ -142,7 +149,7 @@ def test_an_untrained_unet_is_noticed() -> None:
 
 def test_classes_and_guidance() -> None:
     net, x = unet(num_class_embeds=3), torch.randn(5, 1, 8, 8)
-    scheduler, time = diffusers.EDMEulerScheduler(), torch.full((5,), torch.tensor(1.5).log() / 4)
+    scheduler, time = diffusers.EDMEulerScheduler(), torch.full((5,), math.log(1.5) / 4)
     scale = (1.5**2 + 0.25) ** -0.5
     with torch.inference_mode():
         label, null = (net(x * scale, time, class_labels=torch.full((5,), k)).sample for k in (1, 2))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -112,10 +113,8 @@ def test_a_network_of_whole_timesteps_is_mixed_from_two_of_them() -> None:
     assert [call[1].unique().tolist() for call in net.calls] == [[7]]
     between = math.sqrt(levels[20] * levels[21])
     true = MIXTURE.at(between).score(x)
-    errors = [
-        float((s - true).norm() / true.norm())
-        for s in (model.at(between).score(x), exact(x, levels[20] * torch.ones(len(x))))
-    ]  # type: ignore[misc]
+    mixed, nearest = model.at(between).score(x), exact(x, levels[20] * torch.ones(len(x)))  # type: ignore[misc]
+    errors = [float((found - true).norm() / true.norm()) for found in (mixed, nearest)]
     assert [call[1].unique().tolist() for call in net.calls] == [[7], [20], [21]]
     assert all(call[1].dtype == torch.int64 for call in net.calls)
     assert errors[0] < 0.01 < errors[1]
@@ -181,7 +180,7 @@ def test_scores_run_in_inference_mode_and_pass_gradients_outside_of_it() -> None
 
 def test_log_p_through_noise_is_that_of_the_mixture_when_the_mean_is_known() -> None:
     x, mean = MIXTURE.sample(50, generator=seeded()), (MIXTURE.weights @ MIXTURE.means)
-    settings = {"noise_level": 0.1, "mean": mean}
+    settings: dict[str, Any] = {"noise_level": 0.1, "mean": mean}
     true = MIXTURE.at(0.1).log_density(x)
     found = diffusion.log_density(model_of("epsilon", **settings), x, nodes=32)
     assert float((found - true).abs().max()) < 0.01
@@ -213,7 +212,7 @@ def deviations(x: Tensor) -> tuple[float, float]:
     blurred = GROUPED.at(0.2)
     true = blurred.sample(100_000, generator=seeded(3))
     weights, variances = [], []
-    nearest, truly = (torch.cdist(y, blurred.means).argmin(1) for y in (x, true))
+    nearest, truly = (torch.cdist(y, GROUPED.means).argmin(1) for y in (x, true))
     for k in range(3):
         share = float((truly == k).double().mean())
         weights.append((float((nearest == k).double().mean()) - share) / math.sqrt(share * (1 - share) / len(x)))

@@ -202,7 +202,7 @@ def built(
         raise ValueError(checks.message("a network in evaluation mode", got, "Call net.eval() first."))
     like = settings.pop("like", None)
     settings.setdefault("noise_level", noise_range[0])
-    model = DiffusionModel(net, prediction, time, noise_range, continuous_time=continuous_time, **settings)
+    model = DiffusionModel(net, prediction, time, noise_range, continuous_time=continuous_time, **settings)  # type: ignore[misc]
     if like is not None:
         model.check(like)
     return model

@@ -130,7 +130,7 @@ class DiffusionModel:
         level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x))
         with sdpa_kernel(SDPBackend.MATH):  # the faster kernels of attention have no forward mode
             parts = [
-                level_score(self._score, part, its_level, directions)
+                _level_score(self._score, part, its_level, directions)
                 for part, its_level in zip(x.split(rows), level.split(rows), strict=True)
             ]
         scores, divergences = zip(*parts, strict=True)
@@ -237,3 +237,22 @@ def _output(net: Network, x: Tensor, time: Tensor) -> Tensor:
         fix = f"It is called with x of shape {tuple(x.shape)} and times of shape {tuple(time.shape)}, one per chain."
         raise ValueError(checks.message(f"the network to return shape {tuple(x.shape)}", checks.describe(answer), fix))
     return answer.to(x)
+
+
+def _level_score(
+    score: Callable[[Tensor, Tensor], Tensor], x: Tensor, sigma: Tensor, directions: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return score and divergence by forward mode, or by reverse mode where a layer has no forward one.
+
+    v . J v is v . J^T v: both give the same number.
+    """
+    try:
+        return level_score(score, x, sigma, directions)
+    except RuntimeError:  # such as group norm behind attention
+        v = torch.eye(x[0].numel(), dtype=x.dtype, device=x.device) if directions is None else directions
+        with torch.inference_mode(False), torch.enable_grad():
+            many = x.clone().repeat(len(v), *(1,) * (x.ndim - 1)).requires_grad_()
+            values = score(many, sigma.clone().repeat(len(v)))
+            along = v.clone().repeat_interleave(len(x), 0).reshape(many.shape)
+            (products,) = torch.autograd.grad(values, many, along)
+        return values[: len(x)].detach(), (products * along).flatten(1).sum(1).reshape(len(v), len(x)).sum(0)
