@@ -25,6 +25,7 @@ NOT_LOADED = (  # by `import scoremh`
     "arviz_stats",
     "cyclopts",
     "dask",
+    "diffusers",
     "distributed",
     "geomloss",
     "jinja2",

@@ -9,10 +9,21 @@
 """
 
 from scoremh.annealing.annealed import Annealed, anneal
+from scoremh.annealing.corrector import Corrector
 from scoremh.annealing.level_placement import tune_levels
 from scoremh.annealing.probability_flow import flow
 from scoremh.annealing.replica_exchange import replica_exchange
 from scoremh.annealing.replicas import Replicas
 from scoremh.annealing.schedules import geometric, karras
 
-__all__ = ["Annealed", "Replicas", "anneal", "flow", "geometric", "karras", "replica_exchange", "tune_levels"]
+__all__ = [
+    "Annealed",
+    "Corrector",
+    "Replicas",
+    "anneal",
+    "flow",
+    "geometric",
+    "karras",
+    "replica_exchange",
+    "tune_levels",
+]

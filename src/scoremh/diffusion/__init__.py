@@ -14,10 +14,32 @@ score only where x is typical of a blurred distribution, never between the modes
 | `log_density_change(model, x, from_level, to_level)` | what a change of the noise level does to log p at x |
 | `level_score(score, x, sigma)` | score and divergence of any network, by forward-mode differentiation |
 | `random_directions(size, like, probes)` | the probes of Hutchinson's estimate of a divergence |
+
+Other people's networks come in by an adapter, and are then one kind of object, a `DiffusionModel`:
+
+| adapter | for a network that is |
+|---|---|
+| `from_denoiser(net)`, `from_edm(net)` | E[x0 \| x], told sigma |
+| `from_epsilon`, `from_x0`, `from_v` `(net, alphas_cumprod)` | a prediction of DDPM's kind, told a timestep |
+| `from_velocity(net)` | a velocity of flow matching or rectified flow |
+| `from_score(net, sigmas)` | a score, told sigma or the index of a level |
+| `from_diffusers(unet, scheduler)` | of the library diffusers |
 """
 
+from scoremh.diffusion.adapters import (
+    Settings,
+    from_denoiser,
+    from_edm,
+    from_epsilon,
+    from_score,
+    from_v,
+    from_velocity,
+    from_x0,
+)
 from scoremh.diffusion.divergence import level_score, random_directions
 from scoremh.diffusion.flow_likelihood import flow_log_density
+from scoremh.diffusion.model import DiffusionModel
+from scoremh.diffusion.schedulers import from_diffusers
 from scoremh.diffusion.through_noise import (
     NODES_BETWEEN_LEVELS,
     Path,
@@ -26,11 +48,23 @@ from scoremh.diffusion.through_noise import (
     noise_span,
     score_calls,
 )
+from scoremh.diffusion.wrapping import WrappingWarning
 
 __all__ = [
     "NODES_BETWEEN_LEVELS",
+    "DiffusionModel",
     "Path",
+    "Settings",
+    "WrappingWarning",
     "flow_log_density",
+    "from_denoiser",
+    "from_diffusers",
+    "from_edm",
+    "from_epsilon",
+    "from_score",
+    "from_v",
+    "from_velocity",
+    "from_x0",
     "level_score",
     "log_density",
     "log_density_change",
