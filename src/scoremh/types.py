@@ -51,17 +51,14 @@ class TargetLike(Protocol):
     @property
     def score(self) -> ScoreFn | None:
         """Grad log p, or None."""
-        ...
 
     @property
     def log_density(self) -> LogDensityFn | None:
         """Log p up to a constant, or None."""
-        ...
 
     @property
     def support(self) -> SupportFn | None:
         """Where p is positive, or None for everywhere."""
-        ...
 
 
 @runtime_checkable
@@ -74,37 +71,30 @@ class ScoreModel(Protocol):
     @property
     def noise_level(self) -> float | None:
         """The noise level at which the model is read, in units of u; None where it knows no levels."""
-        ...
 
     @property
     def noise_range(self) -> tuple[float, float] | None:
         """The lowest and the highest noise level that the model knows; None where it knows no levels."""
-        ...
 
     @property
     def coordinates(self) -> Coordinates:
         """The map x = f(u) from coordinates in which noise of level sigma is sigma z, and p has mean 0."""
-        ...
 
     @property
     def variance(self) -> float:
         """The variance of p in the coordinates u, a mean over them."""
-        ...
 
     @property
     def standard(self) -> "ScoreModel":
         """The same model in the coordinates u."""
-        ...
 
     def at(self, noise_level: float) -> TargetLike:
         """Return the distribution blurred by noise of this level, as a target."""
-        ...
 
     def level_score(
         self, x: Float[Tensor, "chain *event"], sigma: Tensor | float
     ) -> tuple[Float[Tensor, "chain *event"], Float[Tensor, " chain"]]:
         """Return the score at noise level sigma, a number or one per chain, and its divergence."""
-        ...
 
 
 @runtime_checkable
@@ -114,12 +104,10 @@ class PartlyKnown(TargetLike, Protocol):
     @property
     def known(self) -> Target:
         """Score and log density of the parts that have a log density."""
-        ...
 
     @property
     def rest_score(self) -> ScoreFn | None:
         """Score of the other parts, or None where there are none."""
-        ...
 
 
 class Point(NamedTuple):
