@@ -5,6 +5,7 @@ from scoremh.networks.acceptances import AcceptanceMLP, PotentialMLP
 from scoremh.networks.descriptions import build, describe
 from scoremh.networks.forms import *  # noqa: F403  # every form, so that a new one is added there alone
 from scoremh.networks.in_coordinates import InCoordinates, InputsInCoordinates
+from scoremh.networks.potentials import NoiseConditionalPotential
 from scoremh.networks.scores import AtNoiseLevel, NoiseConditionalMLP, ScoreMLP
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "InCoordinates",
     "InputsInCoordinates",
     "NoiseConditionalMLP",
+    "NoiseConditionalPotential",
     "PotentialMLP",
     "ScoreMLP",
     "build",

@@ -10,10 +10,13 @@ from scoremh.coordinates import Affine, Compose, Coordinates, Sinh, SquareRoot
 from scoremh.networks.acceptances import AcceptanceMLP, PotentialMLP
 from scoremh.networks.forms import FORMS, Form
 from scoremh.networks.in_coordinates import InCoordinates, InputsInCoordinates
+from scoremh.networks.potentials import NoiseConditionalPotential
 from scoremh.networks.proposal_probe import ProposalProbe
 from scoremh.networks.scores import NoiseConditionalMLP, ScoreMLP
 
-PLAIN: dict[str, Any] = {cls.__name__: cls for cls in (AcceptanceMLP, NoiseConditionalMLP, PotentialMLP, ScoreMLP)}
+PLAIN: dict[str, Any] = {
+    cls.__name__: cls for cls in (AcceptanceMLP, NoiseConditionalMLP, NoiseConditionalPotential, PotentialMLP, ScoreMLP)
+}
 WITH_COORDINATES: dict[str, type[InCoordinates | InputsInCoordinates]] = {
     cls.__name__: cls for cls in (InCoordinates, InputsInCoordinates)
 }

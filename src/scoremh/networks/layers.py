@@ -1,9 +1,9 @@
-"""What the networks are built of: linear layers whose first weights come from a given generator."""
+"""What the networks are built of: seeded linear layers, and inputs of unit scale at every noise level."""
 
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from scoremh._shared import checks, rng
 
@@ -33,3 +33,15 @@ def linear(inputs: int, outputs: int, generator: torch.Generator | None, *, bias
     if bias:
         nn.init.uniform_(layer.bias, -1 / math.sqrt(inputs), 1 / math.sqrt(inputs), generator=generator)
     return layer
+
+
+def preconditioned(flat: Tensor, sigma: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return sigma and k = sqrt(1 + sigma^2) for every chain, and the inputs x / k and log(sigma) / 4 of a network.
+
+    Args:
+        flat: Points x, one a row.
+        sigma: Noise level, a number or one per chain.
+    """
+    level = torch.as_tensor(sigma, dtype=flat.dtype, device=flat.device).reshape(-1, 1)
+    scale = (1 + level.square()).sqrt()
+    return level, scale, torch.cat([flat / scale, (level.log() / 4).expand(len(flat), 1)], 1)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
 from scoremh._shared import checks
-from scoremh.networks.layers import Event, event_shape, linear
+from scoremh.networks.layers import Event, event_shape, linear, preconditioned
 
 
 class ScoreMLP(nn.Module):
@@ -112,7 +112,7 @@ class NoiseConditionalMLP(nn.Module):
     def forward(self, x: Float[Tensor, "chain *event"], sigma: Tensor | float) -> Float[Tensor, "chain *event"]:
         """Return the score at noise level sigma, a number or one per chain."""
         flat = x.flatten(1)
-        level, scale, y = self._inputs(flat, sigma)
+        level, scale, y = preconditioned(flat, sigma)
         for number, layer in enumerate(self.body):
             new = silu(layer(y))
             y = y + new if self.residual and number else new
@@ -132,7 +132,7 @@ class NoiseConditionalMLP(nn.Module):
         """
         flat = x.flatten(1)
         v = torch.eye(flat.shape[1], dtype=x.dtype, device=x.device) if directions is None else directions
-        level, scale, y = self._inputs(flat, sigma)
+        level, scale, y = preconditioned(flat, sigma)
         weight: Tensor = self.body[0].weight  # type: ignore[assignment]
         tangent = (v @ weight[:, :-1].mT) / scale[:, :, None]  # of the first layer, before its activation
         for number, layer in enumerate(self.body):
@@ -145,12 +145,6 @@ class NoiseConditionalMLP(nn.Module):
         score: Tensor = self.last(y) / (level * scale) - flat / scale.square()
         along = (tangent * (v @ self.last.weight)).flatten(1).sum(1) / (level * scale)[:, 0]
         return score.reshape(x.shape), along - v.square().sum() / scale[:, 0].square()
-
-    def _inputs(self, flat: Tensor, sigma: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return sigma and k for every chain, and what the first layer is given."""
-        level = torch.as_tensor(sigma, dtype=flat.dtype, device=flat.device).reshape(-1, 1)
-        scale = (1 + level.square()).sqrt()
-        return level, scale, torch.cat([flat / scale, (level.log() / 4).expand(len(flat), 1)], 1)
 
 
 class AtNoiseLevel(nn.Module):

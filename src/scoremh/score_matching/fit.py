@@ -13,7 +13,7 @@ from scoremh import diffusion
 from scoremh._shared import checks
 from scoremh._shared.support import Box
 from scoremh.coordinates import Affine, Compose, Coordinates, Sinh
-from scoremh.networks import AtNoiseLevel, InCoordinates, NoiseConditionalMLP
+from scoremh.networks import AtNoiseLevel, InCoordinates, NoiseConditionalMLP, NoiseConditionalPotential
 from scoremh.score_matching.losses import implicit_losses_of
 from scoremh.training import Fit, load_fit, save_fit
 from scoremh.types import LogDensityFn, Middle, Target
@@ -58,6 +58,24 @@ class ScoreFit(Fit):
     def _log_density(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, " chain"]:
         return diffusion.log_density(self, x)
 
+    @property
+    def potential(self) -> LogDensityFn:
+        """The function x -> log p(x) + const whose gradient is this score exactly, for a fit with `net="potential"`.
+
+        One forward of the network. `Target(fit.score, fit.potential, fit.support)` with `Exact()` is reversible for it
+        to the last digit, with no quadrature. It does not know the weights of modes, since it was learned from
+        gradients alone: `log_density`, through noise, does.
+        """
+        if not isinstance(self._inside, NoiseConditionalPotential) or self.noise_level is None:
+            got, fix = f"one by {type(self._inside).__name__}", 'Fit it with net="potential", or use log_density.'
+            raise ValueError(checks.message("a score that is the gradient of a potential", got, fix))
+        return self._potential
+
+    def _potential(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, " chain"]:
+        u = self.coordinates.inverse(x)
+        phi: Tensor = self._inside.potential(u, self.noise_level)  # type: ignore[operator]
+        return phi - self.coordinates.log_det(u)
+
     def score(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
         """Return the score at x."""
         score: Tensor = self.net(x) if self.noise_level is None else self.net(x, self.noise_level)
@@ -83,7 +101,9 @@ class ScoreFit(Fit):
             sigma: Noise level in the coordinates of the network, a number or one per chain.
         """
         inside, coordinates = self._inside, self.coordinates
-        if not isinstance(inside, NoiseConditionalMLP) or not isinstance(coordinates, Affine):
+        if not isinstance(inside, NoiseConditionalMLP | NoiseConditionalPotential) or not isinstance(
+            coordinates, Affine
+        ):
             return diffusion.level_score(self.net, x, sigma)
         u = coordinates.inverse(x)
         # tr J_x = sum_i (L^-1 e_i) . J_u (L^-1 e_i)

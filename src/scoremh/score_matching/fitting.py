@@ -17,7 +17,7 @@ from scoremh.training import Loss, Recipe, split, train
 def fit_score(
     samples: Tensor,
     loss: Loss | None = None,
-    net: nn.Module | None = None,
+    net: nn.Module | str | None = None,
     *,
     preset: str | None = None,
     standardize: bool = True,
@@ -37,6 +37,8 @@ def fit_score(
         loss: Loss to minimise; `MultilevelDenoising` where the network takes a level, `ImplicitScoreMatching` where a
             network is given that does not.
         net: Network, `net(x)` or `net(x, sigma)` for `MultilevelDenoising`, trained in place; one for the loss if None.
+            "potential" makes the score the gradient of a scalar network, `NoiseConditionalPotential`, by construction:
+            `ScoreFit.potential` is then a log density, up to a constant, that its score never contradicts.
         preset: A row of the paper's Table 2 by name, instead of loss, net, standardize and recipe.
         standardize: Whether to learn in coordinates where the samples have mean 0 and unit covariance (unit variance
             on average, beyond 32 coordinates). Noise levels are in these.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from scoremh._shared import checks, rng
 from scoremh._shared.support import Box
 from scoremh.coordinates import MAX_WHITENED_SIZE, Affine, Compose, Coordinates, Sinh, SquareRoot
-from scoremh.networks import NoiseConditionalMLP, ScoreMLP
+from scoremh.networks import NoiseConditionalMLP, NoiseConditionalPotential, ScoreMLP
 from scoremh.score_matching.losses import (
     DenoisingScoreMatching,
     ImplicitScoreMatching,
@@ -19,6 +19,7 @@ from scoremh.score_matching.losses import (
 from scoremh.score_matching.presets import PRESETS
 from scoremh.training import Loss, Recipe, plan_text
 
+NAMED_NETWORKS = ("potential",)
 MIN_SAMPLES = 8  # to learn from
 # An implicit loss below -d times this, at unit scale, is taken for unbounded: in a plane, 4 % wide samples have it.
 MAX_LOSS_BELOW_ZERO = 150.0
@@ -55,7 +56,7 @@ class ScorePlan:
 def score_plan(
     samples: Tensor,
     loss: Loss | None = None,
-    net: nn.Module | None = None,
+    net: nn.Module | str | None = None,
     *,
     preset: str | None = None,
     standardize: bool = True,
@@ -67,7 +68,8 @@ def score_plan(
     checks.events(samples, "samples")
     samples = checks.to_learn_from(samples)
     checks.optional(loss, Loss, "loss")
-    checks.optional(net, nn.Module, "net")
+    if not isinstance(net, str):
+        checks.optional(net, nn.Module, "net")
     checks.optional(recipe, Recipe, "recipe")
     checks.one_of(heavy_tails, (True, False), "heavy_tails")
     event = tuple(samples.shape[1:])
@@ -76,8 +78,8 @@ def score_plan(
         row = PRESETS[preset]
         loss, net, standardize, recipe = SlicedScoreMatching(), row.network(event, generator), False, row.recipe
         net.to(samples)
-    if net is None:
-        net = _default_network(loss, event, generator, heavy_tails=heavy_tails).to(samples)
+    if not isinstance(net, nn.Module):
+        net = _network(net, loss, event, generator, heavy_tails=heavy_tails).to(samples)
     loss = _matching_loss(loss, takes_level=_takes_level(net))
     _require_enough(samples, loss)
     heavy = Compose(Sinh.of(samples), SquareRoot()) if heavy_tails else None
@@ -91,7 +93,7 @@ def score_plan(
 
 
 def _require_preset_alone(
-    preset: str, loss: Loss | None, net: nn.Module | None, recipe: Recipe | None, *, heavy_tails: bool
+    preset: str, loss: Loss | None, net: object, recipe: Recipe | None, *, heavy_tails: bool
 ) -> None:
     """Refuse an unknown preset, and one with what it stands for."""
     if heavy_tails:
@@ -103,10 +105,18 @@ def _require_preset_alone(
         raise ValueError(checks.message("a preset alone", "a preset with a loss, a net or a recipe", fix))
 
 
-def _default_network(
-    loss: Loss | None, event: tuple[int, ...], generator: torch.Generator | None, *, heavy_tails: bool
+def _network(
+    name: str | None,
+    loss: Loss | None,
+    event: tuple[int, ...],
+    generator: torch.Generator | None,
+    *,
+    heavy_tails: bool,
 ) -> nn.Module:
-    """Return the network for a loss."""
+    """Return the network of a name, or the one for a loss."""
+    if name is not None:
+        checks.one_of(name, NAMED_NETWORKS, "net")
+        return NoiseConditionalPotential(event, generator=rng.child(generator))
     if isinstance(loss, MultilevelDenoising) or (loss is None and not heavy_tails):
         return NoiseConditionalMLP(event, generator=rng.child(generator))
     return ScoreMLP(event, hidden=128, generator=rng.child(generator))
