@@ -50,11 +50,11 @@ def fit() -> ScoreFit:
     return fit_score(x, net="potential", recipe=Recipe(steps=600, check_every=100), generator=seeded(2))
 
 
-@pytest.fixture(scope="module")
-def bent() -> ScoreFit:
+@pytest.fixture(scope="module", params=[False, True], ids=["whitened", "heavy tails"])
+def bent(request: pytest.FixtureRequest) -> ScoreFit:
     """A fit in float64 whose potential is far from a normal one."""
     x = points(200, 2) @ points(2, 2)
-    fit = fit_score(x, net="potential", recipe=SHORT, generator=seeded())
+    fit = fit_score(x, net="potential", heavy_tails=request.param, recipe=SHORT, generator=seeded())
     nn.init.normal_(fit.net.net.last.weight, std=0.1, generator=seeded())  # type: ignore[union-attr, arg-type]
     return fit
 

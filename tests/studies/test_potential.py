@@ -17,7 +17,7 @@ def records(error: float, worst: float) -> Records:
     """Return made-up records: the default has errors of 1, the potential these."""
     config = potential.Config(seeds=(21,), sizes=(100, 200))
     found = [
-        cell.axes | {"score_error": value, "through_noise": value}
+        cell.axes | dict.fromkeys(potential.ERRORS, value)
         for cell in potential.stages(config)[0]
         for value in [{"default": 1.0, "potential": error if cell.axes["size"] == 100 else worst}[cell.axes["net"]]]
     ]

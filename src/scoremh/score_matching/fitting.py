@@ -38,7 +38,8 @@ def fit_score(
             network is given that does not.
         net: Network, `net(x)` or `net(x, sigma)` for `MultilevelDenoising`, trained in place; one for the loss if None.
             "potential" makes the score the gradient of a scalar network, `NoiseConditionalPotential`, by construction:
-            `ScoreFit.potential` is then a log density, up to a constant, that its score never contradicts.
+            `ScoreFit.potential` is then a log density, up to a constant, that its score never contradicts. A step
+            takes twice as long, and at equal time it was no better in the mean: docs/potential-score.md.
         preset: A row of the paper's Table 2 by name, instead of loss, net, standardize and recipe.
         standardize: Whether to learn in coordinates where the samples have mean 0 and unit covariance (unit variance
             on average, beyond 32 coordinates). Noise levels are in these.
