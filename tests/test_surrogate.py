@@ -16,7 +16,9 @@ from scoremh import (
     Recipe,
     Sampler,
     Target,
+    Taylor,
     ThroughNoise,
+    TwoCoin,
     diagnostics,
     fit_acceptance,
     fit_score,
@@ -121,7 +123,48 @@ def test_steps_by_hand_are_judged_one_by_one() -> None:
     assert diagnostics.stationarity(kernel._replace(run=None), MIXTURE, chains=4000, generator=seeded()).p_value > 1e-4
 
 
-@pytest.mark.parametrize("rule", [Always(), LineIntegral("exact")])
+def test_draws_at_the_ends_of_groups_are_judged_however_a_run_is_divided() -> None:
+    """A score of a wider normal distribution: within a group draws are too wide, at its end they are not."""
+    target = Target(lambda x: -x / 4, lambda x: -x.square().sum(1) / 2)
+    start = torch.randn(1000, 2, generator=seeded())
+    kernel = surrogate(target, RandomWalk(1.0), LineIntegral(), Exact(), moves=10)
+    chains = sample(kernel, start, draws=20, thin=10, generator=seeded(1))  # more steps than one segment has
+    assert bool(((chains.draws.square().mean((0, 2)) - 1).abs() < 0.15).all())
+    within = sample(kernel, start, draws=20, thin=5, generator=seeded(1)).draws[:, ::2]
+    assert bool((within.square().mean((0, 2)) > 1.15).all())
+
+
+def test_barkers_balance_and_densities_that_are_not_finite() -> None:
+    start = MIXTURE.sample(500, generator=seeded())
+    rates = [
+        sample(surrogate(Wrong(), MALA(0.3), LineIntegral(), final), start, draws=1, thin=50).acceptance_rate
+        for final in (Exact(), Exact(balance="barker"))
+    ]
+    assert rates[1] < 0.8 * rates[0]
+    spike = Target(MIXTURE.score, lambda x: torch.where(x[:, 0] > 2, torch.inf, MIXTURE.log_density(x)))
+    inside = start[start[:, 0] < 2]
+    assert bool(
+        (sample(surrogate(spike, MALA(0.3), LineIntegral(), Exact()), inside, draws=1, thin=50).last[:, 0] <= 2).all()
+    )
+    with pytest.raises(ValueError, match="positive density"):
+        sample(surrogate(spike, MALA(0.3), LineIntegral(), Exact()), start, draws=1)
+
+
+def test_a_product_with_known_parts_is_refused() -> None:
+    with pytest.raises(ValueError, match="no product with known parts"):
+        surrogate(targets.product(MIXTURE, MIXTURE), MALA(0.3), LineIntegral(), Exact())
+
+
+def test_a_step_names_its_candidate() -> None:
+    kernel = surrogate(MIXTURE, RandomWalk(3.0), LineIntegral(), Exact())
+    point = kernel.init(MIXTURE.sample(100, generator=seeded()))
+    there, move = kernel.step(point, generator=seeded(1))
+    assert bool((move.proposed != point.x).any(1).all())
+    torch.testing.assert_close(there.x[move.accepted], move.proposed[move.accepted])
+    torch.testing.assert_close(there.x[~move.accepted], point.x[~move.accepted])
+
+
+@pytest.mark.parametrize("rule", [Always(), LineIntegral("exact"), TwoCoin(), Taylor()])
 def test_rules_without_a_ratio_are_refused(rule: Any) -> None:
     with pytest.raises(ValueError, match="a ratio that it can name"):
         surrogate(MIXTURE, MALA(0.3), rule, Exact())

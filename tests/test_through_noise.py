@@ -231,6 +231,24 @@ def test_a_level_of_a_fit_is_judged_at_that_level(fit: ScoreFit) -> None:
     torch.testing.assert_close(found, diffusion.log_density(replace(fit, noise_level=1.0), x))
 
 
+def test_a_truncated_fit_keeps_its_levels(fit: ScoreFit) -> None:
+    half = targets.truncate(fit, lambda x: x[:, 0] > 0)
+    x = MIXTURE.sample(200, generator=seeded(3)).float().abs()
+    chains = sample(metropolis_hastings(half, RandomWalk(2.0), ThroughNoise()), x, draws=10, generator=seeded(4))
+    assert bool((chains.draws[..., 0] > 0).all())
+    assert int(chains.outside.sum()) > 0
+    assert not isinstance(targets.product(half, half), targets.Product)
+
+
+def test_the_cost_of_log_p_is_counted(fit: ScoreFit) -> None:
+    x = MIXTURE.sample(10, generator=seeded(3)).float()
+    for rule in (ThroughNoise(), Exact()):
+        kernel = metropolis_hastings(fit.standard, RandomWalk(0.5), rule)
+        chains = sample(kernel, fit.coordinates.inverse(x), draws=5, generator=seeded(4))
+        assert chains.score_calls == 5 * 10 * 8 * (1 + 2)
+        assert kernel.step(kernel.init(fit.coordinates.inverse(x)), generator=seeded(4))[1].score_calls == 10 * 8 * 3
+
+
 def test_a_target_of_one_level_is_refused() -> None:
     with pytest.raises(ValueError, match=r"knows the scores of all noise levels.*LineIntegral"):
         metropolis_hastings(Target(score=lambda x: -x), RandomWalk(1.0), ThroughNoise())

@@ -286,7 +286,7 @@ class Kernel(NamedTuple):
     target_rate: float | None = None
     """The acceptance rate at which this kernel is most efficient; `tune` aims at it."""
     least_steps: int = 1
-    """How many steps `run` should be asked for at least, where there are as many: fewer at a time cost more."""
+    """`run` is asked for multiples of this many steps, but for the last: where steps belong together in groups."""
     parts: tuple[object, ...] = ("a kernel",)
     """What the kernel is made of: its proposal and its rule."""
     unadjusted: Callable[[], "Kernel"] | None = None

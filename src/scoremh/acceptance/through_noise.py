@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar, get_args
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -12,7 +11,7 @@ from scoremh._shared import checks
 from scoremh._shared.algebra import inner
 from scoremh.acceptance.integrals import LineIntegral
 from scoremh.acceptance.ratio import RatioRule
-from scoremh.types import Balance, Need, Point, Proposal, ScoreModel, Target
+from scoremh.types import Balance, Need, Point, Proposal, Target
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,10 +57,14 @@ class ThroughNoise(RatioRule):
         """Return the target with log p through noise for its log density, having refused one without noise levels."""
         if target.levels is None:
             fix = "Use what fit_score returns, a model of scoremh.diffusion or a normal mixture; or LineIntegral()."
-            raise ValueError(checks.message("a target that knows the scores of all noise levels", "one level", fix))
+            raise ValueError(
+                checks.message(
+                    "a target that knows the scores of all noise levels", "a score of one level, or a product", fix
+                )
+            )
         low, high = diffusion.noise_span(target.levels)
         target.levels.at(low), target.levels.at(high)  # refuse levels that were not learned
-        return target._replace(log_density=_LogDensity(target.levels, self.nodes, self.path))
+        return target._replace(log_density=diffusion.LogDensity(target.levels, self.nodes, self.path))
 
     def require(self, target: Target, proposal: Proposal) -> None:
         """Accept every proposal."""
@@ -80,20 +83,3 @@ class ThroughNoise(RatioRule):
             ends = (point.map(lambda part: part[rows]) for point in (current, proposed))
             change = change.index_put((rows,), self.LINE.log_density_change(*ends, target=target))
         return change
-
-
-@dataclass(frozen=True)
-class _LogDensity:
-    """log p through noise, as a function of x."""
-
-    model: ScoreModel
-    nodes: int
-    path: diffusion.Path
-
-    def __call__(self, x: Tensor) -> Float[Tensor, " chain"]:
-        with torch.inference_mode():
-            return diffusion.log_density(self.model, x, nodes=self.nodes, path=self.path)
-
-    def score_calls(self, x: Tensor) -> int:
-        """Return what an answer costs."""
-        return diffusion.score_calls(x, self.nodes)

@@ -42,6 +42,7 @@ from scoremh.diffusion.model import DiffusionModel
 from scoremh.diffusion.schedulers import from_diffusers
 from scoremh.diffusion.through_noise import (
     NODES_BETWEEN_LEVELS,
+    LogDensity,
     Path,
     log_density,
     log_density_change,
@@ -53,6 +54,7 @@ from scoremh.diffusion.wrapping import WrappingWarning
 __all__ = [
     "NODES_BETWEEN_LEVELS",
     "DiffusionModel",
+    "LogDensity",
     "Path",
     "Settings",
     "WrappingWarning",

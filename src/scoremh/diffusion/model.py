@@ -15,7 +15,7 @@ from scoremh._shared.algebra import per_chain
 from scoremh.coordinates import Affine
 from scoremh.diffusion.divergence import level_score, random_directions
 from scoremh.diffusion.predictions import Prediction
-from scoremh.diffusion.through_noise import log_density
+from scoremh.diffusion.through_noise import LogDensity
 from scoremh.diffusion.times import Time, Timesteps
 from scoremh.diffusion.wrapping import Reading, check_wrapping
 from scoremh.types import LogDensityFn, Target
@@ -94,10 +94,7 @@ class DiffusionModel:
     @property
     def log_density(self) -> LogDensityFn:
         """The function x -> log p(x) at the model's noise level, normalised, through noise."""
-        return self._log_density
-
-    def _log_density(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, " chain"]:
-        return log_density(self, x)
+        return LogDensity(self)
 
     def at(self, noise_level: float) -> Target:
         """Return the data blurred by noise of this level, as a target.

@@ -10,6 +10,7 @@ integral for N(0, k^2 I): a normal distribution is exact with any number of node
 """
 
 import math
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -74,6 +75,29 @@ def log_density_change(
         for part in zip(u.split(rows), from_.split(rows), to.split(rows), strict=True)
     ]
     return torch.cat(parts) + log_normal(u, variance + to.square()) - log_normal(u, variance + from_.square())
+
+
+@dataclass(frozen=True, eq=False)
+class LogDensity:
+    """The function x -> log p(x) of a model, which says what it costs.
+
+    Args:
+        model: Scores at every noise level.
+        nodes: Number of noise levels at which the score and its divergence are evaluated.
+        path: "radial" or "fixed".
+    """
+
+    model: ScoreModel
+    nodes: int = 8
+    path: Path = "radial"
+
+    def __call__(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, " chain"]:
+        """Return log p at the model's noise level, normalised."""
+        return log_density(self.model, x, nodes=self.nodes, path=self.path)
+
+    def score_calls(self, x: Float[Tensor, "chain *event"]) -> int:
+        """Return what an answer costs, in score calls."""
+        return score_calls(x, self.nodes)
 
 
 def score_calls(x: Float[Tensor, "chain *event"], nodes: int) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scoremh.sampling import Chains
 
 MAX_CHECK_CHAINS = 1000  # chains that a fit is checked on, and that a report shows
-MAX_CHECK_DRAWS = 50  # draws of each of them
+MAX_CHECK_DRAWS = 30  # draws of each of them: one for every ten of the default steps, which are judged together
 Seed = int | np.random.RandomState | None
 
 

@@ -17,9 +17,10 @@ class ModeWeights(NamedTuple):
     """How well the weights of modes are known.
 
     Args:
-        known_to: Relative error of a weight, by what the probability flow and the integral along the noise axis make of
-            log p: the standard deviation over clusters of the difference of the two.
-        difference: Largest difference between the share of a cluster among draws and among held-out rows.
+        known_to: Error of the logarithm of a weight, by what the probability flow and the integral along the noise axis
+            make of log p: the standard deviation over clusters of the difference of the two.
+        difference: Difference between the share of a cluster among draws and among held-out rows, of the cluster where
+            it is largest in standard errors.
         z: That difference in standard errors.
     """
 
@@ -50,7 +51,7 @@ def mode_weights(score: ScoreFit, draws: Tensor, held_out: Tensor) -> ModeWeight
         differ = (diffusion.flow_log_density(score, some) - diffusion.log_density(score, some)).double()
     present = [differ[labels == k] for k in range(count) if bool((labels == k).any())]
     weights = torch.tensor([len(part) / len(some) for part in present], dtype=torch.float64)
-    means_by_cluster = torch.stack([part.median() for part in present])
-    spread = weights @ (means_by_cluster - weights @ means_by_cluster).square()
+    medians = torch.stack([part.median() for part in present])
+    spread = weights @ (medians - weights @ medians).square()
     difference = float((found - shares)[worst].abs())
     return ModeWeights(math.sqrt(float(spread)), difference, difference / float(errors[worst]))

@@ -3,6 +3,13 @@
 from scoremh.kernel.compatibility import DegenerateRuleWarning, ImproperTargetWarning
 from scoremh.kernel.composition import metropolis_hastings
 from scoremh.kernel.hamiltonian import hamiltonian
-from scoremh.kernel.surrogate import surrogate
+from scoremh.kernel.surrogate import names_its_ratio, surrogate
 
-__all__ = ["DegenerateRuleWarning", "ImproperTargetWarning", "hamiltonian", "metropolis_hastings", "surrogate"]
+__all__ = [
+    "DegenerateRuleWarning",
+    "ImproperTargetWarning",
+    "hamiltonian",
+    "metropolis_hastings",
+    "names_its_ratio",
+    "surrogate",
+]

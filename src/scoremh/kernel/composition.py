@@ -17,7 +17,7 @@ from scoremh._shared.known_parts import rule_for
 from scoremh._shared.transition import judge, validated_target
 from scoremh.acceptance import Always, BalancedRule, Exact
 from scoremh.kernel import compatibility
-from scoremh.kernel.counted_score import CountedScore
+from scoremh.kernel.counted_score import CountedScore, density_calls
 from scoremh.kernel.fused import fused
 from scoremh.types import (
     Acceptance,
@@ -69,6 +69,8 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         )
         accepted = log_uniform < log_accept
         calls = 0 if score is None else score.calls
+        if "log_density" in needs:
+            calls += density_calls(known.log_density, x)
         move = Move(proposed.x, log_accept, accepted, calls, tally.factors, tally.clipped)
         taken = proposed.map(lambda new, old: torch.where(per_chain(accepted, new), new, old), point)
         return taken, move

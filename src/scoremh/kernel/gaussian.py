@@ -9,7 +9,7 @@ from torch import Tensor
 
 from scoremh._shared import rng
 from scoremh._shared.algebra import per_chain, rows_finite
-from scoremh.kernel.counted_score import CountedScore
+from scoremh.kernel.counted_score import CountedScore, density_calls
 from scoremh.kernel.noise import colored_noise
 from scoremh.proposals import GaussianProposal
 from scoremh.types import Acceptance, DecidingAcceptance, Point, Run, Tally, Target, Trace
@@ -32,6 +32,8 @@ def gaussian(target: Target, proposal: GaussianProposal, acceptance: Acceptance)
         if not careful and _met_nonfinite_score(last, trace):  # expensive to look for at every step
             last, trace = loop.steps(point, noise, log_uniform, careful=True)
         calls = 0 if score is None else score.calls
+        if last.log_density is not None:
+            calls += steps * density_calls(target.log_density, point.x)
         return last, trace._replace(score_calls=calls, factors=tally.factors, clipped=tally.clipped)
 
     return run

@@ -11,7 +11,6 @@ that a learned score has where there were no samples. Where it gets nothing wron
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,10 +21,24 @@ from scoremh._shared import checks, rng
 from scoremh._shared.algebra import per_chain, rows_finite
 from scoremh._shared.detailed_balance import log_q_ratio
 from scoremh._shared.transition import validated_target
-from scoremh.acceptance import BalancedRule, LineIntegral, RatioRule
+from scoremh.acceptance import BalancedRule, LineIntegral, RatioRule, Taylor, TwoCoin
+from scoremh.kernel import compatibility
 from scoremh.kernel.composition import metropolis_hastings
-from scoremh.kernel.counted_score import CountedScore
-from scoremh.types import Acceptance, Kernel, LogDensityFn, Move, Need, Point, Proposal, Run, Target, TargetLike, Trace
+from scoremh.kernel.counted_score import CountedScore, density_calls
+from scoremh.types import (
+    Acceptance,
+    Kernel,
+    LogDensityFn,
+    Move,
+    Need,
+    PartlyKnown,
+    Point,
+    Proposal,
+    Run,
+    Target,
+    TargetLike,
+    Trace,
+)
 
 GROUPS_PER_CALL = 5  # that `run` should be asked for at once: each call evaluates the log density once more
 
@@ -53,32 +66,56 @@ def surrogate(
         torch.Size([8, 4, 2])
     """
     checks.count(moves, "moves")
+    if isinstance(target, PartlyKnown):
+        fix = "Use metropolis_hastings, which differences its known parts."
+        raise ValueError(checks.message("a target that is no product with known parts", checks.named(target), fix))
     rule, cheap = _balanced_rule(acceptance), metropolis_hastings(target, proposal, acceptance)
     known = validated_target(target, proposal, acceptance)
     log_density = validated_target(target, proposal, final).log_density
-    if log_density is None or final.needs != {"log_density"}:
+    if log_density is None or not isinstance(final, RatioRule) or final.needs != {"log_density"}:
         fix = "Use ThroughNoise() where the scores of all noise levels are known, Exact() where there is a density."
         raise ValueError(checks.message("a final rule by a log density", checks.named(final), fix))
     # a rule that keeps a log density at every point has balanced its change over the group, by the fused loop as well
     fused = cheap.run if rule.needs == {"log_density"} else None  # type: ignore[attr-defined]
-    walk = _Walk(known, proposal, rule, log_density, fused)
-    run = partial(_run, walk, moves)
+    walk = _Walk(known, proposal, rule, log_density, final, fused)
 
-    def step(point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
-        last, trace = _run(walk, 1, point, 1, generator=rng.resolve(generator, point.x.device))
-        return last, Move(trace.x[0], trace.log_accept[0], trace.accepted[0], trace.score_calls)
+    def init(x: Tensor) -> Point:
+        point = cheap.init(x)
+        with torch.inference_mode():
+            compatibility.check_answers(Point(x, log_density=log_density(x)))
+        return point
 
     parts = (*cheap.parts, f"{moves} moves judged by {checks.named(final)}")
-    return cheap._replace(step=step, run=run, least_steps=GROUPS_PER_CALL * moves, parts=parts)
+    run, least = partial(_run, walk, moves), GROUPS_PER_CALL * moves
+    return cheap._replace(init=init, step=partial(_step, walk), run=run, least_steps=least, parts=parts)
+
+
+def names_its_ratio(rule: Acceptance) -> bool:
+    """Return whether a rule balances an estimate of its own that it can name: not one-sided, and not random."""
+    random = isinstance(rule, TwoCoin) or (isinstance(rule, LineIntegral) and rule.rule == "exact")
+    one_sided = isinstance(rule, Taylor) and not rule.average
+    return isinstance(rule, BalancedRule) and not random and not one_sided
 
 
 def _balanced_rule(rule: Acceptance) -> BalancedRule:
     """Return the rule, and refuse one that does not balance an estimate of its own."""
-    random = isinstance(rule, LineIntegral) and rule.rule == "exact"
-    if random or not isinstance(rule, BalancedRule):
+    if not names_its_ratio(rule):
         fix = 'Use LineIntegral(), LineIntegral("adaptive") or Learned(fit).'
         raise ValueError(checks.message("a rule with a ratio that it can name", checks.named(rule), fix))
+    assert isinstance(rule, BalancedRule)
     return rule
+
+
+@torch.inference_mode()
+def _step(walk: "_Walk", point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
+    """Make one move, which is a group of its own."""
+    generator = rng.resolve(generator, point.x.device)
+    counted, score = walk.counting()
+    there, proposed, log_accept, taken, change = counted.move(point, generator)
+    kept, calls = walk.judged(there, walk.log_density(there.x) - walk.log_density(point.x) - change, generator)
+    last = there.map(lambda new, old: torch.where(per_chain(kept, new), new, old), point)
+    calls += walk.cost(point.x) + (0 if score is None else score.calls)
+    return last, Move(proposed, log_accept, taken & kept, calls)
 
 
 @torch.inference_mode()
@@ -89,9 +126,8 @@ def _run(walk: "_Walk", moves: int, point: Point, steps: int, *, generator: torc
     for done in range(0, steps, moves):
         end, trace, change = walk.group(point, min(moves, steps - done), generator)
         there = walk.log_density(end.x)
-        calls += walk.cost(end.x) + trace.score_calls
-        log_accept = there - log_density - change
-        taken = rng.log_uniform((len(end.x),), end.x, generator) < log_accept
+        taken, cost = walk.judged(end, there - log_density - change, generator)
+        calls += cost + trace.score_calls
         traces.append(trace if taken.all() else _taken_back(trace, point.x, taken))
         point = end.map(lambda new, old, by=taken: torch.where(per_chain(by, new), new, old), point)
         log_density = torch.where(taken, there, log_density)
@@ -112,7 +148,8 @@ class _Walk:
         target: What the cheap rule knows of p.
         proposal: How candidates are drawn.
         rule: How every move is judged.
-        log_density: How every group is judged.
+        log_density: Log density by which every group is judged.
+        final: Rule that judges by it.
         fused: Loop of the cheap kernel, where its points keep the log density that it balances.
     """
 
@@ -120,21 +157,28 @@ class _Walk:
     proposal: Proposal
     rule: BalancedRule
     log_density: LogDensityFn
+    final: RatioRule
     fused: Run | None
 
-    @property
-    def cost(self) -> Callable[[Tensor], int]:
-        """Score calls that the log density of these points takes."""
-        calls: Callable[[Tensor], int] = getattr(self.log_density, "score_calls", lambda x: 0)
-        return calls
+    def counting(self) -> "tuple[_Walk, CountedScore | None]":
+        """Return the walk with a score that counts its calls, and that score."""
+        score = None if self.target.score is None else CountedScore(self.target.score)
+        return replace(self, target=self.target._replace(score=score)), score
+
+    def judged(self, end: Point, log_ratio: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
+        """Return which groups are accepted, and what their log density cost."""
+        log_uniform = rng.log_uniform((len(end.x),), end.x, generator)
+        return log_uniform < self.final.log_balanced(log_ratio), self.cost(end.x)
+
+    def cost(self, x: Tensor) -> int:
+        """Return the score calls that the log density of these points takes."""
+        return density_calls(self.log_density, x)
 
     def group(self, point: Point, moves: int, generator: torch.Generator) -> tuple[Point, Trace, Tensor]:
         """Return where some moves end, what happened, and the sum of the changes of log p that were accepted."""
         if self.fused is None:
-            score = None if self.target.score is None else CountedScore(self.target.score)
-            last, trace, change = replace(self, target=self.target._replace(score=score))._moves(
-                point, moves, generator
-            )
+            counted, score = self.counting()
+            last, trace, change = counted._moves(point, moves, generator)
             return last, trace._replace(score_calls=0 if score is None else score.calls), change
         last, trace = self.fused(point, moves, generator=generator)
         assert last.log_density is not None
@@ -143,27 +187,30 @@ class _Walk:
 
     def _moves(self, point: Point, moves: int, generator: torch.Generator) -> tuple[Point, Trace, Tensor]:
         """Make moves one by one."""
-        needs: frozenset[Need] = self.proposal.needs | self.rule.needs  # type: ignore[attr-defined]
         xs, log_accepts, takens = [], [], []
         total = torch.zeros_like(point.x.flatten(1)[:, 0])
         for _ in range(moves):
-            x = self.proposal.sample(point, generator=generator)
-            possible = rows_finite(x)
-            finite = possible
-            if self.target.support is not None:
-                possible = finite & self.target.support(x)
-            candidate = Point.at(torch.where(per_chain(possible, x), x, point.x), self.target, needs)
-            log_accept, change = self._judged(point, candidate)
-            log_accept = torch.where(possible, log_accept, torch.where(finite, -math.inf, math.nan).to(log_accept))
-            if candidate.score is not None:
-                log_accept = log_accept.masked_fill(~rows_finite(candidate.score), math.nan)
-            taken = rng.log_uniform((len(x),), x, generator) < log_accept
-            point = candidate.map(lambda new, old, by=taken: torch.where(per_chain(by, new), new, old), point)
-            total = total + torch.where(taken, change, 0.0)
+            point, _, log_accept, taken, change = self.move(point, generator)
+            total = total + change
             xs.append(point.x)
             log_accepts.append(log_accept)
             takens.append(taken)
         return point, Trace(torch.stack(xs), torch.stack(log_accepts), torch.stack(takens)), total
+
+    def move(self, point: Point, generator: torch.Generator) -> tuple[Point, Tensor, Tensor, Tensor, Tensor]:
+        """Return where a move ends, the candidate, log a, whether it was taken, and the change of log p if it was."""
+        needs: frozenset[Need] = self.proposal.needs | self.rule.needs  # type: ignore[attr-defined]
+        x = self.proposal.sample(point, generator=generator)
+        finite = rows_finite(x)
+        possible = finite if self.target.support is None else finite & self.target.support(x)
+        candidate = Point.at(torch.where(per_chain(possible, x), x, point.x), self.target, needs)
+        log_accept, change = self._judged(point, candidate)
+        log_accept = torch.where(possible, log_accept, torch.where(finite, -math.inf, math.nan).to(log_accept))
+        if candidate.score is not None:
+            log_accept = log_accept.masked_fill(~rows_finite(candidate.score), math.nan)
+        taken = rng.log_uniform((len(x),), x, generator) < log_accept
+        there = candidate.map(lambda new, old: torch.where(per_chain(taken, new), new, old), point)
+        return there, x, log_accept, taken, torch.where(taken, change, 0.0)
 
     def _judged(self, current: Point, proposed: Point) -> tuple[Tensor, Tensor]:
         """Return log a of a move, and the change of log p that it balances."""

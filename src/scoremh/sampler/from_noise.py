@@ -52,7 +52,8 @@ class Sampler(LevelKernel):
             None where it is still to be tuned.
         moves: Number of moves after which log p through noise accepts or rejects all of them: an acceptance rule is
             right about short moves, log p through noise about the weights of modes, and about wells that a learned
-            score has where there were no data. None leaves every move to the acceptance rule, as `Always` does.
+            score has where there were no data. None leaves every move to the acceptance rule; so do
+            rules without a ratio of their own, such as `Always`.
         adjust_above: Noise level below which annealing accepts every candidate, as `anneal` has it.
 
     Example:
@@ -158,7 +159,8 @@ class Sampler(LevelKernel):
         Args:
             start: Points u, one per chain.
             steps: Transitions of every chain.
-            draws: Number of draws to keep of every chain, the last among them.
+            draws: Number of draws to keep of every chain, the last among them; where there are more than groups of
+                moves, those within a group are not judged through noise yet.
             generator: Random number generator; the same seed gives the same draws.
             progress: Show a progress bar.
             store: Folder from which an interrupted call resumes.
@@ -166,6 +168,8 @@ class Sampler(LevelKernel):
         if draws > steps:
             raise ValueError(checks.message(f"draws of at most steps, {steps}", draws, "Keep fewer draws."))
         thin = steps // draws
+        if self.moves is not None and thin >= self.moves:
+            thin -= thin % self.moves  # draws at the ends of groups, which are judged
         options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store}
         chains = sample(self.kernel, start, draws=draws, warmup=steps - thin * draws, thin=thin, **options)
         levels = annealing.geometric(self.noise_level, self.noise_range[0], FLOW_LEVELS)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from scoremh._shared import checks
-from scoremh.acceptance import BalancedRule, Learned, LineIntegral, ThroughNoise
+from scoremh.acceptance import Learned, LineIntegral, ThroughNoise
 from scoremh.balance_matching import AcceptanceFit
-from scoremh.kernel import metropolis_hastings, surrogate
+from scoremh.kernel import metropolis_hastings, names_its_ratio, surrogate
 from scoremh.networks import Free
 from scoremh.proposals import MALA, PCN, RandomWalk
 from scoremh.score_matching import ScoreFit
@@ -30,7 +30,8 @@ class LevelKernel:
             None where it is still to be tuned.
         moves: Number of moves after which log p through noise accepts or rejects all of them: an acceptance rule is
             right about short moves, log p through noise about the weights of modes, and about wells that a learned
-            score has where there were no data. None leaves every move to the acceptance rule, as `Always` does.
+            score has where there were no data. None leaves every move to the acceptance rule; so do
+            rules without a ratio of their own, such as `Always`.
         adjust_above: Noise level below which annealing accepts every candidate, as `anneal` has it.
     """
 
@@ -94,6 +95,6 @@ class LevelKernel:
     @property
     def kernel(self) -> Kernel:
         """The kernel that `run` makes steps of."""
-        if self.moves is None or not isinstance(self.rule, BalancedRule):
+        if self.moves is None or not names_its_ratio(self.rule):
             return metropolis_hastings(self.target, self.tuned_proposal, self.rule)
         return surrogate(self.target, self.tuned_proposal, self.rule, ThroughNoise(), moves=self.moves)

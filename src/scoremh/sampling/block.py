@@ -65,7 +65,8 @@ def run_block(plan: Plan, block: int, initial: Tensor, seed: int, records: Recor
     """
     generator = rng.seeded(seed, initial.device)
     state = _first_state(plan, block, initial, generator, records)
-    segment = max(plan.kernel.least_steps, SEGMENT_FLOATS // initial.numel())
+    least = plan.kernel.least_steps  # a segment is a multiple of it
+    segment = max(1, SEGMENT_FLOATS // (initial.numel() * least)) * least
     saved, written = state.done, time.monotonic()
     run = plan.kernel.run or partial(step_by_step, plan.kernel)
     while state.done < plan.total and not plan.stop.is_set():

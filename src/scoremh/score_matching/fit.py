@@ -53,10 +53,7 @@ class ScoreFit(Fit):
 
         `scoremh.diffusion.log_density` has its options.
         """
-        return None if self.noise_range is None else self._log_density
-
-    def _log_density(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, " chain"]:
-        return diffusion.log_density(self, x)
+        return None if self.noise_range is None else diffusion.LogDensity(self)
 
     @property
     def potential(self) -> LogDensityFn:

@@ -15,7 +15,7 @@ from torch import Tensor
 from scoremh._shared import checks
 from scoremh.targets.parts import Product, Term, WeightedSum, intersection
 from scoremh.targets.propriety import require_normalizable, require_one_event
-from scoremh.types import LogDensityFn, PartlyKnown, SupportFn, Target, TargetLike
+from scoremh.types import LogDensityFn, PartlyKnown, ScoreModel, SupportFn, Target, TargetLike
 
 
 def from_log_density(log_density: LogDensityFn, support: SupportFn | None = None) -> Target:
@@ -46,7 +46,9 @@ def truncate(target: TargetLike, support: SupportFn) -> Target | Product:
     both = intersection(target.support, support)
     if isinstance(target, Product):
         return replace(target, support=both)
-    return Target(target.score, target.log_density, both)
+    levels = target if isinstance(target, ScoreModel) else getattr(target, "levels", None)
+    estimated = getattr(target, "density_is_estimated", False)  # ThroughNoise asks the levels for it
+    return Target(target.score, None if estimated else target.log_density, both, levels=levels)
 
 
 def product(*parts: TargetLike, weights: Sequence[float] | None = None) -> Target | Product:
