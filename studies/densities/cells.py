@@ -224,12 +224,23 @@ HEAVY = [HeavyTails(low, high) for low, high in ((0.0, 0.5), (0.5, 0.9), (0.9, 0
 KINDS = (Fit, Error, Line, Total, HeldOut, Growth, HeavyTails, Hutchinson)
 
 
+def asked(seed: int) -> list[Cell]:
+    """Return what is asked of the fits of a seed, but for the spline flow."""
+    each: dict[str, Any] = {"seed": [seed], "distribution": DISTRIBUTIONS}
+    methods = [method for method in (*ESTIMATES, *TRUTHS) if method != "spline flow"]
+    return [
+        *grid(Error, path=NODES, **each),
+        *grid(Line, **each),
+        *grid(Total, **each),
+        *grid(HeldOut, method=methods, **each),
+    ]
+
+
 def stages(config: Config) -> list[list[Cell]]:
-    """Return the fits, then what is asked of them."""
-    each: dict[str, Any] = {"seed": config.seeds, "distribution": DISTRIBUTIONS}
-    held_out = grid(HeldOut, method=(*ESTIMATES, *TRUTHS), **each)
-    slow = [cell for cell in held_out if cell.axes["method"] == "spline flow"]
-    asked = [*grid(Error, path=NODES, **each), *grid(Line, **each), *grid(Total, **each)]
-    asked += [cell for cell in held_out if cell not in slow]
-    asked += [*grid(Growth, dimension=config.dimensions), *HEAVY, *grid(Hutchinson, probes=(0, config.probes))]
-    return [grid(Fit, **each), asked, [cell for cell in slow if cell.axes["seed"] == config.seeds[0]]]
+    """Return the fits and what is asked of them, seed by seed; what has one seed comes with the first."""
+    once = [*HEAVY, *grid(Hutchinson, probes=(0, config.probes)), *grid(Growth, dimension=config.dimensions)]
+    once += grid(HeldOut, seed=config.seeds[:1], distribution=DISTRIBUTIONS, method=["spline flow"])
+    found: list[list[Cell]] = []
+    for seed in config.seeds:
+        found += [grid(Fit, seed=[seed], distribution=DISTRIBUTIONS), asked(seed)]
+    return [*found[:2], once, *found[2:]]

@@ -10,6 +10,7 @@ from studies import densities
 from studies.densities import cells, distributions, peers
 from studies.densities.distributions import DISTRIBUTIONS
 from studies.learning import seeded
+from studies.table1 import outsiders
 from tests.studies.cases import is_picture, kept, run_small
 
 SMALL = densities.Config(
@@ -64,6 +65,7 @@ def test_a_constant_has_no_error_of_differences() -> None:
 def test_densities_write_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fits of a few steps: the numbers are bad, and the page says so."""
     monkeypatch.setattr(peers, "TRIAL", 2)
+    monkeypatch.setattr(outsiders, "HELD_OUT", 50)
     monkeypatch.setattr(densities, "SIDE", 40)
     found, page = run_small(densities.STUDY, SMALL, tmp_path)
     assert {kind: len(records) for kind, records in found.kinds.items()} == {
