@@ -17,7 +17,7 @@ PRESETS = {"paper": Config()}
 MAX_BETWEEN = dict(zip(DISTRIBUTIONS, (0.15, 0.2, 0.35, 0.7, 0.9, 0.7), strict=True))  # nats
 MAX_EXCESS = 0.1  # of the integral of exp(log p) over 1
 DEPTH = 12.0  # nats below the maximum that a picture shows
-SIDE = 240  # pixels of a side of a panel
+SIDE = 200  # pixels of a side of a panel
 
 
 def accurate(records: Records) -> dict[str, bool]:

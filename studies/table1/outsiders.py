@@ -35,7 +35,8 @@ def best_bandwidth(u: Tensor) -> float:
     from sklearn.neighbors import KernelDensity
 
     held, kept = u[:HELD_OUT].numpy(), u[HELD_OUT:].numpy()
-    return max(BANDWIDTHS, key=lambda width: float(KernelDensity(bandwidth=width).fit(kept).score(held)))
+    best: float = max(BANDWIDTHS, key=lambda width: KernelDensity(bandwidth=width).fit(kept).score(held))
+    return best
 
 
 class _Likelihood:
