@@ -21,6 +21,7 @@ NODES: dict[diffusion.Path, int] = {"radial": 8, "fixed": 12}
 ESTIMATES = ("through noise", "flow", "kernel", "spline flow")
 TRUTHS = ("truth", "truth, blurred")
 LINE = LineIntegral("gauss", nodes=64)
+TOO_FEW_STEPS = 20  # of a training, to see what the flow makes of a bad fit
 FLOW_LEVELS = 40  # of the probability flow from noise to draws
 INNER, OUTER, COARSE = 5.0, 10.0, 80  # standard deviations of the fine grid and of the coarse one, cells of its side
 
@@ -176,6 +177,18 @@ class Growth(Cell, kind="growth"):
         return found | {"training": seconds, "level": fit.noise_level}
 
 
+class Agreement(Cell, kind="agreement"):
+    """How far through noise and the flow agree on Moons after a training that is much too short."""
+
+    steps: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        known, seed = DISTRIBUTIONS["moons"][1], config.seeds[0]
+        fit, x = trained(known, config, self.steps, seed)[0], fresh(known, config.points, seed)
+        difference = diffusion.log_density(fit, x) - diffusion.flow_log_density(fit, x)
+        return errors(known, fit, x) | {"difference": float(difference.double().std())}
+
+
 class HeavyTails(Cell, kind="heavy_tails"):
     """The Student t with two degrees of freedom, whose variance is infinite: errors by distance from the middle."""
 
@@ -217,11 +230,12 @@ class Hutchinson(Cell, kind="hutchinson"):
         x = fresh(known, config.points, seed)
         if self.probes:
             fit = Probed(**vars(fit), probes=self.probes)
-        return errors(known, fit, x) | {"weights": weights_error(known, fit, x, seed)}
+        calls = NODES["radial"] * (1 + (self.probes or x.shape[1]))
+        return errors(known, fit, x) | {"calls": calls, "weights": weights_error(known, fit, x, seed)}
 
 
 HEAVY = [HeavyTails(low, high) for low, high in ((0.0, 0.5), (0.5, 0.9), (0.9, 0.99), (0.99, 1.0))]
-KINDS = (Fit, Error, Line, Total, HeldOut, Growth, HeavyTails, Hutchinson)
+KINDS = (Fit, Error, Line, Total, HeldOut, Growth, Agreement, HeavyTails, Hutchinson)
 
 
 def asked(seed: int) -> list[Cell]:
@@ -238,7 +252,12 @@ def asked(seed: int) -> list[Cell]:
 
 def stages(config: Config) -> list[list[Cell]]:
     """Return the fits and what is asked of them, seed by seed; what has one seed comes with the first."""
-    once = [*HEAVY, *grid(Hutchinson, probes=(0, config.probes)), *grid(Growth, dimension=config.dimensions)]
+    once = [
+        Agreement(TOO_FEW_STEPS),
+        *HEAVY,
+        *grid(Hutchinson, probes=(0, config.probes)),
+        *grid(Growth, dimension=config.dimensions),
+    ]
     once += grid(HeldOut, seed=config.seeds[:1], distribution=DISTRIBUTIONS, method=["spline flow"])
     found: list[list[Cell]] = []
     for seed in config.seeds:
