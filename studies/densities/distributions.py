@@ -165,10 +165,12 @@ def corners(weights: list[float], variances: list[float], dimension: int) -> Nor
     return Normals(targets.GaussianMixture(weights, 5 * eye[:count], covariances))
 
 
-def two_modes(dimension: int) -> Normals:
-    """Return 0.7 N(3 e_1, I) + 0.3 N(-3 e_1, I)."""
-    mean = 3 * torch.eye(dimension)[0]
-    return Normals(targets.GaussianMixture([0.7, 0.3], torch.stack([mean, -mean])))
+def two_modes(dimension: int, *, whitened: bool = False) -> Normals:
+    """Return 0.7 N(3 e_1, I) + 0.3 N(-3 e_1, I); with the first coordinate divided by its deviation if whitened."""
+    scale = torch.ones(dimension)
+    scale[0] = (1 + 4 * 0.7 * 0.3 * 3**2) ** -0.5 if whitened else 1.0
+    mean, covariance = 3 * scale * torch.eye(dimension)[0], torch.diag(scale.square())
+    return Normals(targets.GaussianMixture([0.7, 0.3], torch.stack([mean, -mean]), torch.stack([covariance] * 2)))
 
 
 DISTRIBUTIONS: dict[str, tuple[str, Known]] = {

@@ -76,6 +76,7 @@ def test_densities_write_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "total": 6,
         "held_out": 36,
         "growth": 2,
+        "whitened": 1,
         "agreement": 1,
         "heavy_tails": 4,
         "hutchinson": 2,
