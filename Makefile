@@ -6,7 +6,7 @@ BIN := .venv/bin
 # torch's threads and pytest's workers would fight for the same cores
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test quick lint format bench scores acceptance table1 figures constraints clean
+.PHONY: demo test quick lint format bench scores densities acceptance table1 figures constraints clean
 
 demo: .venv/ready
 	$(BIN)/scoremh demo
@@ -34,6 +34,10 @@ bench: .venv/ready .venv-bench/ready
 # How good learned scores are, into docs/scores.md: half an hour on two cores; the same command resumes a run.
 scores: .venv/ready
 	$(BIN)/python -m studies scores --docs docs
+
+# What log p from a score is worth, into docs/densities.md: half an hour on one core; the same command resumes a run.
+densities: .venv/ready
+	$(BIN)/python -m studies densities --docs docs
 
 # How good learned acceptances are, into docs/acceptance.md: hours on two cores; the same command resumes a run.
 acceptance: .venv/ready

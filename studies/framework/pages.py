@@ -59,8 +59,18 @@ def reflowed(text: str) -> str:
     <BLANKLINE>
     - one item
     - two
+    >>> print(reflowed("```python\nimport torch\n\ntorch.ones(1)\n```\nNext."))
+    ```python
+    import torch
+    <BLANKLINE>
+    torch.ones(1)
+    ```
+    <BLANKLINE>
+    Next.
     """
-    blocks = [block.strip("\n") for block in re.split(r"\n{2,}", text) if block.strip()]
+    parts = re.split(r"^(```.*?^```)$", text, flags=re.MULTILINE | re.DOTALL)  # code keeps its empty lines
+    pieces = [[part] if part.startswith("```") else re.split(r"\n{2,}", part) for part in parts]
+    blocks = [block.strip("\n") for piece in pieces for block in piece if block.strip()]
     return "\n\n".join(block if re.match(r"\||#|!|`{3}|<", block) else _wrapped(block) for block in blocks)
 
 

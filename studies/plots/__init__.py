@@ -1,5 +1,6 @@
 """Pictures as PNG files, drawn without global state."""
 
+from studies.plots.densities import density_panels
 from studies.plots.histograms import histogram_panels
 from studies.plots.lines import Curve, curve_panels, curves
 from studies.plots.plane import field_panels, map_panels
@@ -10,6 +11,7 @@ __all__ = [
     "Curve",
     "curve_panels",
     "curves",
+    "density_panels",
     "field_panels",
     "histogram_panels",
     "map_panels",

@@ -6,7 +6,7 @@ from torch import Tensor
 from scoremh import Recipe
 from scoremh._shared import rng
 from scoremh.coordinates import Affine
-from scoremh.training import train
+from scoremh.training import Fit, train
 
 BANDWIDTHS = torch.logspace(-2, 0, 15).tolist()  # of a kernel, in standard coordinates
 HELD_OUT = 1000  # samples that choose it
@@ -22,15 +22,21 @@ def kernel_density(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
         n: Number of draws.
         generator: Random number generator; the same seed gives the same draws.
     """
-    from sklearn.neighbors import KernelDensity
-
     coordinates = Affine.whitening(x)
     u = coordinates.inverse(x)
-    held, kept = u[:HELD_OUT].numpy(), u[HELD_OUT:].numpy()
-    best = max(BANDWIDTHS, key=lambda width: KernelDensity(bandwidth=width).fit(kept).score(held))
+    best = best_bandwidth(u)
     chosen = u[torch.randint(len(u), (n,), generator=generator)]
     noise = torch.randn(chosen.shape, generator=generator)
     return coordinates.forward(chosen + best * noise)
+
+
+def best_bandwidth(u: Tensor) -> float:
+    """Return the bandwidth that gives held-out samples, in standard coordinates, the most likelihood."""
+    from sklearn.neighbors import KernelDensity
+
+    held, kept = u[:HELD_OUT].numpy(), u[HELD_OUT:].numpy()
+    best: float = max(BANDWIDTHS, key=lambda width: KernelDensity(bandwidth=width).fit(kept).score(held))
+    return best
 
 
 class _Likelihood:
@@ -52,13 +58,17 @@ def spline_flow(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
         n: Number of draws.
         generator: Random number generator; the same seed gives the same draws.
     """
-    import zuko
-
     coordinates = Affine.whitening(x)
-    u = coordinates.inverse(x)
-    with rng.global_fork(rng.seeds(1, generator)[0]):
-        net = zuko.flows.NSF(u.shape[1], **SIZES)
-    fit = train(net, _Likelihood(), u, recipe=RECIPE, generator=generator)
+    fit = trained_flow(coordinates.inverse(x), RECIPE, generator)
     with torch.no_grad(), rng.global_fork(rng.seeds(1, generator)[0]):
         draws: Tensor = fit.net().sample((n,))
     return coordinates.forward(draws)
+
+
+def trained_flow(u: Tensor, recipe: Recipe, generator: torch.Generator) -> Fit:
+    """Return a neural spline flow (zuko) of maximal likelihood for samples in standard coordinates."""
+    import zuko
+
+    with rng.global_fork(rng.seeds(1, generator)[0]):
+        net = zuko.flows.NSF(u.shape[1], **SIZES)
+    return train(net, _Likelihood(), u, recipe=recipe, generator=generator)
