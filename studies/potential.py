@@ -144,19 +144,22 @@ def better(records: Records) -> dict[str, bool]:
 def picture(records: Records, folder: Path, docs: Path) -> None:
     """Draw the error of scores over the number of samples."""
     sizes = records.settings["sizes"]
-    lines: dict[str, plots.Curve] = {
-        f"{name}, {net}": (
-            sizes,
-            [mean(records.values("learned", "score_error", law=law, size=size, net=net)) for size in sizes],
-        )
+    panels: dict[str, dict[str, plots.Curve]] = {
+        name: {
+            net: (
+                sizes,
+                [mean(records.values("learned", "score_error", law=law, size=size, net=net)) for size in sizes],
+            )
+            for net in NETS
+        }
         for law, (name, _) in LAWS.items()
-        for net in NETS
     }
-    plots.curves(
-        lines,
+    plots.curve_panels(
+        panels,
         docs / "potential-score.png",
         labels=("samples", "relative error of the score"),
         log=True,
+        columns=2,
         title="A gradient by construction, and the default, at equal time",
     )
 
