@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from scoremh import Recipe, balance_matching, datasets, metrics, sampler, score_matching
+from scoremh import Recipe, balance_matching, datasets, metrics, score_matching
+from scoremh.sampler import from_noise as sampler
 from studies import sweeps
 from studies.framework import Records, Study
 from studies.framework.runner import FILE

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from scoremh import Recipe, ScoreMH, balance_matching, metrics, sampler, score_matching, targets
+from scoremh import Recipe, ScoreMH, balance_matching, metrics, score_matching, targets
+from scoremh.sampler import from_noise as sampler
 from studies import table1
 from studies.framework import Records, pages, runner
 from studies.table1 import cells, judging, methods, outsiders, page, problem
