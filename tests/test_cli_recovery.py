@@ -78,7 +78,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(command: str, run: Path, data
         "sample": ["sample", str(run), "--draws", "2000", "--quiet"],
         "report": ["report", str(run), "--quiet"],
     }[command]
-    call = [sys.executable, "-m", "scoremh", *words]
+    call = [sys.executable, "-m", "scoremh.cli", *words]
     ran = subprocess.run(call, capture_output=True, text=True, preexec_fn=limited(20_000))
     assert ran.returncode == 1, ran.stderr
     assert ran.stderr.startswith("scoremh: ")
@@ -99,7 +99,7 @@ def stoppable() -> None:
 
 def begun(call: list[str], until: Path) -> subprocess.Popen[str]:
     """Start a command, and return when a file is there."""
-    command = [sys.executable, "-m", "scoremh", *call]
+    command = [sys.executable, "-m", "scoremh.cli", *call]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=stoppable)
     while not until.exists():
         assert process.poll() is None, process.stderr and process.stderr.read()

@@ -43,7 +43,7 @@ def test_the_hard_dependencies_are_these() -> None:
 
 def test_all_has_every_extra_and_dev_has_all() -> None:
     optional = set(EXTRAS) - {"all", "dev"}
-    assert optional == {"cli", "report", "metrics", "flows", "parquet"}
+    assert optional == {"cli", "report", "metrics", "flows", "parquet", "diffusers"}
     (everything,) = map(Requirement, EXTRAS["all"])
     assert (everything.name, everything.extras) == ("scoremh", optional)
     assert "scoremh[all]" in EXTRAS["dev"]  # which `make demo` and `make test` install

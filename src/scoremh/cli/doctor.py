@@ -32,6 +32,7 @@ EXTRAS = {
     "metrics": Extra("exact Wasserstein distances, `scoremh evaluate`", ("pot",)),
     "flows": Extra("the normalizing flow in the study of Table 1", ("zuko",)),
     "parquet": Extra("parquet files", ("pandas", "pyarrow")),
+    "diffusers": Extra("models of the library diffusers", ("diffusers",)),
 }
 
 

@@ -79,15 +79,9 @@ def surrogate(
     fused = cheap.run if rule.needs == {"log_density"} else None  # type: ignore[attr-defined]
     walk = _Walk(known, proposal, rule, log_density, final, fused)
 
-    def init(x: Tensor) -> Point:
-        point = cheap.init(x)
-        with torch.inference_mode():
-            compatibility.check_answers(Point(x, log_density=log_density(x)))
-        return point
-
     parts = (*cheap.parts, f"{moves} moves judged by {checks.named(final)}")
     run, least = partial(_run, walk, moves), GROUPS_PER_CALL * moves
-    return cheap._replace(init=init, step=partial(_step, walk), run=run, least_steps=least, parts=parts)
+    return cheap._replace(step=partial(_step, walk), run=run, least_steps=least, parts=parts)
 
 
 def names_its_ratio(rule: Acceptance) -> bool:
@@ -111,8 +105,10 @@ def _step(walk: "_Walk", point: Point, *, generator: torch.Generator | None = No
     """Make one move, which is a group of its own."""
     generator = rng.resolve(generator, point.x.device)
     counted, score = walk.counting()
+    log_density = walk.log_density(point.x)
+    compatibility.check_answers(Point(point.x, log_density=log_density))
     there, proposed, log_accept, taken, change = counted.move(point, generator)
-    kept, calls = walk.judged(there, walk.log_density(there.x) - walk.log_density(point.x) - change, generator)
+    kept, calls = walk.judged(there, walk.log_density(there.x) - log_density - change, generator)
     last = there.map(lambda new, old: torch.where(per_chain(kept, new), new, old), point)
     calls += walk.cost(point.x) + (0 if score is None else score.calls)
     return last, Move(proposed, log_accept, taken & kept, calls)
@@ -122,6 +118,7 @@ def _step(walk: "_Walk", point: Point, *, generator: torch.Generator | None = No
 def _run(walk: "_Walk", moves: int, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
     """Make steps in groups of moves, the last of which may be shorter."""
     log_density, calls = walk.log_density(point.x), walk.cost(point.x)
+    compatibility.check_answers(Point(point.x, log_density=log_density))  # of the start: no other is ever accepted
     traces = []
     for done in range(0, steps, moves):
         end, trace, change = walk.group(point, min(moves, steps - done), generator)
