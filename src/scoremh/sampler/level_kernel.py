@@ -20,19 +20,7 @@ ProposalName = Literal["mala", "rw", "pcn"]
 class LevelKernel:
     """A proposal, a rule and a step at one noise level of a learned score, in its coordinates u.
 
-    Args:
-        score: Learned score, such as `fit_score` returns.
-        noise_level: Noise level at which the kernel runs, in units of the data's spread.
-        proposal: "mala" (Langevin), "rw" (random walk) or "pcn" (preconditioned Crank-Nicolson).
-        acceptance: Acceptance rule, or a learned one: a free form decides as it was trained, others by Metropolis's
-            rule. None integrates the score: by Simpson's rule for MALA, adaptively for the longer moves of others.
-        step_size: Step size h of MALA, standard deviation of the walk in units of the blurred data's, or beta of pCN;
-            None where it is still to be tuned.
-        moves: Number of moves after which log p through noise accepts or rejects all of them: an acceptance rule is
-            right about short moves, log p through noise about the weights of modes, and about wells that a learned
-            score has where there were no data. None leaves every move to the acceptance rule; so do
-            rules without a ratio of their own, such as `Always`.
-        adjust_above: Noise level below which annealing accepts every candidate, as `anneal` has it.
+    Its arguments are those of `Sampler`.
     """
 
     score: ScoreFit
