@@ -4,16 +4,19 @@ import io
 import pickle
 import re
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from pyarrow import parquet as parquet_files
 
 from scoremh import datasets
 
@@ -32,6 +35,31 @@ def parquet(**columns: Any) -> bytes:
     return bytes(pd.DataFrame(columns).to_parquet())
 
 
+def header(*, shape: Any) -> bytes:
+    text = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + (len(text) + 1).to_bytes(2, "little") + text + b"\n"
+
+
+def bomb() -> bytes:
+    """Return an npz file of 260 MB of zeros."""
+    with zipfile.ZipFile(out := io.BytesIO(), "w", zipfile.ZIP_DEFLATED) as archive:
+        np.save(zeros := io.BytesIO(), np.zeros(1, dtype=np.uint8))
+        start = zeros.getvalue()[:-1].replace(b"(1,), }" + b" " * 8, b"(260000000,), }")
+        with archive.open("x.npy", "w") as member:
+            member.write(start)
+            for _ in range(260):
+                member.write(bytes(1_000_000))
+    return out.getvalue()
+
+
+def repeated() -> bytes:
+    """Return a parquet file of 40 million equal rows."""
+    rows = pyarrow.DictionaryArray.from_arrays(np.zeros(40_000_000, dtype=np.int8), pyarrow.array([1.5]))
+    parquet_files.write_table(pyarrow.table({"x": rows}), out := io.BytesIO(), row_group_size=40_000_000)
+    return out.getvalue()
+
+
+BOMB, REPEATED = bomb(), repeated()
 X = np.array([[1.0, -2.5], [0.1, 1e-30], [3.0, 4.0]])
 OBJECTS = np.array([{}, 1], dtype=object)
 
@@ -40,6 +68,8 @@ READ: dict[str, tuple[bytes, Any]] = {
     "header.csv": (b"x, y\n1,-2.5\n0.1,1e-30\n3,4", X),
     "bom.csv": (b"\xef\xbb\xbf1,-2.5\r\n\r\n.1,1E-30\r\n 3 ,+4\r\n", X),
     "quoted.csv": (b'"x","the ""y"""\n"1",-2.5\n0.1,1e-30\n3,4\n', X),
+    "tabs.csv": (b"x\ty z\n1\t-2.5\n0.1\t1e-30\n3\t4\n", X),
+    "tabs.tsv": (b"1\t-2.5\n0.1\t1e-30\n3\t4\n", X),
     "numbers.CSV": (b"count\n1\n2\n", [[1], [2]]),
     "array.npy": (npy(X), X),
     "vector.npy": (npy(X[:, 0]), X[:, :1]),
@@ -70,9 +100,26 @@ def test_load_takes_the_array_that_key_names(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[bytes, str]] = {
-    "semicolons.csv": (b"1;2\n3;4\n", "to separate values by commas, got '1;2' in its first line"),
-    "named.csv": (b"x;y\n3;4\n", "to separate values by commas, got 'x;y' in its first line"),
-    "tabs.csv": (b"1\t2\n3\t4\n", "to separate values by commas"),
+    "semicolons.csv": (b"1;2\n3;4\n", "to separate values by commas or tabs, got '1;2' in its first line"),
+    "named.csv": (b"x;y\n3;4\n", "to separate values by commas or tabs, got 'x;y' in its first line"),
+    "blanks.csv": (b"1 2\n3 4\n", "to separate values by commas or tabs"),
+    "years.csv": (
+        b"2019,2020\n1.5,2.5\n3.1,4.7\n",
+        "got numbers unlike the rest: 2019,2020. Name the columns, as in x2019",
+    ),
+    "years of counts.csv": (b"2019,2020\n1,25\n31,4\n", "got numbers unlike the rest: 2019,2020. Name the columns"),
+    "squares.csv": (
+        b"x,y\n1,2\n3,1e30\n",
+        "whose squares are finite, got 1 that are not, the first 1e+30 in line 3, column 'y'",
+    ),
+    "over lines.csv": (b'x,y\n1,2\n3,"4\n5"\n', "a value in quotes that goes over several lines"),
+    "one line.csv": (b"1.5," * 900_000, "a line of more than 3,200,000 characters; save wide arrays as npy"),
+    "wide.csv": (b"1," * 100_001 + b"1\n", "to have at most 100,000 columns, got 100,002"),
+    "claims.npy": (header(shape=(10**30,)), "to hold, as its header says, (1000000000000000000000000000000,) values"),
+    "negative.npy": (header(shape=(-1, -1)) + bytes(8), "to hold, as its header says, (-1, -1) values"),
+    "brackets.npy": (header(shape="(" * 3000), "to hold arrays of numbers in numpy's format, got"),
+    "bomb.npz": (BOMB, "to unpack to at most 256,000,000 bytes, got 260,000,128 from 2"),
+    "rows.parquet": (REPEATED, "to unpack to at most 256,000,000 bytes, got 320,000,000 from "),
     "text.csv": (b"x,kind\n\n1,2\n3,cat\n", "to hold real numbers only, got 'cat' in line 4, column 'kind'"),
     "text without header.csv": (b"1,2\n3,cat\n", "got 'cat' in line 2, column 1. Remove such columns, or encode them"),
     "half a header.csv": (b"x,1\n1,2\n3,4\n", "got 'x' in line 1, column 0"),
@@ -98,7 +145,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "records.npy": (npy(np.zeros(3, dtype=[("x", float)])), "got values of type [('x', '<f8')]"),
     "objects.npy": (npy(OBJECTS), "got pickled objects, or a file of another kind. Pickles are refused"),
     "pickle.npy": (pickle.dumps([1, 2]), "got pickled objects, or a file of another kind. Pickles are refused"),
-    "truncated.npy": (npy(X)[:-8], "in numpy's format, got Failed to read all data"),
+    "truncated.npy": (npy(X)[:-8], "as its header says, (3, 2) values of type float64, got 40 bytes of them"),
     "one number.npy": (npy(np.float64(3)), "at least 2 rows of numbers, got shape ()"),
     "no columns.npy": (npy(np.empty((3, 0))), "at least 2 rows of numbers, got shape (3, 0)"),
     "nan.npy": (npy(np.array([1.0, np.nan])), "the first nan in row 1, column 0. Remove or fill in those rows"),
@@ -122,8 +169,8 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "missing.parquet": (parquet(x=[1, 2], y=pd.array([3, None], dtype="Int64")), "the first nan in row 1, column 'y'"),
     "constant.parquet": (parquet(x=[1.0, 2.0], y=[3, 3]), "got 1 that never change: 'y'"),
     "other.parquet": (b"PAR0 and more bytes", "to be a parquet file, got "),
-    "table.xlsx": (b"PK", "to end in one of .csv, .npy, .npz, .parquet, got '.xlsx'. Convert it"),
-    "noname": (b"1,2", "to end in one of .csv, .npy, .npz, .parquet, got ''"),
+    "table.xlsx": (b"PK", "to end in one of .csv, .tsv, .npy, .npz, .parquet, got '.xlsx'. Convert it"),
+    "noname": (b"1,2", "to end in one of .csv, .tsv, .npy, .npz, .parquet, got ''"),
 }
 
 
@@ -161,7 +208,7 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
         datasets.load(tmp_path / "a.parquet")
 
 
-finite = st.floats(allow_nan=False, allow_infinity=False)
+finite = st.floats(-1e150, 1e150)  # the squares of larger ones are infinite, and they are refused
 
 
 @given(arrays(np.float64, st.tuples(st.integers(2, 5), st.integers(1, 3)), elements=finite))

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import xarray
 
 from scoremh import MALA, Always, Chains, Exact, LineIntegral, RandomWalk, Target, metropolis_hastings, sample
 from scoremh.sampling import block, loop
+from scoremh.sampling import store as stores
 from scoremh.types import Kernel
 from tests.cases import TARGETS
 
@@ -88,6 +90,7 @@ def test_a_stored_run_that_stopped_ends_with_the_same_bits(
     monkeypatch.setattr(block, "SEGMENT_FLOATS", 100)
     monkeypatch.setattr(block, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr(loop, "MAX_BLOCK_CHAINS", 5)
+    monkeypatch.setattr(stores, "CHUNK_NUMBERS", 60)
     whole = sample(KERNELS[kernel], start(), draws=40, warmup=7, thin=3, generator=seeded())
     steps = 0
 
@@ -111,8 +114,8 @@ def test_a_stored_run_that_stopped_ends_with_the_same_bits(
     options = {"draws": 40, "warmup": 7, "thin": 3, "store": tmp_path / "run"}
     with pytest.raises(KeyboardInterrupt):
         sample(fragile, start(), generator=seeded(), **options)  # type: ignore[arg-type]
-    parts = len(list((tmp_path / "run").glob("*.safetensors")))
-    assert parts > 3
+    assert len(list((tmp_path / "run").glob("block-*.safetensors"))) > 1
+    assert len(list((tmp_path / "run" / "chains.zarr" / "posterior" / "x" / "c").glob("*/*/0"))) > 3
     resumed = sample(KERNELS[kernel], start(), generator=seeded(), **options)  # type: ignore[arg-type]
     for name in ("draws", "accepted", "nonfinite", "outside", "acceptance_prob"):
         assert torch.equal(getattr(resumed, name), getattr(whole, name)), name
@@ -123,13 +126,14 @@ def test_a_stored_run_that_stopped_ends_with_the_same_bits(
 
 SCRIPT = """
 import sys, torch
+from concurrent.futures import ThreadPoolExecutor
 from scoremh import LineIntegral, MALA, Target, metropolis_hastings, sample
 from scoremh.sampling import block, loop
 block.SAVE_SECONDS = 0.05
 kernel = metropolis_hastings(Target(score=lambda x: -x - 0.1 * x ** 3), MALA(0.3), LineIntegral())
 g = torch.Generator().manual_seed(3)
 store = sys.argv[1] or None
-chains = sample(kernel, torch.zeros(1500, 2), draws=400, thin=5, generator=g, store=store, threads=2)
+chains = sample(kernel, torch.zeros(1500, 2), draws=400, thin=5, generator=g, store=store, pool=ThreadPoolExecutor(2))
 torch.save(chains.draws, sys.argv[2])
 """
 
@@ -145,7 +149,10 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     store = tmp_path / "run"
     killed = start_run(str(store), "killed.pt")
     deadline = time.monotonic() + 120
-    while len(list(store.glob("*.safetensors"))) < 3 and time.monotonic() < deadline:
+    while (
+        not (list(store.glob("block-*.safetensors")) and list(store.glob("chains.zarr/*/x/c/*/*/0")))
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.01)
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL, "the run ended before it could be killed"
@@ -218,7 +225,7 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     sample(KERNELS["fused"], start(), draws=3, generator=seeded(), store=tmp_path)
     (part,) = tmp_path.glob("*.safetensors")
     part.write_bytes(part.read_bytes()[:50])
-    with pytest.raises(ValueError, match=f"{part.name}, which cannot be read .*Delete this part"):
+    with pytest.raises(ValueError, match=f"{part.name}, which cannot be read .*Delete it: its 12 chains start again"):
         sample(KERNELS["fused"], start(), draws=3, generator=seeded(), store=tmp_path)
 
 
@@ -230,7 +237,7 @@ def test_a_failure_in_one_thread_stops_the_others() -> None:
 
     kernel = metropolis_hastings(Target(score=score), MALA(0.1), Always())
     with pytest.raises(ZeroDivisionError, match="of the user's"):
-        sample(kernel, torch.zeros(1500, 2), draws=1, thin=10**6, generator=seeded(), threads=2)
+        sample(kernel, torch.zeros(1500, 2), draws=1, thin=10**6, generator=seeded(), pool=ThreadPoolExecutor(2))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -297,3 +304,50 @@ def test_a_user_kernel_needs_only_init_and_step() -> None:
     kernel = Kernel(KERNELS["walk"].init, KERNELS["walk"].step)
     expected = sample(KERNELS["walk"]._replace(run=None), start(), draws=5, generator=seeded())
     assert torch.equal(sample(kernel, start(), draws=5, generator=seeded()).draws, expected.draws)
+
+
+def test_a_store_opens_lazily_and_as_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "CHUNK_NUMBERS", 60)
+    monkeypatch.setattr(block, "SEGMENT_FLOATS", 48)
+    monkeypatch.setattr(block, "SAVE_SECONDS", 0.0)
+    whole, seen = sample(KERNELS["fused"], start(), draws=20, thin=3, generator=seeded()), list[Any]()
+    inner_run = KERNELS["fused"].run
+    assert inner_run is not None
+
+    def run(point, steps, *, generator):  # type: ignore[no-untyped-def]
+        if (tmp_path / "block-00000.safetensors").exists():
+            seen.append(Chains.load(tmp_path).draws if len(seen) > 2 else None)
+        return inner_run(point, steps, generator=generator)
+
+    found = sample(KERNELS["fused"]._replace(run=run), start(), draws=20, thin=3, generator=seeded(), store=tmp_path)
+    assert len([x for x in seen if x is not None]) > 5
+    assert all(torch.equal(x, whole.draws[:, : x.shape[1]]) for x in seen if x is not None)
+    assert repr(found) == repr(whole) == repr(Chains.load(tmp_path))
+    assert torch.equal(found.between(4, 11).draws, whole.draws[:, 4:11])
+    assert torch.equal(found.between(-3, 20).accepted, whole.accepted[:, -3:])
+    assert torch.equal(found.last, whole.last)
+    tree = xarray.open_datatree(tmp_path / "chains.zarr", engine="zarr")
+    assert (tree["posterior"]["x"].to_numpy() == whole.draws.numpy()).all()
+    assert (tree["sample_stats"]["acceptance_rate"].to_numpy() == whole.acceptance_prob.numpy()).all()
+    assert tree["posterior"].attrs["description"] == whole.description
+    found.save(tmp_path / "chains.nc")
+    assert torch.equal(Chains.load(tmp_path / "chains.nc").draws, whole.draws)
+
+
+def test_a_store_has_one_writer(tmp_path: Path) -> None:
+    script = "import sys, time; from pathlib import Path; from scoremh._shared.locks import sole_writer\n"
+    script += "with sole_writer(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
+    other = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
+    assert other.stdout is not None
+    assert other.stdout.readline() == b"held\n"
+    with pytest.raises(BlockingIOError, match=rf"got process {other.pid} on host \S+, since .* at work there. Wait"):
+        sample(KERNELS["fused"], start(), draws=2, generator=seeded(), store=tmp_path)
+    other.kill()
+    other.communicate()
+    assert (tmp_path / "writer.lock").exists()  # a stale one
+    sample(KERNELS["fused"], start(), draws=2, generator=seeded(), store=tmp_path)
+    assert not (tmp_path / "writer.lock").exists()
+    (tmp_path / "writer.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        sample(KERNELS["fused"], start(), draws=2, generator=seeded(), store=tmp_path)
+    assert not (tmp_path / "elsewhere").exists()

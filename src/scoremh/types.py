@@ -1,8 +1,7 @@
 """The vocabulary: what is known of a distribution, where the chains are, what moved, and the parts of a kernel.
 
 A transition of Metropolis-Hastings from `x` proposes `x' ~ q(. | x)` and accepts it with probability `a(x', x)`.
-The first axis of every tensor is the chain; what follows is one event of any shape. Log quantities have shape
-`(chain,)`.
+The first axis of every tensor is the chain; what follows is one event of any shape. Log quantities are `(chain,)`.
 """
 
 from collections.abc import Callable
@@ -23,9 +22,8 @@ Balance = Literal["metropolis", "barker"]
 # Where most of a heavy-tailed distribution lies, and how wide that is: numbers, or tuples over the flattened event.
 Middle = tuple[float | tuple[float, ...], float | tuple[float, ...]]
 
-# What a proposal or a rule asks of the target. "score" and "log_density" are kept at every point;
-# "inner_score" is asked for elsewhere, on the way from the current point to the proposed one. "rest_score", kept at
-# every point as well, is the score of what `log_density` leaves out, where the target is a product of parts.
+# What a proposal or a rule asks of the target. Kept at every point are "score", "log_density" and, of a product, the
+# "rest_score" of what `log_density` leaves out; "inner_score" is asked for on the way from one point to the next.
 Need = Literal["score", "inner_score", "log_density", "rest_score"]
 
 
@@ -33,15 +31,32 @@ class Target(NamedTuple):
     """What is known of p. Any object with the first three attributes serves as one."""
 
     score: ScoreFn | None = None
-    """x -> grad log p(x), batched: `(chain, *event)` to the same shape."""
+    """x -> grad log p(x), batched, from `(chain, *event)` to the same shape."""
     log_density: LogDensityFn | None = None
     """x -> log p(x) + const, `(chain,)`."""
     support: SupportFn | None = None
-    """x -> bool, `(chain,)`: outside it p is 0. The paper's truncated density p*."""
+    """x -> bool, `(chain,)`; outside it p is 0. The paper's truncated density p*."""
     known_score: ScoreFn | None = None
     """Set by a kernel, for products: the score of the parts that `log_density` stands for; `score` is of the others."""
     levels: "ScoreModel | None" = None
     """The scores at every noise level that this target is one level of, for `ThroughNoise`."""
+
+    def __add__(self, other: object) -> "Target":
+        """Refuse what a tuple would do."""
+        raise _no_arithmetic(f"a Target + {type(other).__name__}")
+
+    def __mul__(self, other: object) -> "Target":
+        """Refuse what a tuple would do."""
+        raise _no_arithmetic(f"a Target * {type(other).__name__}")
+
+    def __rmul__(self, other: object) -> "Target":
+        """Refuse what a tuple would do."""
+        raise _no_arithmetic(f"{type(other).__name__} * a Target")
+
+
+def _no_arithmetic(got: str) -> TypeError:
+    fix = "Use targets.product(a, b) for a product of densities, or targets.temper(a, power) for a power."
+    return TypeError(checks.message("one Target", got, fix))
 
 
 @runtime_checkable
@@ -63,10 +78,7 @@ class TargetLike(Protocol):
 
 @runtime_checkable
 class ScoreModel(Protocol):
-    """A distribution with the scores of all its blurred versions, p * N(0, sigma^2 I) in coordinates u, x = f(u).
-
-    What `fit_score` learns, what a diffusion model is, and the normal mixtures of `scoremh.targets`.
-    """
+    """The scores of all p * N(0, sigma^2 I) in coordinates u: of `fit_score`, a diffusion model, a normal mixture."""
 
     @property
     def noise_level(self) -> float | None:
@@ -83,6 +95,10 @@ class ScoreModel(Protocol):
     @property
     def variance(self) -> float:
         """The variance of p in the coordinates u, a mean over them."""
+
+    @property
+    def event(self) -> Tensor | None:
+        """An event of the shape, dtype and device of the data, with any values; None where the model knows none."""
 
     @property
     def standard(self) -> "ScoreModel":
@@ -183,15 +199,12 @@ class Proposal(Protocol):
     @property
     def needs(self) -> frozenset[Need]:
         """What has to be known at, or between, the points."""
-        ...
 
     def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Float[Tensor, "chain *event"]:
         """Draw one candidate per chain."""
-        ...
 
     def log_prob(self, to: Point, *, given: Point) -> Float[Tensor, " chain"]:
         """Return log q(to | given), differentiable in both."""
-        ...
 
 
 @runtime_checkable
@@ -201,18 +214,16 @@ class Acceptance(Protocol):
     @property
     def needs(self) -> frozenset[Need]:
         """What has to be known at, or between, the points."""
-        ...
 
     def log_accept(
         self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
     ) -> Float[Tensor, " chain"]:
         """Return log a(proposed, current), at most 0."""
-        ...
 
 
 @runtime_checkable
 class DecidingAcceptance(Acceptance, Protocol):
-    """A rule that saves work where the uniform number already decides."""
+    """A rule that saves work where the uniform number decides; a random one draws from the generator only."""
 
     def log_accept_against(
         self,
@@ -225,11 +236,7 @@ class DecidingAcceptance(Acceptance, Protocol):
         generator: torch.Generator | None = None,
         tally: Tally | None = None,
     ) -> Float[Tensor, " chain"]:
-        """Return log a(proposed, current), as exactly as the comparison with `log_uniform` needs it.
-
-        A rule that is random itself draws from the generator, and from nothing else, and counts its factors.
-        """
-        ...
+        """Return log a(proposed, current), as exactly as a comparison with `log_uniform` needs it; tally factors."""
 
 
 @runtime_checkable
@@ -238,11 +245,9 @@ class InformedAcceptance(Acceptance, Protocol):
 
     def known(self, target: Target) -> Target:
         """Return the target with what the rule adds to it."""
-        ...
 
     def require(self, target: Target, proposal: Proposal) -> None:
         """Refuse a proposal that the rule was not made for; it has what it needs of the target."""
-        ...
 
 
 @runtime_checkable
@@ -251,11 +256,9 @@ class AcceptanceNetwork(Protocol):
 
     def log_ratio(self, current: Point, proposed: Point, *, proposal: Proposal) -> Float[Tensor, " chain"]:
         """Return log r(proposed, current)."""
-        ...
 
     def require(self, target: Target, proposal: Proposal) -> None:
         """Refuse a proposal that the network was not learned for."""
-        ...
 
 
 @runtime_checkable
@@ -264,7 +267,6 @@ class Step(Protocol):
 
     def __call__(self, point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
         """Return where the chains are then, and what happened."""
-        ...
 
 
 @runtime_checkable
@@ -273,7 +275,6 @@ class Run(Protocol):
 
     def __call__(self, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
         """Return where the chains are then, and what happened at every step."""
-        ...
 
 
 class Kernel(NamedTuple):

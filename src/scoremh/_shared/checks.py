@@ -51,7 +51,7 @@ def brief(part: Any) -> str:
         value = getattr(part, field.name)
         if isinstance(value, Tensor):
             shown.append(f"{field.name}=<{describe(value).removeprefix('a ')}>")
-        elif value is not field.default:
+        elif value is not field.default and value != field.default:
             shown.append(f"{field.name}={value!r}")
     return f"{type(part).__name__}({', '.join(shown)})"
 

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from scoremh._shared import checks
-
-Extra = Literal["cli", "report", "metrics", "flows", "parquet"]
+Extra = Literal["cli", "report", "metrics", "flows", "parquet", "cluster", "zarr"]
 
 
 @contextmanager
@@ -19,6 +17,8 @@ def extra(name: Extra) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
+        from scoremh._shared import checks  # it loads torch, which the command line does without
+
         expected = f"{error.name}, of the extra {name!r}, to be installed"
         fix = f"Run: pip install 'scoremh[{name}]'"
         raise ImportError(checks.message(expected, error, fix), name=error.name) from error

@@ -1,33 +1,83 @@
-"""Files: atomic writes, safetensors without pickled code, and checks that a file belongs to the run that resumes it."""
+"""Files: atomic writes, checksums, safetensors without pickled code, and checks that a file belongs to its run.
 
+A file is written under a new name of its own and then renamed: a killed write leaves the old file, a full disk too, and
+a symbolic link in its place is replaced and never followed. A checksum covers every byte of a file: the file is made
+with 64 zeros in its place, hashed, and the hash takes the place of the zeros.
+"""
+
+import glob
 import hashlib
+import json
+import os
+import re
+import secrets
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 from scoremh._shared import checks
 
 MAX_SHOWN_CHARACTERS = 120  # of two values that differ
+STALE_SECONDS = 3600.0  # after which a temporary file is one that a killed process left
+MAX_HEADER_BYTES = 100_000_000  # of a safetensors file, its own limit
+BLANK = "0" * 64
+_SEAL = re.compile(rb'"sha256": ?"([0-9a-f]{64})"')
+# What reading the contents of a damaged or forged file may raise.
+DAMAGE = (
+    SafetensorError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    ValueError,
+    RuntimeError,
+    OverflowError,
+    MemoryError,
+)
+
+
+class TensorFile(NamedTuple):
+    """The contents of a safetensors file."""
+
+    metadata: dict[str, str]
+    tensors: dict[str, Tensor]
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces the file after a complete write; a killed write leaves the old file."""
+    """Yield a new, empty file that replaces the one at the path after a complete write."""
     if not path.parent.is_dir():
         got, fix = f"{path.parent}, which does not exist", f"Create {path.parent} first."
         raise FileNotFoundError(checks.message("a folder to write to", got, fix))
-    partial = path.with_name(path.name + ".partial")
+    _remove_stale(path)
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))  # never through a link that is there
     try:
         yield partial
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _remove_stale(path: Path) -> None:
+    """Delete the temporary files that killed writes of this file have left."""
+    for old in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
+        with suppress(OSError):
+            if time.time() - old.lstat().st_mtime > STALE_SECONDS:
+                old.unlink()
+
+
+def write_bytes(path: Path, data: bytes | bytearray | memoryview) -> None:
+    """Write a file, all of it or nothing."""
+    with replacing(path) as partial:
+        partial.write_bytes(data)
 
 
 def require_file(path: Path) -> None:
@@ -36,30 +86,84 @@ def require_file(path: Path) -> None:
         raise IsADirectoryError(checks.message("a file", f"{path}, which is a folder", "Name a file in it."))
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a safetensors file."""
-    with replacing(path) as partial:
-        try:
-            # cloned: weights that are tied share their memory
-            whole = {
-                name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
-            }
-            save_file(whole, partial, metadata)
-        except SafetensorError as error:
-            raise OSError(f"{path} could not be written: {error}") from error
+def require_no_links(folder: Path) -> None:
+    """Refuse a folder with a symbolic link to a folder outside of it, through which files would be written there."""
+    root = folder.resolve()
+    for place, names, _ in os.walk(folder):
+        for link in (Path(place) / name for name in names):
+            if link.is_symlink() and not link.resolve().is_relative_to(root):
+                got = f"{link}, a symbolic link to {link.resolve()}"
+                fix = "Replace the link by a folder: nothing is written outside of the folder of a run."
+                raise ValueError(checks.message(f"{folder} to hold all of its folders", got, fix))
+
+
+def sealed(raw: bytes) -> bytearray:
+    """Return the bytes of a JSON or safetensors file with its checksum in the place of `BLANK`, under "sha256"."""
+    data, place = bytearray(raw), _SEAL.search(raw)
+    assert place is not None  # the writer has put it there
+    data[slice(*place.span(1))] = hashlib.sha256(raw).hexdigest().encode()
+    return data
+
+
+def require_seal(raw: bytes, path: str | Path, expected: str, fix: str) -> None:
+    """Refuse the bytes of a file that are not those that were written."""
+    place = _SEAL.search(raw)
+    if place is None:
+        raise ValueError(checks.message(expected, f"{path}, which has no checksum and cannot be read", fix))
+    blank = bytearray(raw)
+    blank[slice(*place.span(1))] = BLANK.encode()
+    if hashlib.sha256(blank).hexdigest().encode() != place[1]:
+        got = "a damaged or edited file, which cannot be read"
+        raise ValueError(checks.message(f"{path} as it was written", got, fix))
+
+
+def write_json(path: Path, contents: Mapping[str, Any]) -> None:
+    """Write a JSON file with a checksum of all its bytes."""
+    text = json.dumps({**contents, "sha256": BLANK}, indent=1, allow_nan=False)
+    write_bytes(path, sealed(f"{text}\n".encode()))
+
+
+def read_json(path: Path, fix: str) -> dict[str, Any]:
+    """Return the contents of a file that `write_json` wrote; refuse any other."""
+    raw = path.read_bytes()
+    require_seal(raw, path, f"{path} as it was written", fix)
+    with naming(path, f"{path} to be JSON", fix):
+        contents: dict[str, Any] = json.loads(raw)
+        del contents["sha256"]
+    return contents
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file with a checksum of all its bytes."""
+    # cloned: weights that are tied share their memory
+    whole = {name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    write_bytes(path, sealed(safetensors.torch.save(whole, {**metadata, "sha256": BLANK})))
 
 
 @contextmanager
-def reading(path: str | Path, expected: str, fix: str) -> Iterator[Any]:
-    """Open a safetensors file; an error in it, or of what is read from it, names the file."""
+def reading(path: str | Path, expected: str, fix: str) -> Iterator[TensorFile]:
+    """Yield the contents of a safetensors file; an error in it, or of what is read from it, names the file."""
     require_file(Path(path))
-    if not Path(path).exists():
+    if not Path(path).is_file():
         raise FileNotFoundError(checks.message(expected, f"{path}, which does not exist", fix))
+    raw = Path(path).read_bytes()
+    with naming(path, expected, fix):
+        size = int.from_bytes(raw[:8], "little")
+        if size > min(len(raw) - 8, MAX_HEADER_BYTES):
+            raise ValueError(f"a header of {size} bytes in a file of {len(raw)}")
+        require_seal(raw, path, expected, fix)
+        yield TensorFile(json.loads(raw[8 : 8 + size])["__metadata__"], safetensors.torch.load(raw))
+
+
+@contextmanager
+def naming(path: str | Path, expected: str, fix: str) -> Iterator[None]:
+    """Name a file in the errors that its contents raise."""
     try:
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except (SafetensorError, KeyError, TypeError) as error:
-        got = f"{path}, which cannot be read ({error!r})"
+        yield
+    except DAMAGE as error:
+        if str(path) in str(error):
+            raise
+        got = f"{path}, which cannot be read ({checks.short(error)})"
         raise ValueError(checks.message(expected, got, fix)) from error
 
 

@@ -4,6 +4,7 @@ The name of a user's own score, proposal or support does not tell it from anothe
 same numbers at the same points is taken for the same, and may be resumed or used with what was learned from it.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,9 +67,10 @@ class Probe:
 
     def to_json(self) -> dict[str, Any]:
         """Return what a JSON file holds of it."""
-        return {"numbers": list(self.numbers), "rounding": self.rounding}
+        plain = [number if math.isfinite(number) else str(number) for number in self.numbers]  # JSON has no NaN
+        return {"numbers": plain, "rounding": self.rounding}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Probe":
         """Return the probe that a JSON file holds."""
-        return cls(tuple(fields["numbers"]), fields["rounding"])
+        return cls(tuple(map(float, fields["numbers"])), float(fields["rounding"]))

@@ -1,8 +1,13 @@
-"""One progress bar for every long computation."""
+"""One progress bar for every long computation, in a terminal and in a notebook; rich is all it needs."""
 
+import html
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from contextvars import ContextVar
+from typing import Any, Protocol, runtime_checkable
+
+NOTEBOOK_SECONDS = 0.2  # between two updates of a bar in a notebook
 
 
 @runtime_checkable
@@ -14,6 +19,35 @@ class Tick(Protocol):
         ...
 
 
+class Steps:
+    """The number of bars that a command shows, and how many of them it has shown."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.shown = total, 0
+
+    def label(self, label: str) -> str:
+        """Return the label of the next bar, with its number; without one where there are more than announced."""
+        self.shown += 1
+        return f"step {self.shown} of {self.total}: {label}" if self.shown <= self.total else label
+
+
+STEPS: ContextVar[Steps | None] = ContextVar("steps", default=None)
+
+
+@contextmanager
+def numbered_steps(total: int) -> Iterator[None]:
+    """Number the progress bars within: "step 2 of 6".
+
+    Args:
+        total: Number of bars that there will be.
+    """
+    token = STEPS.set(Steps(total))
+    try:
+        yield
+    finally:
+        STEPS.reset(token)
+
+
 @contextmanager
 def progress_bar(total: int, label: str, *, unit: str, show: bool) -> Iterator[Tick]:
     """Yield a function that advances a progress bar on standard error; it does nothing unless `show`."""
@@ -21,6 +55,15 @@ def progress_bar(total: int, label: str, *, unit: str, show: bool) -> Iterator[T
         yield lambda advance, note="": None
         return
     from rich.console import Console  # here, so that `import scoremh` stays light
+
+    console, steps = Console(stderr=True), STEPS.get()
+    shown = label if steps is None else steps.label(label)
+    with (_notebook_bar if console.is_jupyter else _terminal_bar)(total, shown, unit, console) as tick:
+        yield tick
+
+
+@contextmanager
+def _terminal_bar(total: int, label: str, unit: str, console: Any) -> Iterator[Tick]:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (
@@ -31,7 +74,7 @@ def progress_bar(total: int, label: str, *, unit: str, show: bool) -> Iterator[T
         TextColumn("{task.fields[note]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=console) as progress:
         task = progress.add_task(label, total=total, rate="", note="")
 
         def tick(advance: int, note: str = "") -> None:
@@ -40,3 +83,29 @@ def progress_bar(total: int, label: str, *, unit: str, show: bool) -> Iterator[T
             progress.update(task, advance=advance, rate=rate, note=note)
 
         yield tick
+
+
+@contextmanager
+def _notebook_bar(total: int, label: str, unit: str, console: Any) -> Iterator[Tick]:
+    """Yield the function of a bar in HTML: rich draws none in a notebook without ipywidgets."""
+    from IPython.display import HTML, display  # every notebook has it
+
+    began, done, updated = time.monotonic(), 0, 0.0
+    handle = display(HTML(_bar(label, 0, total, "")), display_id=True)
+
+    def tick(advance: int, note: str = "") -> None:
+        nonlocal done, updated
+        done, now = done + advance, time.monotonic()
+        if now - updated < NOTEBOOK_SECONDS and done < total:
+            return
+        updated = now
+        rate = f"{done / max(now - began, 1e-9):,.0f} {unit}/s"
+        handle.update(HTML(_bar(label, done, total, f"{rate} {note}")))
+
+    yield tick
+
+
+def _bar(label: str, done: int, total: int, note: str) -> str:
+    share = f"{100 * done / max(total, 1):.0f} %"
+    bar = f'<progress value="{done}" max="{total}" style="vertical-align: middle"></progress>'
+    return f"<div>{html.escape(label)} {bar} {share} {html.escape(note)}</div>"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from scoremh._shared import checks
 
-DETERMINISTIC_LAYERS = (nn.Linear, nn.ModuleList, nn.Sequential)  # of torch, in our networks
+DETERMINISTIC_LAYERS = (nn.Conv2d, nn.Linear, nn.ModuleList, nn.Sequential)  # of torch, in our networks
 _unseeded: dict[torch.device, torch.Generator] = {}
 
 

@@ -20,10 +20,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scoremh._shared import checks
+from scoremh._shared.files import write_bytes
 
 Split = Literal["train", "test"]
 
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+MAX_BYTES = 100_000_000  # of an unpacked file; MNIST's largest has 47,040,016
+MAX_EXPANSION = 10  # beyond that, times the size of the file; MNIST's images reach 6
 TIMEOUT_SECONDS = 10  # without an answer, or without the next bytes of it
 _SHA256 = {  # of the files as first published on yann.lecun.com/exdb/mnist
     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -77,11 +80,7 @@ def mnist(
 
 def _read_idx(path: Path, *axes: int | str) -> Tensor:
     """Return the bytes in an IDX file as a tensor with these axes; a word stands for any size."""
-    data = path.read_bytes()
-    try:
-        data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
-    except (EOFError, OSError, zlib.error) as error:
-        raise _unreadable(path, "to be a whole gzip file", str(error)) from error
+    data = _unpacked(path)
     magic, header = bytes([0, 0, 8, len(axes)]), 4 + 4 * len(axes)
     if data[:4] != magic:
         raise _unreadable(path, f"to begin with the IDX magic number {magic.hex()}", data[:4].hex() or "no bytes")
@@ -92,6 +91,23 @@ def _read_idx(path: Path, *axes: int | str) -> Tensor:
     if any(want not in (have, "image") for have, want in zip(shape, axes, strict=True)):
         raise _unreadable(path, f"to hold values of shape {axes}".replace("'", ""), str(shape))
     return torch.frombuffer(bytearray(data), dtype=torch.uint8, offset=header).view(shape)
+
+
+def _unpacked(path: Path) -> bytes:
+    """Return the bytes of a file, decompressed where they are gzip's, and not many times as many."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not packed:
+            return file.read()
+        most = max(MAX_BYTES, MAX_EXPANSION * path.stat().st_size)
+        try:
+            data = gzip.GzipFile(fileobj=file).read(most + 1)
+        except (EOFError, OSError, zlib.error) as error:
+            raise _unreadable(path, "to be a whole gzip file", str(error)) from error
+    if len(data) > most:
+        raise _unreadable(path, f"to unpack to at most {most:,} bytes", "more")
+    return data
 
 
 def _unreadable(path: Path, expected: str, got: str) -> ValueError:
@@ -125,15 +141,14 @@ def _download(name: str, places: list[Path]) -> Path:
     """Download a file into the last of the folders, with its checksum verified: whole, or not at all."""
     folder = places[-1] / "mnist"
     try:
-        with urllib.request.urlopen(MIRROR + name, timeout=TIMEOUT_SECONDS) as answer:
+        with urllib.request.urlopen(MIRROR + name, timeout=TIMEOUT_SECONDS) as answer:  # https  # nosec B310
             data: bytes = answer.read()
         found = hashlib.sha256(data).hexdigest()
         if found != _SHA256[name]:
             raise OSError(f"a file with SHA-256 {found} instead of {_SHA256[name]}")
         folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f"{name}.{os.getpid()}.partial"
-        partial.write_bytes(data)
-        return partial.replace(folder / name)
+        write_bytes(folder / name, data)
+        return folder / name
     except (OSError, HTTPException) as error:
         expected = f"{name} in {' or '.join(map(str, places))}, or from {MIRROR}"
         fix = (

@@ -1,21 +1,21 @@
 """One block of chains, run to its end in segments of steps whose noise is drawn at once."""
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from scoremh._shared import rng
-from scoremh.sampling.records import Records, record
-from scoremh.sampling.store import State, Store
+from scoremh.sampling.records import Recorder, Records, empty_records
+from scoremh.sampling.store import Block, State, Store
 from scoremh.types import Kernel, Point, Trace
 
 SEGMENT_FLOATS = 131_072  # noise drawn at once, per block
-SAVE_SECONDS = 5.0  # between two parts of a stored run
+SAVE_SECONDS = 5.0  # between two states of a stored run
 
 Report = Callable[[int, int | None], None]  # transitions made, and how many were accepted; None where they were loaded
 
@@ -30,8 +30,6 @@ class Plan:
         warmup: Transitions before the first kept one.
         thin: Transitions per kept draw.
         store: Run on disk, or None.
-        report: Called as transitions are made.
-        stop: Set where another block failed: the others end after their segment.
     """
 
     kernel: Kernel
@@ -39,59 +37,110 @@ class Plan:
     warmup: int
     thin: int
     store: Store | None
-    report: Report
-    stop: threading.Event
 
     @property
     def total(self) -> int:
         """Transitions of every chain."""
         return self.warmup + self.draws * self.thin
 
-    def kept(self, done: int) -> int:
-        """Return how many draws are complete after so many transitions."""
-        return max(0, done - self.warmup) // self.thin
+
+class Job(NamedTuple):
+    """A block of chains to run.
+
+    Args:
+        block: Its number.
+        initial: Where its chains start.
+        seed: Its random seed.
+        first: The number of its first chain.
+    """
+
+    block: int
+    initial: Tensor
+    seed: int
+    first: int
 
 
-@torch.inference_mode()
-def run_block(plan: Plan, block: int, initial: Tensor, seed: int, records: Records) -> State:
-    """Run one block of chains to the end, or to where it was stopped, and return its state.
+def no_report(advance: int, accepted: int | None) -> None:
+    """Report nothing."""
+
+
+def never() -> bool:
+    """Return that a block may go on."""
+    return False
+
+
+def run_block(
+    plan: Plan, job: Job, rows: Records | None, report: Report = no_report, stopped: Callable[[], bool] = never
+) -> State:
+    """Run one block of chains to the end, or to where it was stopped, and return its state without the points.
 
     Args:
         plan: What to do.
-        block: Number of the block.
-        initial: Where its chains start.
-        seed: Random seed of the block.
-        records: Records of its chains, to be filled in.
+        job: The block.
+        rows: Records of all its draws, to be filled in; None where they go to the store.
+        report: Called as transitions are made.
+        stopped: Whether to end after this segment.
     """
-    generator = rng.seeded(seed, initial.device)
-    state = _first_state(plan, block, initial, generator, records)
+    try:
+        state = _run(plan, job, rows, report, stopped)
+        return state._replace(point=Point(job.initial[:0]))  # the last points are a view of all that were traced
+    except Exception as error:
+        error.add_note(f"It happened in chains {job.first} to {job.first + len(job.initial) - 1}.")
+        raise
+
+
+@torch.inference_mode()
+def _run(plan: Plan, job: Job, rows: Records | None, report: Report, stopped: Callable[[], bool]) -> State:
+    generator = rng.seeded(job.seed, job.initial.device)
+    stored = None if plan.store is None else plan.store.block(job.block)
+    state, recorder = _beginning(plan, job, rows, stored, generator)
+    report(state.done * len(job.initial), None)
     least = plan.kernel.least_steps  # a segment is a multiple of it
-    segment = max(1, SEGMENT_FLOATS // (initial.numel() * least)) * least
-    saved, written = state.done, time.monotonic()
+    segment = max(1, SEGMENT_FLOATS // (job.initial.numel() * least)) * least
+    written = time.monotonic()
     run = plan.kernel.run or partial(step_by_step, plan.kernel)
-    while state.done < plan.total and not plan.stop.is_set():
-        steps = min(segment, plan.total - state.done)
-        point, trace = run(state.point, steps, generator=generator)
-        record(records, trace, state.done - plan.warmup, plan.thin)
+    while state.done < plan.total and not stopped():
+        point, trace = run(state.point, min(segment, plan.total - state.done), generator=generator)
+        recorder.add(trace, state.done)
         moves = int(trace.accepted.sum())
         state = state.after(point, trace, moves)
-        plan.report(trace.accepted.numel(), moves)
-        if plan.store is not None and (state.done == plan.total or time.monotonic() - written > SAVE_SECONDS):
-            first, last = plan.kept(saved), plan.kept(state.done + plan.thin - 1)
-            part = {name: rows[:, first:last] for name, rows in records.items()}
-            plan.store.save(block, state, generator, first, part)
-            saved, written = state.done, time.monotonic()
+        report(trace.accepted.numel(), moves)
+        if stored is not None and (state.done == plan.total or time.monotonic() - written > SAVE_SECONDS):
+            _save(plan, stored, state, generator, recorder)
+            written = time.monotonic()
     return state
 
 
-def _first_state(plan: Plan, block: int, initial: Tensor, generator: torch.Generator, records: Records) -> State:
-    """Return the state that the store has of a block, or that at its beginning."""
-    state = None if plan.store is None else plan.store.load(block, generator, records)
-    if state is None:
-        point = plan.kernel.init(initial)
-        state = State(point, score_calls=0 if point.score is None else len(initial))
-    plan.report(state.done * len(initial), None)
-    return state
+def _save(plan: Plan, stored: Block, state: State, generator: torch.Generator, recorder: Recorder) -> None:
+    """Write the state of a block, with the draws since its last chunk; at the end, the last chunk."""
+    if state.done == plan.total and recorder.first < plan.draws:
+        recorder.flush()
+    started = max(0, -(-(state.done - plan.warmup) // plan.thin) - recorder.first)
+    stored.save(state, generator, {name: rows[:, :started] for name, rows in recorder.rows.items()})
+
+
+def _beginning(
+    plan: Plan, job: Job, rows: Records | None, stored: Block | None, generator: torch.Generator
+) -> tuple[State, Recorder]:
+    """Return the state that the store has of a block, or that at its beginning, and where its draws go."""
+    if stored is None:
+        assert rows is not None
+        return _first_state(plan.kernel, job.initial), Recorder(rows, plan.warmup, plan.thin)
+    found, capacity = stored.load(generator), stored.store.layout.chunk_draws
+    recorder = Recorder(empty_records(job.initial, capacity), plan.warmup, plan.thin, stored.write_chunk)
+    if found is None:
+        return _first_state(plan.kernel, job.initial), recorder
+    state, tail = found
+    recorder.first = len(stored.chunks) * capacity
+    for name, part in tail.items():
+        recorder.rows[name][:, : part.shape[1]] = part
+    return state._replace(point=state.point.map(lambda part: part.to(job.initial.device))), recorder
+
+
+def _first_state(kernel: Kernel, initial: Tensor) -> State:
+    """Return the state at the beginning."""
+    point = kernel.init(initial)
+    return State(point, score_calls=0 if point.score is None else len(initial))
 
 
 def step_by_step(kernel: Kernel, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:

@@ -5,11 +5,16 @@ accepted, rejected by the coin, rejected because a number was not finite, reject
 the support.
 """
 
-import json
+import hashlib
+import html
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,13 +22,21 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from scoremh._shared import checks
-from scoremh._shared.files import replacing
+from scoremh._shared.files import naming, require_file, write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from xarray import DataTree
 
     from scoremh.evaluation import Evaluation
+
+FILE = "a file written by Chains.save"
+RECORDED = ("draws", "acceptance_prob", "accepted", "nonfinite", "outside")
+KEPT = ("thin", "score_calls", "moves", "factors", "clipped", "description", "columns")
+CHECKSUM = b"scoremh sha256 "  # before the checksum, after the end of the NetCDF file, where its readers do not look
+
+
+SHOWN_COLUMNS = 8  # coordinates in a notebook
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +56,7 @@ class Chains:
         factors: Random factors drawn by a rule that is random itself, over all chains, warm-up included.
         clipped: How many of them were clipped to their bound; a decision by one is for another ratio than the true one.
         description: The kernel that made them.
+        columns: Names of the coordinates of an event, where they have some.
     """
 
     draws: Float[Tensor, "chain draw *event"]
@@ -56,6 +70,7 @@ class Chains:
     factors: int = 0
     clipped: int = 0
     description: str = "a kernel"
+    columns: tuple[str, ...] = ()
 
     @property
     def rejected(self) -> Int[Tensor, "chain draw"]:
@@ -70,7 +85,39 @@ class Chains:
     @property
     def acceptance_rate(self) -> float:
         """The share of all recorded transitions that were accepted."""
-        return float(self.accepted.double().mean()) / self.thin
+        return self.total("accepted") / (self.shape[0] * self.shape[1]) / self.thin
+
+    def total(self, name: str) -> int:
+        """Return the sum of a count over all chains and draws.
+
+        Args:
+            name: "accepted", "nonfinite" or "outside".
+        """
+        return int(getattr(self, name).sum())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the draws: chains, draws, and that of an event."""
+        return tuple(self.draws.shape)
+
+    def between(self, first: int, last: int) -> "Chains":
+        """Return the draws from one number to before another, in memory.
+
+        Args:
+            first: Number of the first draw.
+            last: Number of the draw after the last.
+        """
+        parts = {name: getattr(self, name)[:, first:last] for name in RECORDED}
+        return self.with_records(parts)
+
+    def with_records(self, records: Mapping[str, Any]) -> "Chains":
+        """Return chains with these records and the same counts.
+
+        Args:
+            records: A tensor for every record.
+        """
+        kept: dict[str, Any] = {name: getattr(self, name) for name in KEPT}
+        return Chains(**records, **kept)
 
     @property
     def last(self) -> Float[Tensor, "chain *event"]:
@@ -79,18 +126,34 @@ class Chains:
 
     def __repr__(self) -> str:
         """Show the shape, the acceptance rate and the cost."""
-        chains, draws, *event = self.draws.shape
+        (chains, draws, *event), diverging, outside = self.shape, self.total("nonfinite"), self.total("outside")
         cost = f"{self.score_calls / self.moves:.3g}" if self.moves else "no"
-        lost = f", {int(self.nonfinite.sum())} diverging" if self.nonfinite.any() else ""
-        lost += f", {int(self.outside.sum())} outside the support" if self.outside.any() else ""
+        lost = f", {diverging} diverging" if diverging else ""
+        lost += f", {outside} outside the support" if outside else ""
         lost += f", clipped {self.clipped / self.factors:.2%} of {self.factors:,} factors" if self.factors else ""
         return (
             f"Chains({chains} chains x {draws} draws of {tuple(event)}, {self.description}: "
             f"acceptance {self.acceptance_rate:.3f}{lost}, {cost} score calls per accepted move)"
         )
 
+    def _repr_html_(self) -> str:
+        """Return shape, acceptance and cost, and the statistics of the first coordinates, for a notebook."""
+        flat = self.draws.detach().flatten(2)[..., :SHOWN_COLUMNS].double()
+        rows = "".join(
+            f"<tr><td>x[{i}]</td><td>{float(x.mean()):.3g}</td><td>{float(x.std()):.3g}</td></tr>"
+            for i, x in enumerate(flat.unbind(-1))
+        )
+        head = "<thead><tr><th>coordinate</th><th>mean</th><th>sd</th></tr></thead>"
+        return f"<p>{html.escape(repr(self))}</p><table>{head}<tbody>{rows}</tbody></table>"
+
     def evaluate(
-        self, reference: Float[Tensor, "row *event"], *, points: int = 1000, seed: int = 0, progress: bool = False
+        self,
+        reference: Float[Tensor, "row *event"],
+        *,
+        points: int = 1000,
+        seed: int = 0,
+        columns: Sequence[str] = (),
+        progress: bool = False,
     ) -> "Evaluation":
         """Compare the last draws with rows that nothing was learned from, and return distances, floors and a p-value.
 
@@ -98,11 +161,13 @@ class Chains:
             reference: Rows to compare with.
             points: Number of points to compare at most; the floor takes twice as many rows of the reference.
             seed: Random seed; the same seed gives the same numbers.
+            columns: Names of the coordinates of an event; x0, x1, ... if empty.
             progress: Show a progress bar.
         """
         from scoremh import evaluation
 
-        return evaluation.evaluate(self.last, reference, points=points, seed=seed, progress=progress)
+        options: dict[str, Any] = {"points": points, "seed": seed, "columns": columns, "progress": progress}
+        return evaluation.evaluate(self.last, reference, **options)
 
     def report(self, path: str | Path, reference: Float[Tensor, "row *event"] | None = None) -> None:
         """Write a page with draws, traces, acceptance and warnings, which opens offline; needs the extra `report`.
@@ -116,7 +181,7 @@ class Chains:
         report.write(report.chain_contents(self, reference), path)
 
     def plot(self, path: str | Path | None = None) -> "Figure":
-        """Return a figure with the draws of the first two coordinates and their traces; needs the extra `report`.
+        """Return a figure with draws, traces and ranks of the first two coordinates; needs the extra `report`.
 
         Args:
             path: Image file to write as well.
@@ -125,7 +190,7 @@ class Chains:
 
         figure = static.chain_figure(self)
         if path is not None:
-            figure.savefig(path)
+            static.save_figure(figure, Path(path))
         return figure
 
     def to_arviz(self) -> "DataTree":
@@ -140,54 +205,77 @@ class Chains:
             "nonfinite": _array(self.nonfinite),
             "outside_support": _array(self.outside),
         }
-        attrs = {
-            "inference_library": "scoremh",
-            "inference_library_version": version("scoremh"),
-            "thin": self.thin,
-            "score_calls": self.score_calls,
-            "moves": self.moves,
-            "factors": self.factors,
-            "clipped": self.clipped,
-            "description": self.description,
-        }
+        counts = {name: getattr(self, name) for name in KEPT if name not in ("thin", "description", "columns")}
+        attrs = attributes(self.description, self.thin) | counts
         groups = {"posterior": {"x": _array(self.draws)}, "sample_stats": stats}
+        named = self.columns and self.draws.ndim == 3
+        axes = {"coords": {"column": list(self.columns)}, "dims": {"x": ["column"]}}
+        names: dict[str, Any] = axes if named else {}
         return arviz_base.from_dict(
-            groups, attrs={"posterior": attrs}, check_conventions=False
+            groups, attrs={"posterior": attrs}, check_conventions=False, **names
         )  # more chains than draws are usual here
 
     def save(self, path: str | Path) -> None:
-        """Write a NetCDF file that ArviZ reads."""
-        with replacing(Path(path)) as partial:
-            self.to_arviz().to_netcdf(partial, engine="h5netcdf")
+        """Write a NetCDF file that ArviZ reads, with a checksum after its end."""
+        # made in memory: where a disk is full, the HDF5 library ends the process instead of raising an error
+        dask = sys.modules.get("dask")  # a cluster in use, which xarray would ask for a lock on this memory
+        with nullcontext() if dask is None else dask.config.set(scheduler="synchronous"):
+            raw = bytes(self.to_arviz().to_netcdf(engine="h5netcdf"))
+        write_bytes(Path(path), raw + CHECKSUM + hashlib.sha256(raw).hexdigest().encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "Chains":
-        """Read what `save` wrote."""
+        """Read what `save` wrote, or open the folder that `sample(..., store=folder)` writes to, also as it grows.
+
+        Args:
+            path: File or folder; one that is damaged, or of another library, is refused. The draws in a folder stay on
+                disk, and are read when they are asked for; those of a run that is not finished are there as far as all
+                chains have come.
+        """
+        if Path(path).is_dir():
+            from scoremh.sampling.stored_chains import StoredChains
+
+            return StoredChains.open(Path(path))
+        raw, fix = _checked(Path(path)), "Sample again."
         import xarray
 
-        with xarray.open_datatree(path, engine="h5netcdf") as tree:
-            if "posterior" not in tree or tree["posterior"].attrs.get("inference_library") != "scoremh":
-                got = f"{path}, which holds the groups {json.dumps(sorted(tree.children))} of another library"
-                fix = "Read it with xarray.open_datatree."
-                raise ValueError(checks.message("a file written by Chains.save", got, fix))
-            attrs = tree["posterior"].attrs
-            stats = {
-                name: torch.from_numpy(values.to_numpy()) for name, values in tree["sample_stats"].data_vars.items()
+        with naming(path, FILE, fix), xarray.open_datatree(io.BytesIO(raw), engine="h5netcdf") as tree:
+            attrs, stats = tree["posterior"].attrs, tree["sample_stats"].data_vars
+            names = ("acceptance_rate", "accepted", "nonfinite", "outside_support")
+            tensors: list[Any] = [torch.from_numpy(stats[name].to_numpy()) for name in names]
+            numbers: dict[str, Any] = {
+                name: int(attrs[name]) for name in ("thin", "score_calls", "moves", "factors", "clipped")
             }
             draws = torch.from_numpy(tree["posterior"]["x"].to_numpy())
-        return cls(
-            draws,
-            stats["acceptance_rate"],
-            stats["accepted"],
-            stats["nonfinite"],
-            stats["outside_support"],
-            thin=int(attrs["thin"]),
-            score_calls=int(attrs["score_calls"]),
-            moves=int(attrs["moves"]),
-            factors=int(attrs.get("factors", 0)),  # of a file that was written before they were counted
-            clipped=int(attrs.get("clipped", 0)),
-            description=str(attrs["description"]),
-        )
+            columns = tree["posterior"].coords["column"].to_numpy() if "column" in tree["posterior"].coords else ()
+            numbers |= {"description": str(attrs["description"]), "columns": tuple(map(str, columns))}
+            return cls(draws, *tensors, **numbers)
+
+
+def attributes(description: str, thin: int) -> dict[str, object]:
+    """Return what the group of the draws says of them.
+
+    Args:
+        description: The kernel that made them.
+        thin: Transitions per draw.
+    """
+    library = {"inference_library": "scoremh", "inference_library_version": version("scoremh")}
+    return library | {"thin": thin, "description": description}
+
+
+def _checked(path: Path) -> bytes:
+    """Return the NetCDF part of a file, if its checksum is right: the HDF5 library is not safe with damaged files."""
+    require_file(path)
+    if not path.is_file():
+        raise FileNotFoundError(checks.message(FILE, f"{path}, which does not exist", "Check the path."))
+    raw = path.read_bytes()
+    raw, checksum = raw[: -len(CHECKSUM) - 64], raw[-len(CHECKSUM) - 64 :]
+    if not checksum.startswith(CHECKSUM):
+        got = f"{path}, which is damaged or of another library"
+        raise ValueError(checks.message(FILE, got, "Sample again, or read it with xarray.open_datatree."))
+    if checksum[len(CHECKSUM) :] != hashlib.sha256(raw).hexdigest().encode():
+        raise ValueError(checks.message(FILE, f"{path}, which is damaged", "Sample again."))
+    return raw
 
 
 def _array(x: Tensor) -> np.ndarray:

@@ -1,14 +1,13 @@
 """The loop: many chains, many transitions.
 
-Chains run in blocks, each with a generator of its own, so that the draws depend neither on how many threads share the
-blocks nor on when a run was interrupted.
+Chains run in blocks, each with a generator of its own, so that the draws depend neither on who runs the blocks nor on
+when a run was interrupted.
 """
 
 import math
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,18 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.files import fingerprint
+from scoremh._shared.locks import sole_writer
 from scoremh._shared.probe import Probe
 from scoremh._shared.progress import Tick, progress_bar
-from scoremh.sampling.block import Plan, run_block
-from scoremh.sampling.chains import Chains
-from scoremh.sampling.records import Records, empty_records
-from scoremh.sampling.store import COUNTS, State, Store
+from scoremh.sampling.block import Job, Plan, Report, no_report, run_block
+from scoremh.sampling.chains import Chains, attributes
+from scoremh.sampling.pools import Pool, check_pool, is_local, one_thread, run_elsewhere
+from scoremh.sampling.records import Records, empty_records, finished
+from scoremh.sampling.store import COUNTS, Layout, State, Store
+from scoremh.sampling.stored_chains import StoredChains
 from scoremh.types import Kernel
 
-MAX_UNDIVIDED_CHAINS = 1000  # up to which there is one block; beyond, there are at least two, for two threads to share
+MAX_UNDIVIDED_CHAINS = 1000  # up to which there is one block; beyond, there are at least two, for two workers to share
 MAX_BLOCK_CHAINS = 2500  # of more chains, the activations of a small network fall out of the cache
 PROBE_CHAINS = 8
 
@@ -40,7 +42,7 @@ def sample(
     generator: torch.Generator | None = None,
     progress: bool = False,
     store: str | Path | None = None,
-    threads: int | None = None,
+    pool: Pool = None,
 ) -> Chains:
     """Run one chain from every initial point.
 
@@ -54,12 +56,13 @@ def sample(
         progress: Show a progress bar.
         store: Folder to write to during the run. The same call with the same folder resumes from what is there, and
             ends with the same bits as a run that was never interrupted.
-        threads: Number of threads that run blocks of chains, torch's own threads off meanwhile; up to 1,000 chains are
-            one block. The score must be safe to call from several threads. None leaves torch's threads alone and runs
-            one block after another.
+        pool: Where blocks of up to 2,500 chains are run (up to 1,000 chains are one block): None for here, one after
+            the other; a number of processes; a `ThreadPoolExecutor`, for a score that is safe to call from several
+            threads; any other `Executor`; a `dask.distributed.Client`; or anything with `map`. The draws do not depend
+            on it. Other processes need a kernel that can be pickled, and a store that they can reach.
 
     Returns:
-        The draws and their records, in memory; nothing else is kept.
+        The draws and their records, in memory; with a store, they stay on disk, and are read when they are asked for.
 
     Example:
         >>> import torch
@@ -71,31 +74,54 @@ def sample(
     """
     checks.kind(kernel, Kernel, "a Kernel", "Build one with metropolis_hastings(target, proposal, acceptance).")
     checks.events(initial, "initial")
-    for name, value, least in (("draws", draws, 1), ("warmup", warmup, 0), ("thin", thin, 1), ("threads", threads, 1)):
-        if value is not None:
-            checks.count(value, name, at_least=least)
-    starts = initial.detach().tensor_split(blocks(len(initial)))
-    seeds, folder = rng.seeds(len(starts), generator), None
-    if store is not None:
-        header = {"kernel": kernel.description, "draws": draws, "warmup": warmup, "thin": thin}
-        header |= {"initial": fingerprint(initial), "seeds": seeds}
-        probe = first_step(kernel, initial.detach()[:PROBE_CHAINS])
-        folder = Store(store, header, probe, any_seeds=generator is None)
-        seeds = folder.seeds
-    records = empty_records(initial, draws)
-    total = (warmup + draws * thin) * len(initial)
-    with progress_bar(total, "sampling", unit="steps", show=progress) as tick, _block_map(threads) as each:
-        plan = Plan(kernel, draws, warmup, thin, folder, _Report(tick) if progress else _no_report, threading.Event())
-        ends = _run_blocks(plan, starts, seeds, records, each)
-    records["acceptance_prob"] /= thin
-    _, calls, moves, factors, clipped = (sum(getattr(end, name) for end in ends) for name in COUNTS)
-    made: dict[str, Any] = {**records, "thin": thin, "description": kernel.description}
-    return Chains(**made, score_calls=calls, moves=moves, factors=factors, clipped=clipped)
+    for name, value, least in (("draws", draws, 1), ("warmup", warmup, 0), ("thin", thin, 1)):
+        checks.count(value, name, at_least=least)
+    check_pool(pool)
+    points, size = initial.detach(), block_size(len(initial))
+    starts = points.split(size)
+    seeds = rng.seeds(len(starts), generator)
+    with stored_run(store) as folder:
+        run = None
+        if folder is not None:
+            header = {"kernel": kernel.description, "draws": draws, "warmup": warmup, "thin": thin}
+            header |= {"initial": fingerprint(initial), "seeds": seeds}
+            layout = Layout.of(empty_records(points[:1], 1), len(points), draws, size)
+            options: dict[str, Any] = {"any_seeds": generator is None}
+            options["attributes"] = attributes(kernel.description, thin)
+            run = Store.begin(folder, header, first_step(kernel, points[:PROBE_CHAINS]), layout, **options)
+            seeds = run.seeds
+        jobs = [Job(n, start, seed, n * size) for n, (start, seed) in enumerate(zip(starts, seeds, strict=True))]
+        plan = Plan(kernel, draws, warmup, thin, run)
+        with progress_bar(plan.total * len(points), "sampling", unit="steps", show=progress) as tick:
+            records, ends = _run_blocks(plan, jobs, points, pool, _Report(tick) if progress else no_report)
+        counts = {name: sum(getattr(end, name) for end in ends) for name in COUNTS[1:]}
+        if run is not None:
+            return StoredChains(run, counts)
+    assert records is not None
+    made: dict[str, Any] = {**finished(records, thin), **counts}
+    return Chains(**made, thin=thin, description=kernel.description)
 
 
 def blocks(chains: int) -> int:
-    """Return into how many blocks of nearly equal size `sample` divides its chains."""
+    """Return into how many blocks `sample` divides its chains."""
     return max(math.ceil(chains / MAX_BLOCK_CHAINS), min(2, math.ceil(chains / MAX_UNDIVIDED_CHAINS)))
+
+
+def block_size(chains: int) -> int:
+    """Return how many chains are in a block; the last may have fewer."""
+    return math.ceil(chains / blocks(chains))
+
+
+@contextmanager
+def stored_run(store: str | Path | None) -> Iterator[Path | None]:
+    """Yield the folder of a run, with its lock held."""
+    if store is None:
+        yield None
+        return
+    folder = Path(store)
+    folder.mkdir(parents=True, exist_ok=True)
+    with sole_writer(folder):
+        yield folder
 
 
 def first_step(kernel: Kernel, initial: Tensor) -> Probe:
@@ -105,18 +131,38 @@ def first_step(kernel: Kernel, initial: Tensor) -> Probe:
 
 
 def _run_blocks(
-    plan: Plan, starts: tuple[Tensor, ...], seeds: list[int], records: Records, each: Callable[..., Iterator[State]]
-) -> list[State]:
-    """Run all blocks and return their last states; where one fails, the others end after their segment."""
+    plan: Plan, jobs: list[Job], points: Tensor, pool: Pool, report: Report
+) -> tuple[Records | None, list[State]]:
+    """Run all blocks, and return their records, where they are not stored, and their last states."""
+    records = empty_records(points, plan.draws) if plan.store is None else None
+    if is_local(pool):
+        return records, _run_here(plan, jobs, records, pool, report)
+    ends = []
+    for job, state, rows in run_elsewhere(pool, plan, jobs):
+        for name, part in (rows or {}).items():
+            assert records is not None
+            records[name][job.first : job.first + len(job.initial)] = part
+        report(state.done * len(job.initial), state.moves)
+        ends.append(state)
+    return records, ends
 
-    def run(block: int) -> State:
-        own = {name: record.tensor_split(len(starts))[block] for name, record in records.items()}
-        return run_block(plan, block, starts[block], seeds[block], own)
+
+def _run_here(plan: Plan, jobs: list[Job], records: Records | None, pool: Pool, report: Report) -> list[State]:
+    """Run all blocks in this process, one after the other or on threads; where one fails, the others end too."""
+    stop = threading.Event()
+
+    def run(job: Job) -> State:
+        own = slice(job.first, job.first + len(job.initial))
+        rows = None if records is None else {name: record[own] for name, record in records.items()}
+        if pool is not None:
+            torch.set_num_threads(1)  # of this thread
+        return run_block(plan, job, rows, report, stop.is_set)
 
     try:
-        return list(each(run, range(len(starts))))
+        with nullcontext() if pool is None else one_thread():
+            return list(map(run, jobs) if pool is None else pool.map(run, jobs))  # type: ignore[union-attr]
     except BaseException:
-        plan.stop.set()
+        stop.set()
         raise
 
 
@@ -131,22 +177,3 @@ class _Report:
             if accepted is not None:
                 self.judged, self.accepted = self.judged + advance, self.accepted + accepted
             self.tick(advance, f"acceptance {self.accepted / self.judged:.3f}" if self.judged else "")
-
-
-def _no_report(advance: int, accepted: int | None) -> None:
-    pass
-
-
-@contextmanager
-def _block_map(threads: int | None) -> Iterator[Callable[..., Iterator[State]]]:
-    """Yield a `map` over blocks: the plain one, or one on threads with torch's own threads off."""
-    if threads is None:
-        yield map
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield pool.map
-    finally:
-        torch.set_num_threads(before)

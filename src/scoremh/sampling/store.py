@@ -1,20 +1,40 @@
 """A run on disk, from which a killed one resumes.
 
-A folder holds `run.json`, which says what the run is, and for every block of chains numbered parts: the draws made
-since the part before, and all that the next step needs (positions, scores, the generator's state). A part is written
-whole or not at all.
+A folder holds
+
+- `run.json`, which says what the run is;
+- `chains.zarr`, the draws and records made so far, in chunks of draws of a block of chains: `xarray.open_datatree`
+  reads it, also while it grows (`sampling.chunks`);
+- `block-NNNNN.safetensors` for every block of chains: all that its next step needs (positions, scores, the generator's
+  state), the draws since the last chunk, and the checksums of its chunks in their order.
+
+A file is written whole or not at all, a chunk before the state that knows it; each has a checksum, and is refused where
+it is damaged, missing, or of another place or run.
 """
 
-import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from scoremh._shared.files import reading, replacing, require_same, save_tensors
+from scoremh._shared import checks, files
 from scoremh._shared.probe import Probe
+from scoremh.sampling.chunks import DIGEST_BYTES, ChunkedArray, group_header, require_header
+from scoremh.sampling.records import Records
 from scoremh.types import Point, Trace
+
+RUN, ZARR = "run.json", "chains.zarr"
+CHUNK_NUMBERS = 262_144  # of the draws in a chunk: 1 MB in float32
+FIX = "Delete the folder, and sample again."
+# Where an array is in the tree, with the names of ArviZ's data model.
+PLACES = {
+    "draws": "posterior/x",
+    "acceptance_prob": "sample_stats/acceptance_rate",
+    "outside": "sample_stats/outside_support",
+}
 
 
 class State(NamedTuple):
@@ -42,63 +62,201 @@ class State(NamedTuple):
 COUNTS = State._fields[1:]
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How the arrays of a run are divided.
+
+    Args:
+        chains: Number of chains.
+        draws: Number of draws.
+        block: Number of chains in a block; the last may have fewer.
+        arrays: From the name of an array to the shape of one entry and its dtype.
+    """
+
+    chains: int
+    draws: int
+    block: int
+    arrays: dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+    @classmethod
+    def of(cls, rows: Records, chains: int, draws: int, block: int) -> "Layout":
+        """Return the layout for records like these."""
+        arrays = {name: (tuple(part.shape[2:]), part.dtype) for name, part in rows.items()}
+        return cls(chains, draws, block, arrays)
+
+    @property
+    def chunk_draws(self) -> int:
+        """The number of draws in a chunk."""
+        entry = max(1, torch.Size(self.arrays["draws"][0]).numel())
+        return max(1, min(self.draws, CHUNK_NUMBERS // (entry * min(self.block, self.chains))))
+
+    def array(self, folder: Path, name: str) -> ChunkedArray:
+        """Return an array of a run in a folder."""
+        entry, dtype = self.arrays[name]
+        chunk = (min(self.block, self.chains), self.chunk_draws)
+        place = folder / ZARR / PLACES.get(name, f"sample_stats/{name}")
+        return ChunkedArray(place, (self.chains, self.draws, *entry), chunk, dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `run.json` holds of it."""
+        arrays = {name: [list(entry), str(dtype)] for name, (entry, dtype) in self.arrays.items()}
+        return {"chains": self.chains, "draws": self.draws, "block": self.block, "arrays": arrays}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "Layout":
+        """Return what `to_json` wrote."""
+        arrays = {
+            name: (tuple(entry), getattr(torch, dtype.removeprefix("torch.")))
+            for name, (entry, dtype) in fields["arrays"].items()
+        }
+        return cls(fields["chains"], fields["draws"], fields["block"], arrays)
+
+
 class Store:
     """A folder that holds one run."""
 
-    def __init__(self, folder: str | Path, header: dict[str, object], probe: Probe, *, any_seeds: bool) -> None:
+    def __init__(self, folder: Path, header: Mapping[str, Any], layout: Layout) -> None:
+        """Use what is in a folder; `begin` makes sure that it is the right run."""
+        self.folder, self.header, self.layout = folder, dict(header), layout
+        self.arrays = {name: layout.array(folder, name) for name in layout.arrays}
+
+    @classmethod
+    def begin(
+        cls,
+        folder: str | Path,
+        header: dict[str, object],
+        probe: Probe,
+        layout: Layout,
+        *,
+        any_seeds: bool,
+        attributes: Mapping[str, object] | None = None,
+    ) -> "Store":
         """Create a run in the folder, or open the same run there.
 
         Args:
-            folder: Folder of the run; it is created where it does not exist.
+            folder: Folder of the run; it is there, and nobody else writes to it.
             header: What the run is; another one in the folder is refused.
             probe: What the kernel makes of a few chains.
+            layout: How its arrays are divided.
             any_seeds: Whether to take the random seeds of the run that is there.
+            attributes: What the group of the draws says of them.
         """
-        self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / "run.json"
+        path = Path(folder) / RUN
         if not path.exists():
-            with replacing(path) as partial:
-                partial.write_text(json.dumps(header | {"probe": probe.to_json()}, indent=2))
-        found = json.loads(path.read_text())
+            files.write_json(path, header | {"probe": probe.to_json(), "layout": layout.to_json()})
+        found = files.read_json(path, FIX)
         same = {key: value for key, value in header.items() if key != "seeds" or not any_seeds}
-        require_same(same, found, path, "run", "folder")
+        files.require_same(same, found, path, "run", "folder")
+        with files.naming(path, f"{path} as it was written", FIX):
+            known = Probe.from_json(found["probe"])
+            files.require_same({"layout": layout.to_json()}, found, path, "run", "folder")
         probe.require_same(
-            Probe.from_json(found["probe"]),
+            known,
             f"{path} to hold a run of this target and these parameters",
             "one whose first step differs",
             "Use another folder, or delete this one to begin again.",
         )
-        self.seeds: list[int] = found["seeds"]
+        store = cls(Path(folder), found, layout)
+        store._require_headers(attributes or {})
+        return store
 
-    def _parts(self, block: int) -> list[Path]:
-        return sorted(self.folder.glob(f"block-{block:05}-part-*.safetensors"))
+    @classmethod
+    def open(cls, folder: Path) -> "Store":
+        """Open the run in a folder, to read it."""
+        path = folder / RUN
+        if not path.is_file():
+            fix = "Name a folder that sample(..., store=folder) wrote to."
+            raise FileNotFoundError(checks.message(f"{folder} to hold a run", f"no {RUN} there", fix))
+        found = files.read_json(path, FIX)
+        with files.naming(path, f"{path} as it was written", FIX):
+            return cls(folder, found, Layout.from_json(found["layout"]))
 
-    def save(
-        self, block: int, state: State, generator: torch.Generator, first: int, records: dict[str, Tensor]
-    ) -> None:
-        """Add a part: the records of the draws from `first` on, and the state after them."""
-        tensors = {f"record.{name}": rows for name, rows in records.items()}
+    @property
+    def seeds(self) -> list[int]:
+        """The random seeds of the blocks."""
+        return list(self.header["seeds"])
+
+    def _require_headers(self, attributes: Mapping[str, object]) -> None:
+        """Write the headers of groups and arrays, or refuse those that are there."""
+        inner = {"posterior": group_header(attributes), "sample_stats": group_header({})}
+        inner |= {str(array.folder.relative_to(self.folder / ZARR)): array.header for array in self.arrays.values()}
+        require_header(self.folder / ZARR, group_header({}, inner))
+        for place, header in inner.items():
+            require_header(self.folder / ZARR / place, header)
+
+    def block(self, number: int) -> "Block":
+        """Return a block of chains of the run."""
+        return Block(self, number)
+
+
+class Block:
+    """A block of chains of a stored run: its state, and the checksums of its chunks."""
+
+    def __init__(self, store: Store, number: int) -> None:
+        self.store, self.number = store, number
+        self.path = store.folder / f"block-{number:05}.safetensors"
+        self.chunks: list[dict[str, bytes]] = []
+
+    def write_chunk(self, number: int, rows: Records) -> None:
+        """Write a chunk of the arrays; it counts once the state is saved."""
+        del self.chunks[number:]
+        kept = min(self.store.layout.chunk_draws, self.store.layout.draws - number * self.store.layout.chunk_draws)
+        parts = {name: part[:, :kept] for name, part in rows.items()}
+        self.chunks.append({name: self.store.arrays[name].write(self.number, number, parts[name]) for name in parts})
+
+    def save(self, state: State, generator: torch.Generator, tail: Records) -> None:
+        """Write the state, with the records since the last chunk."""
+        names = list(self.store.arrays)
+        tensors = {f"tail.{name}": rows for name, rows in tail.items()}
         tensors |= {f"point.{name}": part for name, part in state.point._asdict().items() if part is not None}
+        joined = b"".join(chunk[name] for chunk in self.chunks for name in names)
+        tensors["checksums"] = torch.frombuffer(bytearray(joined), dtype=torch.uint8) if joined else torch.empty(0)
         tensors["generator"] = generator.get_state()
-        numbers = {name: str(getattr(state, name)) for name in COUNTS} | {"first": str(first)}
-        path = self.folder / f"block-{block:05}-part-{len(self._parts(block)):06}.safetensors"
-        save_tensors(path, tensors, numbers)
+        numbers = {name: str(getattr(state, name)) for name in COUNTS}
+        place = {"block": str(self.number), "seed": str(self.store.seeds[self.number])}
+        files.save_tensors(self.path, tensors, numbers | place)
 
-    def load(self, block: int, generator: torch.Generator, records: dict[str, Tensor]) -> State | None:
-        """Fill in the records and the generator from all parts of a block, and return the state after the last."""
-        state = None
-        for path in self._parts(block):
-            fix = "Delete this part and the later ones of its block: the run resumes from the part before."
-            with reading(path, "a part of a run", fix) as part:
-                metadata, names = part.metadata(), set(part.keys())
-                first = int(metadata["first"])
-                for name, rows in records.items():
-                    values = part.get_tensor(f"record.{name}")
-                    rows[:, first : first + values.shape[1]] = values
-                fields = {name: f"point.{name}" for name in Point._fields if f"point.{name}" in names}
-                like = records["draws"]
-                point = Point(**{name: part.get_tensor(key).to(like.device) for name, key in fields.items()})
-                generator.set_state(part.get_tensor("generator"))
-                state = State(point, *(int(metadata[name]) for name in COUNTS))
-        return state
+    def load(self, generator: torch.Generator | None = None) -> tuple[State, Records] | None:
+        """Return the state and the records since the last chunk, and set the generator; None where nothing is saved."""
+        if not self.path.exists():
+            return None
+        fix = f"Delete it: its {self.store.layout.block} chains start again, and come to the same draws."
+        with files.reading(self.path, "the state of a block of chains", fix) as (metadata, tensors):
+            wanted = {"block": str(self.number), "seed": str(self.store.seeds[self.number])}
+            files.require_same(wanted, metadata, self.path, "block", "folder")
+            raw, names = tensors["checksums"].to(torch.uint8).numpy().tobytes(), list(self.store.arrays)
+            each = [raw[i : i + DIGEST_BYTES] for i in range(0, len(raw), DIGEST_BYTES)]
+            self.chunks = [
+                dict(zip(names, each[i : i + len(names)], strict=True)) for i in range(0, len(each), len(names))
+            ]
+            if generator is not None:
+                generator.set_state(tensors["generator"])
+            point = {name: tensors[f"point.{name}"] for name in Point._fields if f"point.{name}" in tensors}
+            tail = {name: tensors[f"tail.{name}"] for name in names}
+            return State(Point(**point), *(int(metadata[name]) for name in COUNTS)), tail
+
+    def save_from(self, records: Records, state: State, generator: torch.Generator) -> None:
+        """Write the state, and what is new in records of all draws that are kept in memory."""
+        step, draws = self.store.layout.chunk_draws, self.store.layout.draws
+        for number in range(len(self.chunks), -(-draws // step) if state.done == draws else state.done // step):
+            self.write_chunk(number, {name: rows[:, number * step :][:, :step] for name, rows in records.items()})
+        first = len(self.chunks) * step
+        self.save(state, generator, {name: rows[:, first : state.done] for name, rows in records.items()})
+
+    def load_into(self, records: Records, generator: torch.Generator) -> State | None:
+        """Fill in records of all draws, and the generator; return the state, or None where nothing is saved."""
+        found, step = self.load(generator), self.store.layout.chunk_draws
+        if found is None:
+            return None
+        for name, rows in records.items():
+            for number in range(len(self.chunks)):
+                part = self.rows(name, number)
+                rows[:, number * step : number * step + part.shape[1]] = part
+            first = len(self.chunks) * step
+            rows[:, first : first + found[1][name].shape[1]] = found[1][name]
+        return found[0]._replace(point=found[0].point.map(lambda part: part.to(records["draws"].device)))
+
+    def rows(self, name: str, number: int) -> Tensor:
+        """Return the rows of a chunk of an array, checked."""
+        fix = f"Delete {self.path}: its {self.store.layout.block} chains start again, and come to the same draws."
+        return self.store.arrays[name].read(self.number, number, self.chunks[number][name], fix)

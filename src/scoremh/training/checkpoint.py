@@ -8,11 +8,15 @@ from typing import Any
 
 from torch import Tensor
 
-from scoremh._shared.files import reading, require_file, require_same, save_tensors
+from scoremh._shared.files import naming, reading, require_file, require_same, save_tensors
 from scoremh._shared.probe import Probe
 from scoremh.training.state import State
 
-NUMBERS = ("seed", "step", "best_step", "least", "waited", "seconds", "history")
+NUMBERS: dict[str, type] = {
+    **dict.fromkeys(("seed", "step", "best_step", "waited"), int),
+    **{"least": list, "seconds": float, "history": dict},
+}
+EXPECTED, FIX = "a checkpoint of a training", "Name another file, or delete this one to train from the beginning."
 
 
 @dataclass
@@ -52,21 +56,34 @@ class Checkpoint:
         if self.path is None or not self.path.exists():
             return
         parts: dict[str, dict[str, Tensor]] = {name: {} for name in _tensors(state)}
-        with reading(self.path, "a checkpoint of a training", "Name another file, or delete this one.") as file:
-            found, numbers, probe = (json.loads(file.metadata()[name]) for name in ("header", "numbers", "probe"))
-            for key in file.keys():  # noqa: SIM118  # a file, not a dict
+        with reading(self.path, EXPECTED, FIX) as file:
+            found, numbers, probe = (json.loads(file.metadata[name]) for name in ("header", "numbers", "probe"))
+            for key, tensor in file.tensors.items():
                 part, name = key.split(".", 1)
-                parts[part][name] = file.get_tensor(key)
+                parts[part][name] = tensor
+            known, found["seed"] = Probe.from_json(probe), numbers["seed"]
+            _require_numbers(numbers)
         same = {key: value for key, value in self.header.items() if key != "versions"}
         seed = {} if self.any_seed else {"seed": state.seed}
-        require_same(same | seed, found | {"seed": numbers["seed"]}, self.path, "training", "file")
+        require_same(same | seed, found, self.path, "training", "file")
         self.probe.require_same(
-            Probe.from_json(probe),
+            known,
             f"{self.path} to hold this training",
             "one whose score, proposal or support answers differently",
             "Use another file, or delete this one to begin again.",
         )
-        _restore(state, parts, numbers)
+        with naming(self.path, EXPECTED, FIX):
+            _restore(state, parts, numbers)
+
+
+def _require_numbers(numbers: dict[str, Any]) -> None:
+    """Refuse numbers of a state that are of another kind."""
+    values = [value for name in ("step", "loss", "held_out", "rate") for value in numbers["history"][name]]
+    values += numbers["least"]
+    if not all(isinstance(numbers[name], kind) for name, kind in NUMBERS.items()) or set(numbers) != set(NUMBERS):
+        raise TypeError("numbers of another kind")
+    if not all(isinstance(value, float) for value in values):
+        raise TypeError("a history that does not consist of numbers")
 
 
 def _tensors(state: State) -> dict[str, dict[str, Tensor]]:

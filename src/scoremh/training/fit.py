@@ -15,6 +15,7 @@ from scoremh import networks
 from scoremh._shared import checks
 from scoremh._shared.files import reading, save_tensors
 from scoremh.training.recipe import Recipe
+from scoremh.training.weights_budget import within_budget
 
 
 @dataclass(eq=False, repr=False)
@@ -71,13 +72,19 @@ def load_fit(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[s
         kind: Name of the class that was saved.
         net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
     """
-    with reading(path, f"a file that {kind}.save wrote", "Name such a file.") as file:
-        _require_kind(file.metadata() or {}, path, kind)
-        fields = json.loads(file.metadata()[f"scoremh.{kind}"])
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # a file, not a dict
-    network = networks.build(fields["net"], net)
-    weights = {name.removeprefix("net."): tensors.pop(name) for name in list(tensors) if name.startswith("net.")}
-    network.to(next((tensor.dtype for tensor in weights.values() if tensor.is_floating_point()), None))
+    with reading(path, f"a file that {kind}.save wrote", "Name such a file, or fit again.") as (metadata, tensors):
+        _require_kind(metadata, path, kind)
+        fields = json.loads(metadata[f"scoremh.{kind}"])
+        weights = {name.removeprefix("net."): tensors.pop(name) for name in list(tensors) if name.startswith("net.")}
+        with within_budget(fields["net"], weights):
+            network = networks.build(fields["net"], net, path)
+        network.to(next((tensor.dtype for tensor in weights.values() if tensor.is_floating_point()), None))
+        _load_weights(network, weights, path)
+        del fields["versions"]
+        return fields | {"net": network, "recipe": Recipe(**fields["recipe"])}, tensors
+
+
+def _load_weights(network: nn.Module, weights: Mapping[str, Tensor], path: str | Path) -> None:
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
@@ -85,8 +92,6 @@ def load_fit(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[s
         got = f"another ({' '.join(str(error).split())})"
         raise ValueError(checks.message(f"a net with the weights of {path}", got, fix)) from error
     network.requires_grad_(False).eval()
-    del fields["versions"]
-    return fields | {"net": network, "recipe": Recipe(**fields["recipe"])}, tensors
 
 
 def _require_kind(metadata: Mapping[str, str], path: str | Path, kind: str) -> None:
