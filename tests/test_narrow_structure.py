@@ -1,6 +1,7 @@
 """Steps as long as the distribution, across narrow structure: which rules decide for the true ratio."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from scoremh import (
     sample,
     targets,
 )
+from scoremh.acceptance.poisson_product import MAX_SHARE, shared_correction
+from scoremh.acceptance.residual import Residual
 from scoremh.types import Point, Tally
 from studies.acceptance.exactness import REFUSED, never_refused, refused_at
 from studies.acceptance.narrow import NARROW, STDS, on_a_line
@@ -88,21 +91,69 @@ def mean_acceptance(rule: Any, ends: Tensor, n: int = 50_000) -> tuple[float, fl
 
 
 ENDS = torch.tensor([[-0.6], [0.7]]).double()
+NEAR_ONE = torch.tensor([[-1.3], [0.4]]).double()  # |S| is well below the bound here, and above it at ENDS
 
 
-def true_change() -> float:
-    return float((MODES.log_density(ENDS[1:]) - MODES.log_density(ENDS[:1]))[0])
+def true_change(ends: Tensor = ENDS) -> float:
+    return float((MODES.log_density(ends[1:]) - MODES.log_density(ends[:1]))[0])
 
 
-@pytest.mark.parametrize("rule", [LineIntegral("exact"), TwoCoin(), TwoCoin(loops=1), TwoCoin(loops=3)], ids=str)
-def test_the_mean_of_an_exact_rule_has_the_true_ratio(rule: Any) -> None:
-    """E a(x', x) / E a(x, x') = p(x') / p(x) for a walk, at a pair where Simpson's rule is off by a factor."""
-    (forth, forth_error), (back, back_error) = (mean_acceptance(rule, ends) for ends in (ENDS, ENDS.flip(0)))
+PRODUCTS = [LineIntegral("exact"), LineIntegral("exact", balance="barker")]
+PAIRS = [(rule, ENDS) for rule in (*PRODUCTS, TwoCoin(), TwoCoin(loops=1), TwoCoin(loops=3))]
+PAIRS += [(rule, NEAR_ONE) for rule in PRODUCTS]
+
+
+@pytest.mark.parametrize(("rule", "ends"), PAIRS, ids=str)
+def test_the_mean_of_an_exact_rule_has_the_true_ratio(rule: Any, ends: Tensor) -> None:
+    """E a(x', x) / E a(x, x') = p(x') / p(x) for a walk, at pairs where Simpson's rule is off by a factor."""
+    (forth, forth_error), (back, back_error) = (mean_acceptance(rule, pair) for pair in (ends, ends.flip(0)))
     error = math.hypot(forth_error / forth, back_error / back)
-    assert abs(math.log(forth / back) - true_change()) < 5 * error
-    points = [Point(x[None], MODES.score(x[None])) for x in ENDS]
+    assert abs(math.log(forth / back) - true_change(ends)) < 5 * error
+    points = [Point(x[None], MODES.score(x[None])) for x in ends]
     simpson = LineIntegral().log_density_change(*points, target=Target(MODES.score))
-    assert abs(float(simpson[0]) - true_change()) > 10 * error
+    assert abs(float(simpson[0]) - true_change(ends)) > 10 * error
+
+
+@pytest.mark.parametrize("balance", ["metropolis", "barker"])
+def test_both_directions_share_one_correction(balance: Any) -> None:
+    """With log a = first + rho (E[P] - B) / (2 B): log a - log a' = log r + E[P], for all ratios and bounds."""
+    log_ratio, bound = (part.flatten() for part in torch.meshgrid(GRID - 4, GRID, indexing="ij"))
+    balanced = LineIntegral(balance=balance).log_balanced
+    first, rate = shared_correction(log_ratio, balanced(log_ratio), bound)
+    first_back, rate_back = shared_correction(-log_ratio, balanced(-log_ratio), bound)
+    torch.testing.assert_close(rate + rate_back, 2 * bound, atol=1e-12, rtol=0)
+    torch.testing.assert_close(first - first_back - (rate - rate_back) / 2, log_ratio, atol=1e-12, rtol=0)
+    assert (first <= 0).all()
+    assert (rate >= -1e-12).all()
+    lossless = bound <= balanced(log_ratio).abs() + balanced(-log_ratio).abs()  # by Metropolis where |log r| >= B
+    torch.testing.assert_close((first - rate / 2)[lossless], balanced(log_ratio)[lossless], atol=1e-12, rtol=0)
+    assert 0.2 < lossless.double().mean() < 0.9
+
+
+GRID = torch.linspace(0, 8, 65).double()
+
+
+@pytest.mark.parametrize("first", [0.0, 0.3])
+def test_no_correction_where_simpsons_rule_misses_nothing(first: float) -> None:
+    log_ratio = torch.tensor([first, -first]).double()
+    left, rate = shared_correction(log_ratio, log_ratio.clamp(max=0), torch.zeros(2).double())
+    torch.testing.assert_close(left, log_ratio.clamp(max=0))
+    assert (rate == 0).all()
+
+
+def test_an_even_slope_that_is_monotone_from_the_middle_is_never_clipped() -> None:
+    """|P| is at most half the second difference: here for steps, the steepest of all, at any place."""
+    ends = torch.tensor([[0.0]]).double(), torch.tensor([[1.0]]).double()
+    every, places = torch.zeros(400).long(), torch.linspace(0, 1, 400).double()
+    for edge in (0.01, 0.2, 0.4, 0.49):
+
+        def score(x: Tensor, edge: float = edge) -> Tensor:
+            return ((x - 0.5).abs() > edge).double()
+
+        current, proposed = (Point(x, score(x)) for x in ends)
+        residual = Residual.between(current, proposed, Target(score), None)
+        pairs = (residual.at(every, places) + residual.at(every, 1 - places)) / 2
+        assert 0.3 < pairs.abs().max() <= MAX_SHARE * residual.second_difference[0] + 1e-12
 
 
 def test_two_coins_accept_as_barkers_rule_does_where_the_loops_suffice_and_less_where_they_do_not() -> None:
@@ -114,15 +165,17 @@ def test_two_coins_accept_as_barkers_rule_does_where_the_loops_suffice_and_less_
 
 @pytest.mark.parametrize("rule", [LineIntegral("exact"), TwoCoin(loops=5)], ids=str)
 def test_factors_are_counted_and_survive_a_file_and_a_resumed_run(rule: Any, tmp_path: Path) -> None:
-    """Every factor is a score call beside those at candidates, midpoints and probes."""
-    law = NARROW["narrow modes"]
-    kernel = metropolis_hastings(law, RandomWalk(1.0), rule)
+    """Every factor is a score call, or two, beside those at candidates, midpoints and probes."""
+    law = NARROW["comb"]
+    kernel = metropolis_hastings(law, RandomWalk(0.5), rule)
     start = law.sample(1500, generator=torch.Generator().manual_seed(0))  # two blocks
     options: dict[str, Any] = {"draws": 6, "warmup": 2}
-    runs = [
-        sample(kernel, start, generator=torch.Generator().manual_seed(1), **options, **more)
-        for more in ({}, {"threads": 2}, {"store": tmp_path / "run"}, {"store": tmp_path / "run"})
-    ]
+    with ThreadPoolExecutor(2) as threads:
+        stored: dict[str, Any] = {"store": tmp_path / "run"}
+        runs = [
+            sample(kernel, start, generator=torch.Generator().manual_seed(1), **options, **more)
+            for more in ({}, {"pool": threads}, {"pool": 2}, stored, stored)
+        ]
     chains = runs[0]
     assert 0 < chains.clipped < chains.factors / 2
     assert chains.factors < chains.score_calls - 1500 * (1 + 2 * 8)

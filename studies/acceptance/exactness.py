@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from scoremh import (
     MALA,
+    Chains,
     DegenerateRuleWarning,
     Exact,
     LineIntegral,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 REFUSED = 1e-4  # p-value below which the test refuses a rule
 LOGISTIC_VARIANCE = math.pi**2 / 12
 LOGISTIC_STEP_SIZES = (0.5, 1.0)
+SAMPLES_OF_MEAN = 100_000
 
 
 class Logistic:
@@ -126,11 +129,18 @@ class Efficiency(Cell, kind="efficiency"):
         return {
             "step_size": tuned,
             "effective_per_call": diagnostics.summary(chains).ess_per_score_call,
+            "effective_squares_per_call": diagnostics.summary(squared(chains, law)).ess_per_score_call,
             "acceptance": chains.acceptance_rate,
             "calls": (chains.score_calls - len(start)) / (len(start) * config.tuned_draws),
             "factors": chains.factors,
             "clipped": chains.clipped,
         }
+
+
+def squared(chains: Chains, law: Sampled) -> Chains:
+    """Return chains of the squared distances to the mean: a walk that jumps to and fro knows the mean too well."""
+    mean = law.sample(SAMPLES_OF_MEAN, generator=seeded(6)).mean(0)
+    return replace(chains, draws=(chains.draws - mean).square())
 
 
 KINDS = (Steps, Variance, Efficiency)
@@ -165,10 +175,9 @@ def clipped_share(record: Mapping[str, float]) -> str:
     return f"{record['clipped'] / record['factors']:.1%}" if record["factors"] else ""
 
 
-def relative_efficiency(records: Records, rule: str, distribution: str) -> float:
-    """Return effective draws per score call, in units of Simpson's."""
+def relative_efficiency(records: Records, rule: str, distribution: str, of: str = "effective_per_call") -> float:
+    """Return effective draws per score call, of coordinates or of squares, in units of Simpson's."""
     (one,), (simpson,) = (
-        records.values("efficiency", "effective_per_call", rule=name, distribution=distribution)
-        for name in (rule, "LineIntegral()")
+        records.values("efficiency", of, rule=name, distribution=distribution) for name in (rule, "LineIntegral()")
     )
     return one / simpson

@@ -20,7 +20,7 @@ from scoremh._shared.algebra import (
     weighted_sum,
 )
 from scoremh._shared.detailed_balance import log_q_ratio
-from scoremh.acceptance.poisson_product import log_product
+from scoremh.acceptance import poisson_product
 from scoremh.acceptance.ratio import RatioRule
 from scoremh.acceptance.residual import Residual, Slopes
 from scoremh.acceptance.romberg import Undecided, refined, too_long
@@ -100,8 +100,8 @@ class LineIntegral(RatioRule):
     intervals as the move is long in units of the score's own scale, |v| |s| / sqrt(d). Whatever the bounds are worth,
     the rule is a Metropolis rule for an antisymmetric ratio: the last estimate, clipped to the bounds before it.
 
-    `rule="exact"` decides for the true integral: Simpson's decision times a Poisson product over what Simpson's rule
-    misses (`acceptance.poisson_product`). It draws random numbers of its own.
+    `rule="exact"` decides for the true integral: Simpson's decision, corrected by a Poisson product over what Simpson's
+    rule misses (`acceptance.poisson_product`). It draws random numbers of its own.
 
     Args:
         rule: "trapezoid", "simpson", "gauss", "adaptive" or "exact".
@@ -194,14 +194,12 @@ class LineIntegral(RatioRule):
         if self.rule == "exact":
             log_q = log_q_ratio(proposal, current, proposed)
             residual = Residual.between(*self._bent(current, proposed, target), generator)
-            log_accept = self.log_balanced(_finite(residual.slopes.integral) + log_q)
-            # the product is at most 1, and not asked for where Simpson's rule rejects
-            return log_accept + log_product(residual, log_uniform < log_accept, tally)
+            log_ratio = _finite(residual.slopes.integral) + log_q
+            return poisson_product.log_accept(residual, log_ratio, self.log_balanced(log_ratio), log_uniform, tally)
         if self.quadrature is not None:
             return self.log_accept(current, proposed, target=target, proposal=proposal)
         log_q = log_q_ratio(proposal, current, proposed)
-        # Barker accepts where u < r / (1 + r), that is where log r > logit u
-        threshold = log_uniform - (-log_uniform.expm1()).log() if self.balance == "barker" else log_uniform
+        threshold = self.ratio_threshold(log_uniform)
 
         def undecided(change: Tensor, error: Tensor, rows: Tensor) -> Tensor:
             return (threshold[rows] - log_q[rows] - change).abs() < error

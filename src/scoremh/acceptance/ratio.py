@@ -41,6 +41,10 @@ class BalancedRule(ABC):
         log_ratio = log_ratio.masked_fill(log_ratio == math.inf, math.nan)
         return log_ratio.clamp(max=0) if self.balance == "metropolis" else logsigmoid(log_ratio)
 
+    def ratio_threshold(self, log_uniform: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Return what log r has to exceed to be accepted: log u by Metropolis, logit u by Barker."""
+        return log_uniform if self.balance == "metropolis" else log_uniform - (-log_uniform.expm1()).log()
+
 
 class RatioRule(BalancedRule):
     """A rule that estimates D alone: a subclass says how, in `log_density_change`."""

@@ -4,15 +4,12 @@ With `f(t) = s(x + t v) . v` and its quadratic interpolant g through t = 0, 1/2,
 
     D = int_0^1 g dt + int_0^1 (f - g) dt
 
-Rules that decide for the true D (`poisson_product`, `two_coin`) ask for f - g at uniform places, and for a bound B of
-(f - g) / 2. For the reversed move f - g changes its sign, and B has to have the same distribution. One from the three
-scores alone is falsely small where a move begins, halves and ends at places that look alike (modes at equal distances),
-so the interpolant is also compared with f at random places,
-
-    B = c max(|f(0) - 2 f(1/2) + f(1)|,  |f(t_i) - g(t_i)|)
-
-the more of them, the longer the move is in units of the score's own scale. Where (f - g) / 2 is clipped to [-B, B], D
-is another one, still antisymmetric.
+Rules that decide for the true D (`poisson_product`, `two_coin`) ask for R = f - g at uniform places, and for a bound of
+it. For the reversed move R changes its sign, and a bound has to have the same distribution. One from the three scores
+alone, the second difference |f(0) - 2 f(1/2) + f(1)|, is falsely small where a move begins, halves and ends at places
+that look alike (modes at equal distances), so R is also asked for at random places, the probes: the more of them, the
+longer the move is in units of the score's own scale. Where R is clipped to a bound, D is another one, still
+antisymmetric.
 """
 
 from dataclasses import dataclass
@@ -26,11 +23,7 @@ from scoremh._shared import rng
 from scoremh._shared.algebra import inner, per_chain, scores_along
 from scoremh.types import Point, ScoreFn, Target
 
-BOUND = (
-    0.5  # c: at .1 moves are clipped on smooth targets (an eighth of the places at `tune`'s step), at .5 a hundredth
-)
-LENGTHS = (1.5, 3.0)  # |v| |s| / sqrt(d), rms over the three scores, from which a move has one probe, and two
-MAX_BOUND = 50.0  # B beyond which a move is refused, as is the reversed one: it would be accepted once in e^B
+MAX_BOUND = 100.0  # B beyond which a move is refused, as is the reversed one: it would take 2 B score calls
 
 
 class Slopes(NamedTuple):
@@ -103,16 +96,29 @@ class Residual:
         """Draw Poisson numbers."""
         return torch.poisson(rate, generator=rng.resolve(self.generator, self.x.device)).long()
 
-    def draw(self, chains: Int[Tensor, " place"]) -> Float[Tensor, " place"]:
-        """Return f - g at a uniform place for each of these chains, which may be named several times."""
-        t, moves = self.uniform(len(chains)), self.v[chains]
+    def at(self, chains: Int[Tensor, " place"], t: Float[Tensor, " place"]) -> Float[Tensor, " place"]:
+        """Return f - g at these places of the moves of these chains, which may be named several times."""
+        moves = self.v[chains]
         return inner(self.score(self.x[chains] + per_chain(t, self.x) * moves), moves) - self.slopes.at(t, chains)
 
-    def bound(self, asked: Int[Tensor, " row"]) -> Float[Tensor, " chain"]:
-        """Return B for all chains, with probes for those that are asked for."""
-        first, middle, last, length = self.slopes
-        bound = (first - 2 * middle + last).abs()
-        probes = torch.cat([asked[length[asked] > least] for least in LENGTHS])
-        if len(probes):
-            bound = bound.scatter_reduce(0, probes, self.draw(probes).abs(), "amax")
-        return BOUND * bound
+    def draw(self, chains: Int[Tensor, " place"]) -> Float[Tensor, " place"]:
+        """Return f - g at a uniform place for each of these chains."""
+        return self.at(chains, self.uniform(len(chains)))
+
+    def draw_pair(self, chains: Int[Tensor, " place"]) -> Float[Tensor, " place"]:
+        """Return the mean of f - g at a uniform place and at its mirror image: what is odd about the middle cancels."""
+        t = self.uniform(len(chains))
+        one, other = self.at(chains.repeat(2), torch.cat([t, 1 - t])).chunk(2)
+        return (one + other) / 2
+
+    @property
+    def second_difference(self) -> Float[Tensor, " chain"]:
+        """|f(0) - 2 f(1/2) + f(1)|."""
+        first, middle, last, _ = self.slopes
+        return (first - 2 * middle + last).abs()
+
+    def probed(self, asked: Int[Tensor, " row"], lengths: tuple[float, ...]) -> Float[Tensor, " chain"]:
+        """Return the largest |f - g| at probes of these chains, one for each of these lengths that a move exceeds."""
+        length, largest = self.slopes.length, torch.zeros_like(self.slopes.length)
+        probes = torch.cat([asked[length[asked] > least] for least in lengths])
+        return largest.scatter_reduce(0, probes, self.draw(probes).abs(), "amax") if len(probes) else largest

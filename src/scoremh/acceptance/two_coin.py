@@ -1,6 +1,6 @@
 r"""Barker's probability for the true ratio, from scores alone, by tossing two coins (Lam et al., arXiv:2605.09654).
 
-With S by Simpson's rule, `R = int (f - g) dt` what it misses (`acceptance.residual`) and `M = 2 B >= |f - g|`, a loop
+With S by Simpson's rule, `R = int (f - g) dt` what it misses (`acceptance.residual`) and `M >= |f - g|`, a loop
 shows heads with the probability `c = sigmoid(S + log q ratio)`, and then
 
     heads: accept with probability exp(-(M - R) / 2);  tails: reject with probability exp(-(M + R) / 2);  else again
@@ -29,6 +29,8 @@ from scoremh.acceptance.integrals import LineIntegral
 from scoremh.acceptance.ratio import RatioRule
 from scoremh.acceptance.residual import MAX_BOUND, Residual
 from scoremh.types import Need, Point, Proposal, Tally, Target
+
+PROBED_LENGTHS = (1.5, 3.0)  # lengths from which M has a probe more
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,11 +81,11 @@ class TwoCoin(RatioRule):
         residual = Residual.between(current, proposed, target, generator)
         log_heads = self.log_balanced(residual.slopes.integral + log_q_ratio(proposal, current, proposed))
         every = torch.arange(len(log_uniform), device=log_uniform.device)
-        rate = 2 * residual.bound(every)
+        rate = torch.maximum(residual.second_difference, residual.probed(every, PROBED_LENGTHS))
         log_accept = torch.where(rate.isfinite(), log_heads, math.nan)
         lowest = math.log(torch.finfo(log_accept.dtype).tiny)  # minus infinity would say that p is 0 at the candidate
-        log_accept.masked_fill_((rate > 2 * MAX_BOUND) & log_accept.isfinite(), lowest)
-        rows = every[log_accept.isfinite() & (rate <= 2 * MAX_BOUND)]
+        log_accept.masked_fill_((rate > MAX_BOUND) & log_accept.isfinite(), lowest)
+        rows = every[log_accept.isfinite() & (rate <= MAX_BOUND)]
         points = residual.poisson(rate[rows])
         rows, points = rows[points > 0], points[points > 0]
         heads = (log_uniform < log_heads)[rows]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh.acceptance import LineIntegral, Taylor, TwoCoin
-from scoremh.proposals import MALA, StudentWalk
+from scoremh.proposals import MALA, ScaledMALA, StudentWalk
 from scoremh.targets.parts import WeightedSum
 from scoremh.targets.propriety import share_outward
 from scoremh.types import Acceptance, Need, Point, Proposal, Target
@@ -25,9 +25,11 @@ class ImproperTargetWarning(UserWarning):
 
 def warn_if_degenerate(proposal: Proposal, acceptance: Acceptance) -> None:
     """Warn where the trapezoid meets MALA, whose q ratio holds the same terms, and a straight line very long steps."""
-    if isinstance(proposal, MALA) and _is_trapezoid(acceptance):
+    if isinstance(proposal, MALA | ScaledMALA) and _is_trapezoid(acceptance):
+        plain = isinstance(proposal, MALA)
+        ratio = "(h / 4) (|s(x)|^2 - |s(x')|^2)" if plain else "a function of h(x), h(x') and |x' - x|"
         text = (
-            f"{acceptance} with MALA is degenerate: log r = (h / 4) (|s(x)|^2 - |s(x')|^2) exactly, so the density "
+            f"{acceptance} with {type(proposal).__name__} is degenerate: log r = {ratio} exactly, so the density "
             'cancels and the rule only prefers small scores. Use LineIntegral("simpson"), one score call more.'
         )
         warnings.warn(text, DegenerateRuleWarning, stacklevel=3)
@@ -52,6 +54,7 @@ def _is_straight(acceptance: Acceptance) -> bool:
     )
 
 
+@torch.inference_mode()
 def first_point(target: Target, needs: frozenset[Need], x: Tensor) -> Point:
     """Return the point that chains start from, having refused a bad start and wrong answers of the target."""
     check_start(target, x)

@@ -9,7 +9,6 @@ score is not asked outside the support, and the move's `log_accept` (-inf, NaN) 
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from scoremh._shared import rng
 from scoremh._shared.algebra import per_chain
@@ -17,15 +16,17 @@ from scoremh._shared.known_parts import rule_for
 from scoremh._shared.transition import judge, validated_target
 from scoremh.acceptance import Always, BalancedRule, Exact
 from scoremh.kernel import compatibility
-from scoremh.kernel.counted_score import CountedScore, density_calls
+from scoremh.kernel.counted_score import CountedScore, checked, density_calls
 from scoremh.kernel.fused import fused
 from scoremh.types import (
     Acceptance,
     Kernel,
     Move,
+    Need,
     Point,
     Proposal,
     Tally,
+    Target,
     TargetLike,
 )
 
@@ -51,38 +52,43 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
     """
     rule = rule_for(target, acceptance)
     known = validated_target(target, proposal, rule)
-    needs = proposal.needs | rule.needs
+    asked, needs = checked(known), proposal.needs | rule.needs
     compatibility.warn_if_degenerate(proposal, acceptance)
-
-    @torch.inference_mode()
-    def init(x: Tensor) -> Point:
-        return compatibility.first_point(known, needs, x)
-
-    @torch.inference_mode()
-    def step(point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
-        generator = rng.resolve(generator, point.x.device)
-        x = proposal.sample(point, generator=generator)
-        log_uniform = rng.log_uniform((len(x),), x, generator)
-        score, tally = None if known.score is None else CountedScore(known.score), Tally()
-        log_accept, proposed = judge(
-            known._replace(score=score), needs, proposal, rule, point, x, log_uniform, generator, tally
-        )
-        accepted = log_uniform < log_accept
-        calls = 0 if score is None else score.calls
-        if "log_density" in needs:
-            calls += density_calls(known.log_density, x)
-        move = Move(proposed.x, log_accept, accepted, calls, tally.factors, tally.clipped)
-        taken = proposed.map(lambda new, old: torch.where(per_chain(accepted, new), new, old), point)
-        return taken, move
-
-    return Kernel(
-        init,
-        step,
-        run=fused(known, proposal, rule),
+    return Kernel(  # of functions at the top of a module, which can be pickled
+        partial(compatibility.first_point, known, needs),
+        partial(_step, asked, needs, proposal, rule),
+        run=fused(asked, proposal, rule),
         target_rate=_target_rate(proposal, acceptance),
         parts=(proposal, _named_density(target, acceptance)),
         unadjusted=partial(metropolis_hastings, target, proposal, Always()) if "score" in proposal.needs else None,
     )
+
+
+@torch.inference_mode()
+def _step(
+    target: Target,
+    needs: frozenset[Need],
+    proposal: Proposal,
+    rule: Acceptance,
+    point: Point,
+    *,
+    generator: torch.Generator | None = None,
+) -> tuple[Point, Move]:
+    """Make one transition."""
+    generator = rng.resolve(generator, point.x.device)
+    x = proposal.sample(point, generator=generator)
+    log_uniform = rng.log_uniform((len(x),), x, generator)
+    score, tally = None if target.score is None else CountedScore(target.score), Tally()
+    log_accept, proposed = judge(
+        target._replace(score=score), needs, proposal, rule, point, x, log_uniform, generator, tally
+    )
+    accepted = log_uniform < log_accept
+    calls = 0 if score is None else score.calls
+    if "log_density" in needs:
+        calls += density_calls(target.log_density, x)
+    move = Move(proposed.x, log_accept, accepted, calls, tally.factors, tally.clipped)
+    taken = proposed.map(lambda new, old: torch.where(per_chain(accepted, new), new, old), point)
+    return taken, move
 
 
 def _named_density(target: TargetLike, acceptance: Acceptance) -> object:

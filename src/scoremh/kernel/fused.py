@@ -4,7 +4,7 @@ r"""Many steps at once, as tight loops over torch calls: the same Markov chain a
 |---|---|
 | `unadjusted` | MALA with `Always()`: the unadjusted Langevin algorithm |
 | `langevin` | MALA with a fixed quadrature of the score, or the adaptive one |
-| `gaussian` | every other rule with a random walk, MALA or pCN |
+| `gaussian` | every other rule with MALA, and every rule with a random walk, `ScaledMALA` or pCN |
 
 With MALA the proposal's ratio holds the trapezoid rule with the other sign, and what is left has no cancelling terms:
 
@@ -16,22 +16,47 @@ the record needs, or looks for numbers that are not finite: a segment that met o
 candidate lies outside the support the score is asked at the current point instead, and counted.
 """
 
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
 from scoremh.acceptance import Always, LineIntegral
 from scoremh.kernel.gaussian import gaussian
 from scoremh.kernel.langevin import langevin, unadjusted
-from scoremh.proposals import MALA, PCN, RandomWalk
-from scoremh.types import Acceptance, Proposal, Run, Target
+from scoremh.proposals import MALA, PCN, RandomWalk, ScaledMALA
+from scoremh.types import Acceptance, Point, Proposal, Run, Target, Trace
+
+
+class Loop:
+    """A loop with the parts that it is made of: it is pickled as these, and made again from them.
+
+    Args:
+        make: Makes the loop.
+        parts: What of.
+    """
+
+    def __init__(self, make: Callable[..., Run], *parts: object) -> None:
+        self.make, self.parts = make, parts
+        self.run = make(*parts)
+
+    def __call__(self, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
+        """Make several transitions."""
+        return self.run(point, steps, generator=generator)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Loop, (self.make, *self.parts)
 
 
 def fused(target: Target, proposal: Proposal, acceptance: Acceptance) -> Run | None:
     """Return the loop for a kernel of these parts, or None where `kernel.step` has to be called step by step."""
     if type(proposal) is MALA and target.score is not None:
         if type(acceptance) is Always:
-            return unadjusted(target.score, target.support, proposal)
+            return Loop(unadjusted, target.score, target.support, proposal)
         if type(acceptance) is LineIntegral and _is_fused(acceptance):
-            return langevin(target.score, target.support, proposal, acceptance)
-    if type(proposal) in (RandomWalk, MALA, PCN):
-        return gaussian(target, proposal, acceptance)  # type: ignore[arg-type]
+            return Loop(langevin, target.score, target.support, proposal, acceptance)
+    if type(proposal) in (RandomWalk, MALA, ScaledMALA, PCN):
+        return Loop(gaussian, target, proposal, acceptance)
     return None
 
 

@@ -1,4 +1,4 @@
-"""The loop for random walks, MALA and pCN with any acceptance rule."""
+"""The loop for random walks, Langevin steps and pCN with any acceptance rule."""
 
 import math
 from dataclasses import dataclass
@@ -60,8 +60,7 @@ class _Loop:
         needs = self.proposal.needs | self.acceptance.needs
         xs, log_accepts = torch.empty_like(noise), torch.empty_like(log_uniform)
         for z, log_u, x_out, log_accept in zip(noise, log_uniform, xs, log_accepts, strict=True):
-            mean, std = self.proposal.moments(point)
-            x, refused = self._confined(point.x, torch.add(mean, z, alpha=std))
+            x, refused = self._confined(point.x, self.proposal.candidates(point, z))
             candidate = Point.at(x, self.target, needs)
             log_accept.copy_(self._log_accept(point, candidate, log_u))
             if refused is not None:

@@ -30,7 +30,7 @@ from scoremh._shared import checks, rng
 from scoremh._shared.algebra import inner, line, per_chain, weighted_sum
 from scoremh.acceptance import Always, Exact, LineIntegral
 from scoremh.kernel import compatibility
-from scoremh.kernel.counted_score import CountedScore
+from scoremh.kernel.counted_score import CountedScore, checked
 from scoremh.kernel.leapfrog import Leapfrog, Trajectory, answers_where
 from scoremh.types import Acceptance, Balance, Kernel, Move, Need, PartlyKnown, Point, Target, TargetLike
 
@@ -81,28 +81,30 @@ def hamiltonian(
     needs: set[Need] = {"score"} if known.log_density is None else {"score", "log_density"}
     needs |= set() if known.known_score is None else {"rest_score"}
 
-    @torch.inference_mode()
-    def init(x: Tensor) -> Point:
-        return compatibility.first_point(known, frozenset(needs), x)
-
-    @torch.inference_mode()
-    def step(point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
-        assert known.score is not None
-        generator = rng.resolve(generator, point.x.device)
-        momentum = rng.normal(tuple(point.x.shape), point.x, generator)
-        log_uniform = rng.log_uniform((len(point.x),), point.x, generator)
-        score = CountedScore(known.score)
-        length = leapfrog.length(point.x, generator)
-        transition = _Transition(known._replace(score=score), leapfrog, rule)
-        log_accept, proposed = transition.judge(point, momentum, transition.path(point, momentum, length))
-        accepted = log_uniform < log_accept
-        taken = proposed.map(lambda new, old: torch.where(per_chain(accepted, new), new, old), point)
-        return taken, Move(proposed.x, log_accept, accepted, score.calls)
-
     rate = None if isinstance(rule, Always) else HAMILTONIAN_RATES[rule.balance]
     options: dict[str, Any] = {"covariance": covariance, "random_length": random_length}
     unadjusted = partial(hamiltonian, target, step_size, steps, Always(), **options)
+    init = partial(compatibility.first_point, known, frozenset(needs))
+    step = partial(_step, checked(known), leapfrog, rule)
     return Kernel(init, step, target_rate=rate, parts=(leapfrog, acceptance), unadjusted=unadjusted)
+
+
+@torch.inference_mode()
+def _step(
+    target: Target, leapfrog: Leapfrog, rule: Judge, point: Point, *, generator: torch.Generator | None = None
+) -> tuple[Point, Move]:
+    """Make one trajectory, and take or leave it."""
+    assert target.score is not None
+    generator = rng.resolve(generator, point.x.device)
+    momentum = rng.normal(tuple(point.x.shape), point.x, generator)
+    log_uniform = rng.log_uniform((len(point.x),), point.x, generator)
+    score = CountedScore(target.score)
+    length = leapfrog.length(point.x, generator)
+    transition = _Transition(target._replace(score=score), leapfrog, rule)
+    log_accept, proposed = transition.judge(point, momentum, transition.path(point, momentum, length))
+    accepted = log_uniform < log_accept
+    taken = proposed.map(lambda new, old: torch.where(per_chain(accepted, new), new, old), point)
+    return taken, Move(proposed.x, log_accept, accepted, score.calls)
 
 
 @dataclass(frozen=True)

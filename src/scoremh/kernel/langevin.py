@@ -15,7 +15,7 @@ from scoremh.acceptance import LineIntegral
 from scoremh.acceptance.romberg import INTERVAL_LENGTH, refined
 from scoremh.coordinates import times
 from scoremh.kernel.counted_score import CountedScore
-from scoremh.kernel.noise import colored_noise, ratio_thresholds
+from scoremh.kernel.noise import colored_noise
 from scoremh.proposals import MALA
 from scoremh.types import Point, Run, ScoreFn, SupportFn, Trace
 
@@ -113,7 +113,7 @@ def _integrated(loop: "_Integrated", proposal: MALA, rule: LineIntegral) -> Run:
         x = point.x
         noise = colored_noise(proposal, steps, x, generator).mul_(math.sqrt(2 * proposal.step_size))
         log_uniform = rng.log_uniform((steps, len(x), 1), x, generator)
-        threshold = ratio_thresholds(rule.balance, log_uniform).div_(loop.unit)
+        threshold = rule.ratio_threshold(log_uniform) / loop.unit
         made = loop.steps(point, noise, threshold, careful=False)
         calls = made.score_calls
         if bool(made.log_ratios.isposinf().any()):  # rare, and expensive to look for at every step
