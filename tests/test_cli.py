@@ -1,10 +1,13 @@
 """The command line, on one run folder: what it writes, what it says, and what it refuses."""
 
 import dataclasses
+import importlib
 import json
 import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +18,7 @@ import pytest
 import torch
 
 from scoremh import Chains, ScoreMH, cli, datasets
-from scoremh.cli import demo, doctor
+from scoremh.cli import app, doctor, moons
 from scoremh.estimator.run_folder import RunFolder
 from tests.cli_cases import BRIEF, data, ended, run, whole, write_table
 
@@ -66,14 +69,14 @@ def test_quiet_says_nothing_and_json_nothing_else(
         assert captured.err == ""
         results.append(json.loads(captured.out))
     assert results[0]["draws"] == 45
-    assert results[1] == json.loads((run / "metrics.json").read_text())
+    assert results[1] == json.loads((run / "metrics.json").read_text()) | {"removed": []}
     assert results[2]["report"] == str(run / "report.html")
     assert results[3]["versions"]["torch"] == torch.__version__
     cli.main(["evaluate", str(run)])
     captured = capfd.readouterr()
     assert "evaluating" in captured.err
     assert "floor: fresh rows" in captured.out
-    assert "Next: scoremh report" in captured.out
+    assert "; removed report.html, which was about other distances. Next: scoremh report" in captured.out
 
 
 def test_the_doctor_shows_every_extra_and_what_is_missing(
@@ -100,7 +103,8 @@ def test_the_doctor_shows_every_extra_and_what_is_missing(
 
 
 def test_rows_as_csv_and_another_reference(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["sample", str(run), "--draws", "30", "--csv", str(tmp_path / "drawn.csv"), "--quiet"])
+    cli.main(["sample", str(run), "--draws", "30", "--csv", str(tmp_path / "drawn.csv")])
+    assert "; removed metrics.json and report.html, which were about other draws. Next" in capsys.readouterr().out
     assert not (run / "metrics.json").exists()  # they were of other draws
     frame = pd.read_csv(tmp_path / "drawn.csv")
     assert list(frame.columns) == ["width", "height"]
@@ -111,7 +115,7 @@ def test_rows_as_csv_and_another_reference(run: Path, tmp_path: Path, capsys: py
     assert (found["points"], found["reference"]) == (30, str(reference))
     assert not (run / "report.html").exists()  # it had other numbers
     again = json.loads((run / "metrics.json").read_text())
-    assert again == found
+    assert again | {"removed": []} == found
 
 
 def test_images_are_drawn_and_shown_as_images(tmp_path: Path) -> None:
@@ -138,7 +142,14 @@ WRONG: dict[str, tuple[str, str]] = {
     "a missing file": ("fit nothing.csv --out NEW", "nothing.csv to be a file, got none there"),
     "a missing run": ("sample NEW", "to be the folder of a run, got no such folder"),
     "a folder without a run": ("report EMPTY", "to be the folder of a run, got no config.json there"),
-    "text in a column": ("fit TEXT --out NEW", "'tall' in line 4, column 'height'"),
+    "text among numbers": (
+        "fit TEXT --out NEW",
+        "at most 32 levels in the category 'height', got 40. Leave it out, merge rare levels, or correct text",
+    ),
+    "text in a reference": (
+        "evaluate RUN --reference TEXT",
+        "expected column 'height' of numbers, got 'tall'",
+    ),
     "a folder that is a file": ("fit DATA --out DATA", "to be a new folder, got a file"),
     "a folder with a run": (
         "fit DATA --out RUN",
@@ -162,7 +173,8 @@ def test_wrong_input_is_one_line_and_loses_nothing(
     case: str, run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words, text = WRONG[case]
-    (tmp_path / "text.csv").write_text("width,height\n1,2\n3,4\n5,tall\n")
+    lines = [f"{i},{i}.5\n" for i in range(39)]  # with text among them, levels of a category
+    (tmp_path / "text.csv").write_text("".join(["width,height\n", *lines, "39,tall\n"]))
     (tmp_path / "wide.csv").write_text("a,b,c\n1,2,3\n4,5,7\n")
     (tmp_path / "other.csv").write_text("a,b\n1,2\n3,5\n")
     (tmp_path / "few.csv").write_text("a,b\n1,2\n3,5\n")
@@ -195,21 +207,54 @@ def test_overwriting_removes_the_run_and_nothing_else(run: Path, data: Path) -> 
     assert {path.name for path in run.iterdir()} == left
 
 
-def test_the_report_warns_of_the_chains_it_shows(run: Path) -> None:
+def test_the_report_shows_the_verdict_and_how_its_chains_mix(run: Path) -> None:
     folder = RunFolder.open(run)
     chains = Chains.load(folder.get("chains.nc"))
     stuck = chains.draws[:, :1].expand(-1, 6, -1) + 1e-3 * torch.randn(60, 6, 2)
     folder.put("chains.nc", dataclasses.replace(chains, draws=stuck).save)
     cli.main(["report", str(run), "--quiet"])
-    assert re.search(r"R-hat \d{2,}.* on (width|height)", (run / "report.html").read_text())
+    page = (run / "report.html").read_text()
+    assert '<section class="verdict do-not-use"' in page
+    assert "Fit with score_steps=8000." in page
+    shown = re.findall(r'<td data-label="R-hat">([\d.]+)</td>', page)
+    assert len(shown) == 2
+    assert min(map(float, shown)) > 10  # the chains are stuck, and the table says so
+
+
+@pytest.mark.parametrize("tokens", [["--help"], ["fti"], ["fit", "--ou", "x"], ["evaluate", "--help"], ["--version"]])
+def test_help_and_typos_need_no_torch(tokens: list[str]) -> None:
+    script = (
+        "import sys\nfrom scoremh.cli import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "print([name for name in ('torch', 'pandas', 'numpy', 'sklearn') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, *tokens], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_lines_of_help_are_those_of_the_commands() -> None:
+    for name, line in app.COMMANDS.items():
+        command = getattr(importlib.import_module(f"scoremh.cli.{name}"), name)
+        assert command.__doc__.splitlines()[0] == line
+
+
+def test_long_commands_number_their_steps(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    seen = []
+    for call in (["fit", str(data), "--out", str(run), *BRIEF[:-1]], ["sample", str(run)], ["evaluate", str(run)]):
+        cli.main(call)
+        seen.append(re.findall(r"step (\d) of (\d)", capfd.readouterr().err))
+    for found, total in zip(seen, (7, 2, 2), strict=True):
+        assert {int(of) for _, of in found} == {total}
+        assert {int(step) for step, _ in found} == set(range(1, total + 1))
 
 
 def test_what_cannot_be_learned_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x = np.random.default_rng(0).normal(size=(50, 1))
-    np.savez(tmp_path / "x.npz", good=x, flat=np.ones((50, 1)) * np.r_[np.zeros(49), 1e-300][:, None])
+    np.savez(tmp_path / "x.npz", good=x, flat=np.ones((50, 1)), tiny=1e-300 * x)
     call = ["fit", str(tmp_path / "x.npz"), "--out", str(tmp_path / "run"), *BRIEF]
-    assert ended([*call, "--key", "flat"], capsys)[0] == 2
-    assert not (tmp_path / "run").exists()
+    for key in ("flat", "tiny"):
+        assert ended([*call, "--key", key], capsys)[0] == 2
+        assert not (tmp_path / "run").exists()
     cli.main([*call, "--key", "good"])
     assert (tmp_path / "run" / "score.safetensors").exists()
 
@@ -218,6 +263,8 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     write_table(tmp_path / "data.csv")
     write_table(tmp_path / "test.csv", 100, seed=9)
+    wine = {"quality": np.arange(200) % 6, "share": np.random.default_rng(0).uniform(size=200)}
+    pd.DataFrame(wine).to_csv(tmp_path / "wine.csv", index=False)
     text = (Path(__file__).parent.parent / "README.md").read_text()
     lines = [shlex.split(line, comments=True) for line in re.findall(r"^scoremh (.*)$", text, re.MULTILINE)]
     assert {words[0] for words in lines} == {"fit", "sample", "evaluate", "report", "doctor"}
@@ -235,13 +282,13 @@ def test_the_demo_ends_with_a_report_and_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in {"ROWS": 400, "DRAWS": 60, "STEPS": 10, "KEPT_DRAWS": 5, "TRAINING_STEPS": (20, 20)}.items():
-        monkeypatch.setattr(demo, name, value)
+        monkeypatch.setattr(moons, name, value)
     cli.main(["demo", "--out", str(tmp_path / "demo")])
     said = capsys.readouterr().out
     assert "Score pCN" in said
     assert said.rstrip().splitlines()[-1].startswith("See ")
     assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "demo" / "report.html").read_text()
-    assert all(name in page for name in demo.SAMPLERS)
+    assert all(name in page for name in moons.SAMPLERS)
     cli.main(["demo", "--out", str(tmp_path / "demo"), "--quiet"])  # an earlier one is replaced
     cli.main(["report", str(tmp_path / "demo"), "--quiet"])

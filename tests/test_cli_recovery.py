@@ -64,6 +64,31 @@ def test_two_commands_on_one_run_keep_what_the_other_wrote(run: Path) -> None:
     assert now.get("metrics.json").read_text() == "{}"
 
 
+@pytest.mark.parametrize("name", ["config.json", "metrics.json", "report.html"])
+def test_no_write_follows_a_link_out_of_the_folder(run: Path, name: str, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    for link in (run / f"{name}.partial", run / name):
+        outside.write_bytes((run / name).read_bytes() if (run / name).exists() else b"mine")
+        before = outside.read_bytes()
+        link.unlink(missing_ok=True)
+        link.symlink_to(outside)
+        cli.main(["evaluate", str(run), "--quiet"])
+        cli.main(["report", str(run), "--quiet"])
+        assert outside.read_bytes() == before
+    assert not (run / name).is_symlink()
+
+
+def test_a_linked_folder_is_refused_by_name(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (outside := tmp_path / "outside").mkdir()
+    (outside / "mine").write_bytes(b"mine")
+    (run / "sampling").symlink_to(outside)
+    for call in (["sample", str(run), "--overwrite"], ["sample", str(run), "--resume"], ["report", str(run)]):
+        code, said = ended(call, capsys)
+        assert code == 2
+        assert f"{run / 'sampling'}, a symbolic link to {outside}. Replace the link" in said
+    assert [path.name for path in outside.iterdir()] == ["mine"]
+
+
 def limited(size: int) -> Any:
     """Return what makes a process's files no larger than this, as on a full disk."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))

@@ -54,18 +54,22 @@ def test_draws_that_are_not_finite_have_no_distance(found: Evaluation) -> None:
 
 
 def test_it_prints_as_a_table(found: Evaluation) -> None:
-    lines = str(found).splitlines()
-    assert lines[0].strip() == "100 points each, in standard deviations"
+    verdict, *lines = str(found).splitlines()
+    assert verdict == str(found.verdict)
+    lines = lines[[line.strip() for line in lines].index("100 points each, in standard deviations") :]
     assert lines[1].split() == ["w1", "w2", "sliced_w2", "energy_distance", "mmd_squared", "p"]
-    assert [line.split()[0] for line in lines[2:]] == ["near", "far", "lost", "floor:"]
+    assert [line.split()[0] for line in lines[2:]] == ["near", "far", "lost", "floor:", "floor:", "p:", "power:"]
     assert f"{found.metrics['far']['w1']:.3g} (" in lines[3]
+    assert f"with 300 rows a shift of {found.noticed_shift:.2g}" in lines[-1]
+    assert "e+" not in str(found)
+    assert str(found.verdict.reason).split(";")[0] in found._repr_html_()  # type: ignore[union-attr]
 
 
 def test_numbers_survive_json(found: Evaluation, tmp_path: Path) -> None:
     found.save(tmp_path / "metrics.json")
     record = json.loads((tmp_path / "metrics.json").read_text())
     assert record == found.to_dict()
-    assert set(record) == {"points", "floors", "samplers", "reference"}
+    assert set(record) >= {"points", "floors", "samplers", "reference", "rows", "verdict", "checks"}
     assert record["samplers"]["near"]["p_value"] == found.p_values["near"]
     assert Evaluation.from_dict(record) == found
     with pytest.raises(FrozenInstanceError):
@@ -123,3 +127,14 @@ def test_a_column_in_thousands_hides_no_other() -> None:
     assert found.p_values["draws"] < 0.01
     one = evaluate(draws, reference, points=200)
     assert found.metrics["draws"]["w1"] == pytest.approx(one.metrics["draws"]["w1"], rel=1e-4)
+
+
+@pytest.mark.parametrize("largest", [1e150, 1e307])
+def test_draws_that_are_finite_and_no_more_are_judged(largest: float) -> None:
+    draws = normal(120, 2, seed=1).double()
+    draws[::3, 0] = largest
+    found = evaluate(draws, 1e-3 * REFERENCE.double(), points=100)
+    assert all(value is not None and math.isfinite(value) for value in found.metrics["draws"].values())
+    assert found.verdict is not None
+    assert found.verdict.level == "do not use"
+    assert found.p_values["draws"] < 0.01

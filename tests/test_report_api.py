@@ -71,7 +71,7 @@ def test_chains_have_a_static_picture(event: tuple[int, ...], tmp_path: Path) ->
     drawn = chains(normal(40, 30, *event))
     figure = drawn.plot(tmp_path / "chains.png")
     assert (tmp_path / "chains.png").read_bytes().startswith(b"\x89PNG")
-    assert len(figure.axes) == (2 if event == (1,) else 3)
+    assert len(figure.axes) == (3 if event == (1,) else 5)  # draws, traces, ranks
     trace = figure.axes[1].lines[0].get_ydata()
     np.testing.assert_array_equal(np.asarray(trace), drawn.draws[0].flatten(1)[:, 0].double().numpy())
     if event != (1,):

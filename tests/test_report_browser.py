@@ -1,7 +1,6 @@
 """The report in a real browser: it is drawn, it moves, and it asks nobody."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,18 +27,6 @@ from tests.report_cases import (
     normal,
     slowly,
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
-    driver = pytest.importorskip("playwright.sync_api")
-    with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])  # root has no sandbox
-        yield browser
-        browser.close()
 
 
 @dataclass
@@ -104,8 +91,9 @@ def test_a_browser_draws_everything_and_asks_for_nothing(kind: str, browser: Any
         assert all(widths)
         if kind == "plane":
             for number, x in enumerate([shown.data, *shown.samples.values()]):
-                assert page.locator(f"#drawing-{number} .point").count() == len(x)
-            assert page.locator("#drawing-3 .heatmaplayer image").count() == 1
+                assert page.locator(f"#drawing-{number} .point").count() == min(len(x), 40)  # as many of each
+            assert page.locator("#drawing-3 .point").count() == 2 * 40
+            assert page.locator("#drawing-4 .heatmaplayer image").count() == 1
         page.locator(".chart").first.hover()
         offered = page.eval_on_selector_all(".modebar-btn", "all => all.map((one) => one.dataset.title)")
         assert set(offered) == {"Download plot as a PNG", "Reset axes"}  # and no sharing with a server
@@ -128,7 +116,7 @@ def test_the_slider_moves_the_points_to_the_draws_of_its_step(browser: Any, tmp_
     shown = contents(2)
     assert shown.chains is not None
     with opened(browser, tmp_path, html(shown)) as one:
-        page, number = one.page, 6
+        page, number = one.page, 9
         slider = page.locator(f"#slider-{number}")
         before = places(page, number)
         for step, move in ((0, []), (2, ["ArrowRight", "ArrowRight"]), (29, ["End"])):

@@ -8,10 +8,14 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 
-from scoremh.report import Contents, html, static, write
+from scoremh.evaluation import Check, Verdict
+from scoremh.evaluation.verdicts import number
+from scoremh.report import Contents, charts, html, mixing_charts, static, write
 from tests.report_cases import (
     CHARTS,
     HOSTILE,
@@ -28,7 +32,7 @@ from tests.report_cases import (
     numbers,
 )
 
-LIMIT = 6_000_000
+LIMIT = 3_000_000
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
@@ -140,7 +144,11 @@ def test_colours_are_those_of_the_static_pictures_and_all_are_defined() -> None:
 
 
 def test_metrics_stand_beside_their_floors() -> None:
-    text = " ".join(re.sub(r"<[^>]+>", " ", html(contents(2)).split("<table>")[1].split("</table>")[0]).split())
+    text = " ".join(
+        re.sub(
+            r"<[^>]+>", " ", html(contents(2)).split('<table class="stacked single">')[1].split("</table>")[0]
+        ).split()
+    )
     assert text == f"sampler w1 p_value MALA 0.3 3 {TIMES} — ULA 123 1,230 {TIMES} 0.25 floor 0.1 ± 0.01"
     odd = {"MALA": {"w1": float("nan"), "gap": -0.5}}
     page = html(contents(2, metrics=odd, floors={"gap": (-0.1, 0.2), "w1": (0.1, 0.01)}))
@@ -204,6 +212,55 @@ def crowded(*event: int, rows: int, many: int, draws: int) -> Contents:
     ],
     ids=["plane", "many columns", "grey images", "large colour images"],
 )
-def test_a_page_is_below_6_mb_whatever_it_shows(make: Callable[[], Contents]) -> None:
+def test_a_page_is_below_3_mb_whatever_it_shows(make: Callable[[], Contents]) -> None:
     size = len(html(make()).encode())
     assert size < LIMIT
+
+
+def test_the_verdict_and_its_checks_are_on_top() -> None:
+    checks = [
+        Check("range", 0.05, 0.005, 0.03, 0.001, f"5 % lie beyond {HOSTILE}"),
+        Check("p", 1.0, 1.15, 1.5, 1.0, "fine"),
+    ]
+    page = html(
+        contents(2, verdict=Verdict("do not use", f"because of {IMAGE}", "Fit with score_steps=8000."), checks=checks)
+    )
+    seen = Tags(page)
+    assert seen.tags["article"] == 2
+    assert page.index('class="verdict do-not-use"') < page.index('class="cards"') < page.index("<main>")
+    assert [text for text in seen.texts if text in ("Do not use", "0.05", "1")][:3] == ["Do not use", "0.05", "1"]
+    assert "good up to 0.005, usable up to 0.03" in page
+    assert HOSTILE not in page.split("<main>")[0]
+
+
+def test_columns_have_their_statistics_and_correlations_stand_side_by_side() -> None:
+    shown = contents(5)
+    page = html(shown)
+    cells = re.findall(r'<td data-label="([^"]*)">([^<]*)</td>', page.split("<h2>Columns</h2>")[1])
+    means = [value for name, value in cells if name == "mean"]
+    draws = shown.samples["MALA"].double()
+    assert means[:2] == [number(float(x[:, 0].mean())) for x in (shown.data.double(), draws)]
+    apart = [value for name, value in cells if name == "KS"]
+    assert apart[1] == number(stats.ks_2samp(shown.data[:, 0].numpy(), draws[:, 0].numpy()).statistic)
+    shades = [one["data"][0] for one in figures(page) if one["data"][0].get("zmin") == -1]
+    expected = stats.spearmanr(shown.data.numpy()).statistic
+    np.testing.assert_allclose(numbers(shades[0]["z"]), expected, atol=1e-6)
+
+
+def test_losses_are_on_a_logarithmic_axis_where_they_are_positive() -> None:
+    assert charts.losses({"loss": [3.0, 1.0], "held_out": [2.0, 1.0]})["layout"]["yaxis"]["type"] == "log"
+    assert charts.losses({"loss": [3.0, -1.0]})["layout"]["yaxis"]["type"] == "linear"
+
+
+def test_ranks_are_flat_where_chains_agree_and_autocorrelation_is_that_of_the_draws() -> None:
+    parts, what = mixing_charts.rank_densities(normal(400, 40).double())
+    assert what == "quarter"
+    assert all(float((part - 1).abs().max()) < 0.2 for part in parts)
+    apart = normal(2, 500).double() + torch.tensor([[0.0], [9.0]])
+    parts, what = mixing_charts.rank_densities(apart)
+    assert (what, float(parts[0][10:].sum()), float(parts[1][:10].sum())) == ("chain", 0.0, 0.0)
+    walk = normal(300, 60, 1).double().cumsum(1)
+    for lag in range(1, 60):
+        walk[:, lag] = 0.5 * walk[:, lag - 1] + normal(300, 1, seed=lag).double()
+    curve = numbers(mixing_charts.autocorrelation(walk[:, 10:], ["x"])["data"][0]["y"])
+    np.testing.assert_allclose(curve[:4], [1, 0.5, 0.25, 0.125], atol=0.05)

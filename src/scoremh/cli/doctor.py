@@ -6,8 +6,6 @@ import shutil
 from importlib import metadata
 from typing import Any, NamedTuple
 
-import torch
-
 from scoremh import __version__
 from scoremh.cli.output import Output
 
@@ -33,6 +31,12 @@ EXTRAS = {
     "flows": Extra("the normalizing flow in the study of Table 1", ("zuko",)),
     "parquet": Extra("parquet files", ("pandas", "pyarrow")),
     "diffusers": Extra("models of the library diffusers", ("diffusers",)),
+    "cluster": Extra("chains in other processes and on a dask cluster", ("cloudpickle", "dask", "distributed")),
+    "zarr": Extra("reading a stored run with xarray", ("zarr",)),
+    "docs": Extra(
+        "building the pages of the documentation",
+        ("furo", "myst-nb", "sphinx", "sphinx-copybutton", "sphinx-mathjax-offline"),
+    ),
 }
 
 
@@ -42,6 +46,8 @@ def doctor(*, output: Output = Output()) -> None:  # noqa: B008  # frozen
     Args:
         output: Verbosity and format of the output.
     """
+    import torch
+
     versions = {name: _version(name) for name in REQUIRED} | {"torch": str(torch.__version__)}  # with its build
     found: dict[str, Any] = {
         "scoremh": __version__,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
-from rich.console import Console
 
 ARGUMENTS: ContextVar[Sequence[str]] = ContextVar("arguments", default=())  # of the command line
 
@@ -57,6 +56,8 @@ class Output:
             text: The message.
         """
         if self.verbose:
+            from rich.console import Console
+
             Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
     def result(self, result: Mapping[str, Any], text: str) -> None:

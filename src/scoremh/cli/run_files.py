@@ -1,6 +1,7 @@
 """The files of a run beside those of its estimator: chains, metrics, report, checkpoints."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from scoremh import Chains
 from scoremh._shared import checks
 from scoremh.datasets import files as tables
 from scoremh.estimator import serialization
+from scoremh.estimator.frames import layout_from_json, numbers_of
 from scoremh.estimator.run_folder import CONFIG, RunFolder
 
 CHAINS, METRICS, REPORT = "chains.nc", "metrics.json", "report.html"
@@ -29,6 +31,16 @@ def clear_run(path: Path) -> None:
     for name in (CONFIG, *ESTIMATOR, CHAINS, METRICS, REPORT, *TRAINING_CHECKPOINTS):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / SAMPLING_CHECKPOINTS, ignore_errors=True)
+
+
+def removal(names: Sequence[str], of: str) -> str:
+    """Return what to say of files that were removed.
+
+    Args:
+        names: Names of the files.
+        of: What they were about.
+    """
+    return f"; removed {' and '.join(names)}, which {'was' if len(names) == 1 else 'were'} about {of}" if names else ""
 
 
 def load_chains(folder: RunFolder) -> Chains:
@@ -50,11 +62,12 @@ def reference_rows(folder: RunFolder, reference: Path | None) -> tuple[Tensor, s
     event = folder.config["event"]
     if reference is None:
         return load_file(folder.get(serialization.HELD_OUT))["rows"].reshape(-1, *event), "held-out rows"
-    x, columns = tables.read(reference, dtype=torch.float64)
-    known, fix = folder.config["columns"], "Pass rows with the columns of the fit."
-    if list(x.shape[1:]) != event:
-        got = f"{tuple(x.shape[1:])} in {reference}"
-        raise ValueError(checks.message(f"rows of shape {tuple(event)}", got, fix))
+    rows, shape = tables.read_table(reference)
+    columns, known = list(map(str, getattr(rows, "columns", ()))), folder.config["columns"]
+    fix = "Pass rows with the columns of the fit."
+    if list(shape) != event:
+        raise ValueError(checks.message(f"rows of shape {tuple(event)}", f"{shape} in {reference}", fix))
     if columns and known and columns != known:
         raise ValueError(checks.message(f"the columns {', '.join(known)}", f"{', '.join(columns)} in {reference}", fix))
-    return x, str(reference)
+    numbers = numbers_of(rows, layout_from_json(folder.config["layout"]))
+    return torch.from_numpy(numbers).reshape(-1, *event), str(reference)

@@ -1,20 +1,17 @@
 """`scoremh sample`: new rows from a fitted estimator."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-from torch import Tensor
-
-from scoremh import ScoreMH
-from scoremh._shared import checks
-from scoremh._shared.files import replacing
+from scoremh._shared.progress import numbered_steps
 from scoremh.cli.output import Flag, Output, Whole, resumable
-from scoremh.cli.run_files import CHAINS, METRICS, REPORT, SAMPLING_CHECKPOINTS
-from scoremh.estimator.run_folder import RunFolder
-from scoremh.estimator.serialization import load_model
+
+if TYPE_CHECKING:
+    from scoremh import ScoreMH
 
 MAX_TRACE = 50  # draws of a chain, by default
 
@@ -27,6 +24,7 @@ def sample(
     trace: Whole | None = None,
     csv: Path | None = None,
     seed: Whole = 0,
+    pool: str | None = None,
     resume: Flag = False,
     overwrite: Flag = False,
     output: Output = Output(),  # noqa: B008  # frozen
@@ -39,29 +37,58 @@ def sample(
         trace: Number of draws of each chain to keep for diagnostics; at most 50 by default.
         csv: File to write the rows to, in addition.
         seed: Random seed; the same seed gives the same rows.
+        pool: Number of processes to run blocks of chains in, or the address of a dask scheduler, tcp://HOST:8786.
         resume: Resume an interrupted sampling.
         overwrite: Discard an interrupted sampling.
         output: Verbosity and format of the output.
     """
+    from scoremh import ScoreMH
+    from scoremh._shared.locks import sole_writer
+    from scoremh.cli.run_files import CHAINS, METRICS, REPORT, SAMPLING_CHECKPOINTS, removal
+    from scoremh.estimator.run_folder import RunFolder
+    from scoremh.estimator.serialization import load_model
+
     folder = RunFolder.open(run)
     model = load_model(ScoreMH, folder).set_params(verbose=output.verbose)
     store, kept = run / SAMPLING_CHECKPOINTS, min(MAX_TRACE, model.chain_steps) if trace is None else trace
     _check(model, draws, kept, csv, seed)
-    _check_resume(store, resume=resume, overwrite=overwrite)
-    with resumable():
-        flat = model.sample_chains(draws, draws=kept, random_state=seed, store=store)
+    with sole_writer(run), _workers(pool) as workers, resumable(), numbered_steps(2):
+        _check_resume(store, resume=resume, overwrite=overwrite)
+        flat = model.sample_chains(draws, draws=kept, random_state=seed, store=store, pool=workers)
         chains = replace(flat, draws=flat.draws.reshape(draws, kept, *folder.config["event"]))
         if csv is not None:
-            _write_csv(csv, flat.last, folder.config["columns"])
-        folder.remove(METRICS, REPORT)  # they are of other draws
-        folder.put(CHAINS, chains.save)
-    shutil.rmtree(store)
+            _write_csv(csv, model.set_output(transform="pandas").to_rows(flat.last))
+        removed = folder.put(CHAINS, chains.save, outdates=(METRICS, REPORT))
+        shutil.rmtree(store)
     result = {"run": str(run), "draws": draws, "acceptance_rate": chains.acceptance_rate}
-    output.result(result, f"{chains}\nSaved in {run / CHAINS}. Next: scoremh evaluate {run}")
+    result["removed"] = removed
+    text = f"{chains}\nSaved in {run / CHAINS}{removal(removed, 'other draws')}. Next: scoremh evaluate {run}"
+    output.result(result, text)
 
 
-def _check(model: ScoreMH, draws: int, kept: int, csv: Path | None, seed: int) -> None:
+@contextmanager
+def _workers(pool: str | None) -> Iterator[Any]:
+    """Yield where blocks of chains are run: None for here, a number of processes, or the client of a cluster."""
+    from scoremh._shared import checks
+
+    if pool is None or pool.isdecimal():
+        yield None if pool is None else int(pool)
+    elif "://" in pool:
+        from scoremh._shared.extras import extra
+
+        with extra("cluster"):
+            from distributed import Client
+        with Client(pool) as client:
+            yield client
+    else:
+        fix = "Pass --pool 2, or --pool tcp://HOST:8786."
+        raise ValueError(checks.message("a number of processes or the address of a scheduler", repr(pool), fix))
+
+
+def _check(model: "ScoreMH", draws: int, kept: int, csv: Path | None, seed: int) -> None:
     """Refuse invalid numbers and files."""
+    from scoremh._shared import checks
+
     if not 0 < kept <= model.chain_steps:
         expected = f"a trace of 1 to {model.chain_steps} draws, the steps of a chain"
         raise ValueError(checks.message(expected, kept, "Keep fewer, or fit with more --chain-steps."))
@@ -74,6 +101,8 @@ def _check(model: ScoreMH, draws: int, kept: int, csv: Path | None, seed: int) -
 
 def _check_resume(store: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuse to resume nothing, and to start where an interrupted sampling is; discard that if `overwrite`."""
+    from scoremh._shared import checks
+
     if overwrite:
         shutil.rmtree(store, ignore_errors=True)
     elif resume and not store.exists():
@@ -84,7 +113,8 @@ def _check_resume(store: Path, *, resume: bool, overwrite: bool) -> None:
         raise ValueError(checks.message(f"no interrupted sampling in {store.parent}", "one", fix))
 
 
-def _write_csv(path: Path, rows: Tensor, columns: Sequence[str] | None) -> None:
-    names = columns or [f"x{i}" for i in range(rows.shape[1])]
+def _write_csv(path: Path, frame: Any) -> None:
+    from scoremh._shared.files import replacing
+
     with replacing(path) as partial:
-        pd.DataFrame(rows.numpy(), columns=names).to_csv(partial, index=False)
+        frame.to_csv(partial, index=False)

@@ -2,8 +2,10 @@
 
 from abc import abstractmethod
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from scoremh._shared import checks
 from scoremh.coordinates.composition import Coordinates, Points
@@ -14,7 +16,7 @@ class Elementwise(Coordinates):
 
     @abstractmethod
     def slope(self, u: Points) -> Points:
-        """Return dx / du, positive."""
+        """Return dx / du; a map whose slope is negative says its `log_slope` as well."""
 
     @abstractmethod
     def log_det_gradient(self, u: Points) -> Points:
@@ -28,9 +30,13 @@ class Elementwise(Coordinates):
         """Return g / (dx / du)."""
         return gradient / self.slope(u)
 
+    def log_slope(self, u: Points) -> Points:
+        """Return log |dx / du|."""
+        return self.slope(u).log()
+
     def log_det(self, u: Points) -> Float[Tensor, " chain"]:
-        """Return the sum of log(dx / du)."""
-        return self.slope(u).log().flatten(1).sum(1)
+        """Return the sum of log |dx / du|."""
+        return self.log_slope(u).flatten(1).sum(1)
 
 
 class Sinh(Elementwise):
@@ -102,3 +108,86 @@ class SquareRoot(Elementwise):
         v = self.forward(u)
         square = v.square()
         return (2.5 * v / (1 + square) - v / (1 + square / 2)) * self.slope(u)
+
+
+class Log(Elementwise):
+    """The map x = b + exp(u), or b - exp(u): numbers above or below a bound b.
+
+    Args:
+        bound: b, broadcast to the event's shape.
+        sign: 1 where numbers are above the bound, -1 where they are below; broadcast to the event's shape.
+    """
+
+    bound: Tensor
+    sign: Tensor
+
+    def __init__(self, bound: Tensor, sign: Tensor | None = None) -> None:
+        super().__init__()
+        sign = torch.ones_like(bound) if sign is None else sign
+        if not bool((sign.abs() == 1).all()):
+            fix = "Pass 1 for numbers above the bound, -1 for numbers below."
+            raise ValueError(checks.message("sign of 1 or -1", sign.tolist(), fix))
+        self.register_buffer("bound", bound.detach().clone())
+        self.register_buffer("sign", sign.detach().clone())
+
+    def forward(self, u: Points) -> Points:
+        """Return b + exp(u), or b - exp(u)."""
+        return self.bound.to(u) + self.slope(u)
+
+    def inverse(self, x: Points) -> Points:
+        """Return log |x - b|; not a number beyond the bound."""
+        return (self.sign.to(x) * (x - self.bound.to(x))).log()
+
+    def slope(self, u: Points) -> Points:
+        """Return exp(u), or -exp(u)."""
+        return self.sign.to(u) * u.exp()
+
+    def log_slope(self, u: Points) -> Points:
+        """Return u."""
+        return u
+
+    def log_det_gradient(self, u: Points) -> Points:
+        """Return 1."""
+        return torch.ones_like(u)
+
+
+class Logit(Elementwise):
+    """The map x = low + (high - low) / (1 + exp(-u)): numbers between two bounds.
+
+    Args:
+        low: Lower bound, broadcast to the event's shape.
+        high: Upper bound, broadcast to the event's shape.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, low: Tensor, high: Tensor) -> None:
+        super().__init__()
+        if not bool((low < high).all()):
+            got = f"low={low.tolist()} and high={high.tolist()}"
+            raise ValueError(checks.message("low below high", got, "Swap or correct the bounds."))
+        self.register_buffer("low", low.detach().clone())
+        self.register_buffer("high", high.detach().clone())
+
+    def forward(self, u: Points) -> Points:
+        """Return low + (high - low) / (1 + exp(-u)), from the nearer bound: digits next to either are kept."""
+        low, high = self.low.to(u), self.high.to(u)
+        from_low, from_high = low + (high - low) * u.sigmoid(), high - (high - low) * (-u).sigmoid()
+        return torch.where(u < 0, from_low, from_high)
+
+    def inverse(self, x: Points) -> Points:
+        """Return log(x - low) - log(high - x); not a number beyond the bounds."""
+        return (x - self.low.to(x)).log() - (self.high.to(x) - x).log()
+
+    def slope(self, u: Points) -> Points:
+        """Return (high - low) exp(u) / (1 + exp(u))^2."""
+        return (self.high.to(u) - self.low.to(u)) * u.sigmoid() * (-u).sigmoid()
+
+    def log_slope(self, u: Points) -> Points:
+        """Return log(high - low) + u - 2 log(1 + exp(u)), finite wherever u is."""
+        return (self.high.to(u) - self.low.to(u)).log() + logsigmoid(u) + logsigmoid(-u)
+
+    def log_det_gradient(self, u: Points) -> Points:
+        """Return 1 - 2 / (1 + exp(-u))."""
+        return 1 - 2 * u.sigmoid()

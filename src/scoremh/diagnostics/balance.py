@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from scoremh._shared import checks, detailed_balance, rng
 from scoremh._shared.algebra import Quadrature, gauss_legendre, inner, scores_along, weighted_sum, whole_way
+from scoremh._shared.samples import Samples, as_tensor
 from scoremh._shared.transition import scored_target
 from scoremh.types import AcceptanceNetwork, Need, Point, Proposal, Target, TargetLike
 
@@ -100,7 +100,7 @@ def balance_residual(
     net: Any,
     target: TargetLike,
     proposal: Proposal,
-    samples: Float[Tensor, "sample *event"],
+    samples: Samples,
     *,
     nodes: int = 16,
     groups: int = 5,
@@ -120,6 +120,7 @@ def balance_residual(
     Returns:
         Residuals in log units: 0.1 is a ratio wrong by a tenth.
     """
+    samples = as_tensor(samples, "samples", torch.get_default_dtype())
     checks.events(samples, "samples")
     checks.count(nodes, "nodes")
     checks.count(groups, "groups")

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import gauss_legendre, inner, per_chain, scores_along, weighted_sum
+from scoremh._shared.samples import Samples, as_tensor
 from scoremh.types import ScoreFn, TargetLike
 
 MAX_CIRCULATION = 0.1  # nats: beyond, the way of an integral may change more than 5 % of the decisions
@@ -52,7 +53,7 @@ class Conservativity:
 
 
 def conservativity(
-    score: ScoreFn, x: Tensor, *, size: float = 0.5, nodes: int = 8, generator: torch.Generator | None = None
+    score: ScoreFn, x: Samples, *, size: float = 0.5, nodes: int = 8, generator: torch.Generator | None = None
 ) -> Conservativity:
     """Measure how far a score is from being a gradient around the points x.
 
@@ -67,6 +68,7 @@ def conservativity(
     Returns:
         The asymmetry of the Jacobian and the circulation.
     """
+    x = as_tensor(x, "x", torch.get_default_dtype())
     checks.events(x)
     checks.positive(size, "size")
     checks.count(len(x), "number of points", at_least=2)
@@ -78,7 +80,7 @@ def conservativity(
 def conservativity_by_level(
     target_at: Callable[[float], TargetLike],
     levels: Iterable[float],
-    x: Tensor,
+    x: Samples,
     *,
     step: float = 1.0,
     nodes: int = 8,
@@ -99,6 +101,7 @@ def conservativity_by_level(
     Returns:
         From every level to what was found there.
     """
+    x = as_tensor(x, "x", torch.get_default_dtype())
     checks.events(x)
     checks.positive(step, "step")
     found = {}

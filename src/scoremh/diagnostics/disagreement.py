@@ -11,6 +11,7 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.known_parts import rule_for
+from scoremh._shared.samples import Samples, as_tensor
 from scoremh._shared.transition import judge, validated_target
 from scoremh.types import Acceptance, Point, Proposal, Target, TargetLike
 
@@ -47,7 +48,7 @@ def disagreement(
     *,
     target: TargetLike,
     proposal: Proposal,
-    x: Tensor,
+    x: Samples,
     generator: torch.Generator | None = None,
 ) -> Disagreement:
     """Compare the decisions of two rules on one candidate and one uniform per row of x.
@@ -63,6 +64,7 @@ def disagreement(
     Returns:
         The share of decisions that differ, and both acceptance rates. Both rules decide as in a kernel.
     """
+    x = as_tensor(x, "x", torch.get_default_dtype())
     checks.events(x)
     rules = [rule_for(target, rule) for rule in (rule_a, rule_b)]
     knowns = [validated_target(target, proposal, rule) for rule in rules]

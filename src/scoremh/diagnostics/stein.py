@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from scoremh._shared import checks
+from scoremh._shared.samples import Samples, as_tensor
 from scoremh.types import ScoreFn
 
 
-def kernel_stein_discrepancy(x: Tensor, score: ScoreFn, *, bandwidth: float | None = None, chunk: int = 1024) -> float:
+def kernel_stein_discrepancy(x: Samples, score: ScoreFn, *, bandwidth: float | None = None, chunk: int = 1024) -> float:
     """Return the kernel Stein discrepancy between samples and the distribution with this score, not squared.
 
     It sees what the score sees: not the relative weight of modes far from each other.
@@ -27,6 +28,7 @@ def kernel_stein_discrepancy(x: Tensor, score: ScoreFn, *, bandwidth: float | No
         bandwidth: c in the kernel; by default the median distance between the first 1,000 samples.
         chunk: Number of rows of the matrix of pairs held in memory at once.
     """
+    x = as_tensor(x, "x", torch.get_default_dtype())
     checks.events(x)
     with torch.no_grad():
         answer = score(x)

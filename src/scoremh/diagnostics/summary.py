@@ -119,14 +119,15 @@ def summary(chains: Record) -> Summary:
     checks.events(chains.draws, "chains.draws", finite=False)
     x = chains.draws.double().cpu().numpy()
     axes = {"chain_axis": 0, "draw_axis": 1}
-    table: dict[str, NDArray[np.float64]] = {
-        "mean": x.mean((0, 1)),
-        "sd": x.std((0, 1)),
-        "mcse_mean": np.asarray(array_stats.mcse(x, **axes, method="mean")),
-        "ess_bulk": np.asarray(array_stats.ess(x, **axes, method="bulk")),
-        "ess_tail": np.asarray(array_stats.ess(x, **axes, method="tail", prob=(0.05, 0.95))),
-        "r_hat": np.asarray(array_stats.rhat(x, **axes)),
-    }
+    with np.errstate(divide="ignore", invalid="ignore"):  # R-hat of a column that never changes is not a number
+        table: dict[str, NDArray[np.float64]] = {
+            "mean": x.mean((0, 1)),
+            "sd": x.std((0, 1)),
+            "mcse_mean": np.asarray(array_stats.mcse(x, **axes, method="mean")),
+            "ess_bulk": np.asarray(array_stats.ess(x, **axes, method="bulk")),
+            "ess_tail": np.asarray(array_stats.ess(x, **axes, method="tail", prob=(0.05, 0.95))),
+            "r_hat": np.asarray(array_stats.rhat(x, **axes)),
+        }
     fewest = float(np.min(table["ess_bulk"]))
     return Summary(
         table,

@@ -1,13 +1,14 @@
 """The names by which an estimator chooses its acceptance."""
 
 from collections.abc import Mapping
-from typing import Literal
 
+from scoremh._shared.names import AcceptanceName
 from scoremh.acceptance import Always, LineIntegral
 from scoremh.balance_matching import AcceptanceFit
 from scoremh.types import Acceptance
 
-AcceptanceName = Literal["potential", "antisymmetric", "free", "simpson", "adaptive", "always"]
+__all__ = ["RULES", "AcceptanceName", "acceptance_name"]
+
 RULES: Mapping[str, Acceptance] = {
     "simpson": LineIntegral("simpson"),
     "adaptive": LineIntegral("adaptive"),

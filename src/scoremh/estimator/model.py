@@ -11,23 +11,27 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import FLOAT_DTYPES, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from scoremh import diffusion
 from scoremh._shared import checks, rng
-from scoremh.balance_matching import RECIPE, AcceptanceFit
+from scoremh.balance_matching import RECIPE
 from scoremh.estimator.acceptance_names import RULES, AcceptanceName
 from scoremh.estimator.adjustment import find_adjustment
 from scoremh.estimator.diagnosis import diagnose
+from scoremh.estimator.fitted import FittedMixin
 from scoremh.estimator.frames import FramesMixin
 from scoremh.estimator.judging import MAX_CHECK_CHAINS, MAX_CHECK_DRAWS, JudgingMixin, Seed
+from scoremh.estimator.noise_level import NOISE_LEVELS, choose_noise_level
 from scoremh.estimator.rows import DEPENDENT_COLUMNS, has_dependent_columns, jittered, training_tensor
 from scoremh.estimator.run_folder import RunFolder
 from scoremh.estimator.serialization import load_model, save_model
+from scoremh.estimator.table import Kinds, Table
 from scoremh.networks import NoiseConditionalMLP
 from scoremh.sampler import ProposalName, Sampler
 from scoremh.sampling.chains import Chains
+from scoremh.sampling.pools import Pool
 from scoremh.score_matching import MIN_SAMPLES, MultilevelDenoising, ScoreFit, fit_score
 from scoremh.training import Recipe
 
@@ -36,16 +40,21 @@ MAX_CORRECTED_COLUMNS = 32  # beyond, log p through noise, with a tangent for ev
 TUNING_CHAINS = 200  # chains that the step size is tuned on
 
 
-class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
+class ScoreMH(FittedMixin, FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
     """Learn a distribution from rows, and draw more of them, by score-based Metropolis-Hastings.
 
     Args:
-        proposal: "mala" (Langevin), "rw" (a random walk) or "pcn" (preconditioned Crank-Nicolson).
+        proposal: "mala" (Langevin), "rw" (a random walk), "pcn" (preconditioned Crank-Nicolson) or "student" (a random
+            walk with steps of Student's distribution, for heavy tails).
         acceptance: Acceptance rule: learned in the form "potential", "antisymmetric" or "free" (the paper's);
             integrated from the score by "simpson" or "adaptive"; or "always", which is ULA.
+        columns: Kinds of columns by name or position: "real", "positive", "heavy-tailed", "ordered", "count",
+            "category", or a pair of bounds such as (0, 1). Those not given are found from the rows: print the
+            estimator, or see `columns_`.
         noise_level: Standard deviation, in units of the data's, of the noise added to the distribution that the kernel
             targets and the acceptance is learned for. It connects modes; the probability flow removes it from the
-            draws. Every ten moves are judged by the log density through noise, up to 32 columns.
+            draws. Every ten moves are judged by the log density through noise, up to 32 columns. If None, the lowest
+            of 0.6, 1 and 2 at which trial chains mix and do not leave the range of the rows.
         score_steps: Number of training steps of the score, at most.
         acceptance_steps: Number of training steps of the acceptance, at most.
         annealing_steps: Number of steps of every chain at each of 15 noise levels, from pure noise to `noise_level`.
@@ -57,11 +66,14 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
 
     Attributes:
         sampler_: Sampler with the learned score and acceptance and the step size.
-        score_: Learned score, a target of its own: `metropolis_hastings(model.score_, ...)`.
+        score_: Learned score, a target of its own, of the points of `table_`: `metropolis_hastings(model.score_, ...)`.
         acceptance_: Learned acceptance for `sampler_.target`, in the coordinates of the score; None without one.
         step_size_: Step size of the proposal.
+        noise_level_: Noise level of the kernel, in units of the data's standard deviations.
+        columns_: Kind of every column, by name.
+        table_: Map between rows of numbers and points in R^d with a density, in which the score was learned.
         diagnosis_: What `diagnose` returns.
-        held_out_: Rows that nothing was learned from.
+        held_out_: Rows that nothing was learned from, as numbers: levels of categories as their places.
         n_features_in_: Number of columns.
         feature_names_in_: Names of the columns, where the rows came with some.
 
@@ -79,7 +91,8 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
         proposal: ProposalName = "mala",
         acceptance: AcceptanceName = "potential",
         *,
-        noise_level: float = 0.3,
+        columns: Kinds = None,
+        noise_level: float | None = None,
         score_steps: int = 8000,
         acceptance_steps: int = 4000,
         annealing_steps: int = 20,
@@ -90,6 +103,7 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
     ) -> None:
         self.proposal = proposal
         self.acceptance = acceptance
+        self.columns = columns
         self.noise_level = noise_level
         self.score_steps = score_steps
         self.acceptance_steps = acceptance_steps
@@ -103,21 +117,23 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
         """Learn score and acceptance, tune the step size, check the fit, and return the estimator.
 
         Args:
-            X: Rows of numbers, one per sample.
+            X: Rows, one per sample: an array of numbers, or a data frame, of text, truth values and categories as well.
             y: Not used.
             checkpoint: Folder for checkpoints of the training. After an interruption, the same call with the same
                 `random_state` resumes from there.
         """
         self.check_parameters()
-        rows: NDArray[Any] = validate_data(self, X, dtype=FLOAT_DTYPES, ensure_min_samples=MIN_SAMPLES + 2)
+        rows = self._numbers(X, reset=True, min_rows=MIN_SAMPLES + 2)
         places = {name: checkpoint and Path(checkpoint) / f"{name}.checkpoint" for name in ("score", "acceptance")}
-        for_split, for_score, for_start, for_step, for_acceptance, for_check, for_gate = _generators(
-            self.random_state, 7
+        for_split, for_score, for_start, for_step, for_acceptance, for_check, for_gate, for_table, for_level = (
+            _generators(self.random_state, 9)
         )
+        self.table_ = Table.find(rows, self._names, self.columns, self._categories)
         order = torch.randperm(len(rows), generator=for_split).numpy()
         held = min(MAX_HELD_OUT_ROWS, math.ceil(self.validation_fraction * len(rows)))
         self.held_out_ = rows[order[:held]]
-        x = training_tensor(rows[order[held:]], like=rows)
+        points = self.table_.coordinates(rows, for_table).numpy()
+        x = training_tensor(points[order[held:]], like=points)
         dependent = has_dependent_columns(x)
         x = jittered(x, for_split) if dependent else x
         show: dict[str, Any] = {"progress": self.verbose}
@@ -125,9 +141,7 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
         # without residual layers, rings and rolled-up surfaces may not be learned at all
         net = NoiseConditionalMLP(x.shape[1], residual=True, generator=rng.child(for_score)).to(x)
         score = fit_score(x, net=net, recipe=recipe, generator=for_score, checkpoint=places["score"], **show)
-        moves = Sampler.moves if x.shape[1] <= MAX_CORRECTED_COLUMNS else None
-        sampler = Sampler(score, float(self.noise_level), self.proposal, RULES.get(self.acceptance), moves=moves)
-        sampler = find_adjustment(sampler, x, generator=for_gate)
+        sampler = find_adjustment(self._first_sampler(score, x, for_level), x, generator=for_gate)
         start = sampler.anneal(TUNING_CHAINS, int(self.annealing_steps), generator=for_start, **show)
         sampler = sampler.tune(start.draws, steps=int(self.chain_steps), generator=for_step, **show)
         if self.acceptance not in RULES:
@@ -135,28 +149,25 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
             sampler = sampler.learn_acceptance(x, self.acceptance, generator=for_acceptance, **training, **show)  # type: ignore[arg-type]
         self.sampler_ = sampler
         chains = self._run(
-            min(max(TUNING_CHAINS, held), MAX_CHECK_CHAINS), min(MAX_CHECK_DRAWS, int(self.chain_steps)), for_check
+            min(max(TUNING_CHAINS, len(rows)), MAX_CHECK_CHAINS), min(MAX_CHECK_DRAWS, int(self.chain_steps)), for_check
         )
-        found = diagnose(sampler, chains, self._tensor(self.held_out_), self._names, generator=for_check)
+        held_out = torch.from_numpy(points[order[:held]]).to(x)
+        found = diagnose(
+            sampler, chains, held_out, self._names, seen=x, numbers=self.table_.numbers, generator=for_check
+        )
         self.diagnosis_ = replace(found, warnings=(*[DEPENDENT_COLUMNS] * dependent, *found.warnings))
         return self
 
-    @property
-    def score_(self) -> ScoreFit:
-        """The learned score."""
-        return self.sampler_.score
-
-    @property
-    def acceptance_(self) -> AcceptanceFit | None:
-        """The learned acceptance."""
-        acceptance = self.sampler_.acceptance
-        return acceptance if isinstance(acceptance, AcceptanceFit) else None
-
-    @property
-    def step_size_(self) -> float:
-        """The step size of the proposal."""
-        assert self.sampler_.step_size is not None  # `fit` has tuned it
-        return self.sampler_.step_size
+    def _first_sampler(self, score: ScoreFit, x: Tensor, generator: torch.Generator) -> Sampler:
+        """Return the sampler of a score at the noise level that is given, or chosen by trial chains."""
+        moves = Sampler.moves if x.shape[1] <= MAX_CORRECTED_COLUMNS else None
+        level = NOISE_LEVELS[0] if self.noise_level is None else float(self.noise_level)
+        sampler = Sampler(score, level, self.proposal, RULES.get(self.acceptance), moves=moves)
+        if self.noise_level is not None:
+            return sampler
+        steps = {"annealing_steps": int(self.annealing_steps), "chain_steps": int(self.chain_steps)}
+        options: dict[str, Any] = steps | {"progress": self.verbose}
+        return replace(sampler, noise_level=choose_noise_level(sampler, x, generator=generator, **options))
 
     def check_parameters(self) -> None:
         """Raise an error for invalid parameters; `fit` does so first."""
@@ -165,8 +176,8 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
         for name in ("score_steps", "acceptance_steps", "annealing_steps", "chain_steps"):
             checks.count(getattr(self, name), name)
         low, high = MultilevelDenoising().low, MultilevelDenoising().high  # what the score learns
-        if not low <= self.noise_level <= high:
-            fix = "0.3 suits modes that are a few standard deviations apart."
+        if self.noise_level is not None and not low <= self.noise_level <= high:
+            fix = "Leave it out, and trial chains choose it; 1.0 suits most tables."
             raise ValueError(checks.message(f"noise_level between {low} and {high}", self.noise_level, fix))
         if self.acceptance == "always" and self.proposal != "mala":
             got, fix = f"{self.proposal!r}, which does not use the score", 'Use acceptance="adaptive" with it.'
@@ -187,7 +198,7 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
         """
         check_is_fitted(self)
         checks.count(n_samples, "n_samples")
-        return self._framed(self.sample_chains(n_samples, draws=1, random_state=random_state).last)
+        return self.to_rows(self.sample_chains(n_samples, draws=1, random_state=random_state).last)
 
     def sample_chains(
         self,
@@ -196,6 +207,7 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
         draws: int | None = None,
         random_state: Seed = None,
         store: str | Path | None = None,
+        pool: Pool = None,
     ) -> Chains:
         """Run chains from noise, and return their draws of the last kernel, for traces and diagnostics.
 
@@ -204,6 +216,7 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
             draws: Number of draws to keep of each, the last one included; one per step if None.
             random_state: Random seed; the estimator's own if None.
             store: Folder for checkpoints. After an interruption, the same call with the same seed resumes from there.
+            pool: Where blocks of chains are run, as for `scoremh.sample`.
         """
         check_is_fitted(self)
         draws = self.chain_steps if draws is None else draws
@@ -213,22 +226,31 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
             expected = f"draws of at most chain_steps, {self.chain_steps}"
             raise ValueError(checks.message(expected, draws, "Keep fewer, or raise chain_steps."))
         (generator,) = _generators(self.random_state if random_state is None else random_state, 1)
-        return self._run(int(n_chains), int(draws), generator, None if store is None else Path(store))
+        chains = self._run(int(n_chains), int(draws), generator, None if store is None else Path(store), pool)
+        return replace(chains, draws=self.table_.numbers(chains.draws), columns=tuple(self._names))
 
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the log density of rows, normalised, at the noise level at which the score is read (`score_`).
 
-        It is computed from the scores of all noise levels, whatever the acceptance rule.
+        It is computed from the scores of all noise levels, whatever the acceptance rule. For the values of discrete
+        columns (ordered, count, rounded, category, and values at a bound) it is a log probability: the density of the
+        points that stand for a value, in their middle, times the volume that they have. It is minus infinity for a
+        value that cannot be: a category that was not among the rows, a number beyond a bound.
 
         Args:
             X: Rows to evaluate the log density at.
         """
         check_is_fitted(self)
-        x = torch.from_numpy(np.array(validate_data(self, X, dtype=np.float64, reset=False)))
+        rows = self._numbers(X)
+        x, log_volume = self.table_.centre(rows)
+        possible = self.table_.possible(rows)
         # in float64, so that an answer does not depend on the other rows
         score = replace(self.score_, net=copy.deepcopy(self.score_.net).double())
-        with torch.inference_mode():
-            return diffusion.log_density(score, x).numpy()
+        found = np.full(len(rows), -np.inf)
+        if possible.any():
+            with torch.inference_mode():
+                found[possible] = (diffusion.log_density(score, x[possible]) + log_volume[possible]).numpy()
+        return found
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return the mean log density of rows: comparable between models of the same columns, the higher the better.
@@ -257,7 +279,9 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
         """
         return load_model(cls, RunFolder.open(Path(path)))
 
-    def _run(self, n: int, draws: int, generator: torch.Generator, store: Path | None = None) -> Chains:
+    def _run(
+        self, n: int, draws: int, generator: torch.Generator, store: Path | None = None, pool: Pool = None
+    ) -> Chains:
         return self.sampler_.sample(
             n,
             annealing_steps=int(self.annealing_steps),
@@ -266,11 +290,8 @@ class ScoreMH(FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: 
             generator=generator,
             progress=self.verbose,
             store=store,
+            pool=pool,
         )
-
-    def _tensor(self, rows: NDArray[Any]) -> Tensor:
-        """Return rows as a tensor of the dtype that was learned in."""
-        return torch.from_numpy(np.array(rows)).to(next(self.score_.net.parameters()).dtype)
 
 
 def _generators(random_state: Seed, n: int) -> list[torch.Generator]:

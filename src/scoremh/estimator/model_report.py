@@ -1,6 +1,6 @@
 """The report of a fitted estimator: draws beside rows, chains, training, metrics and warnings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +11,8 @@ from scoremh import diagnostics
 from scoremh.diagnostics import Caution
 from scoremh.estimator.acceptance_names import acceptance_name
 from scoremh.estimator.adjustment import adjustment_line
-from scoremh.estimator.diagnosis import chain_cautions
 from scoremh.evaluation import Evaluation
+from scoremh.evaluation.verdicts import number
 from scoremh.report import Contents, write
 from scoremh.report.chain_report import chains_line, distances_line, metrics_table, try_evaluation
 from scoremh.sampling.chains import Chains
@@ -21,7 +21,7 @@ from scoremh.training import versions
 if TYPE_CHECKING:
     from scoremh.estimator.model import ScoreMH
 
-PROPOSALS = {"mala": "MALA", "rw": "RW", "pcn": "pCN"}
+PROPOSALS = {"mala": "MALA", "rw": "RW", "pcn": "pCN", "student": "Student RW"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ def write_report(model: "ScoreMH", path: str | Path, chains: Chains, rows: Tenso
         rows: Rows to show beside them.
         rows_name: What these rows are.
     """
-    write(model_contents(model, chains, rows, rows_name, try_evaluation(chains, rows, rows_name)), path)
+    columns = _column_names(model, rows)
+    write(model_contents(model, chains, rows, rows_name, try_evaluation(chains, rows, rows_name, columns)), path)
 
 
 def model_contents(
@@ -90,7 +91,7 @@ def model_contents(
             "sampler": f"{own}, step size {model.step_size_:.3g}, {model.chain_steps} steps after annealing",
             "accept step while annealing": adjustment_line(model.sampler_),
             "chains": chains_line(chains),
-            "diagnosis of the fit": str(model.diagnose()).splitlines()[0],
+            "numbers of the fit": _numbers(model),
             "distances": distances_line(evaluation, rows),
             "versions": ", ".join(f"{name} {version}" for name, version in source.versions.items()),
         },
@@ -101,7 +102,9 @@ def model_contents(
         histories=histories,
         metrics=metrics_table(evaluation, own),
         floors={} if evaluation is None else evaluation.floors,
-        warnings=_warnings(model, chains, columns, evaluation),
+        warnings=_warnings(model, chains, evaluation),
+        verdict=model.diagnose().verdict,
+        checks=model.diagnose().checks,
     )
 
 
@@ -115,14 +118,18 @@ def sampler_name(model: "ScoreMH") -> str:
     return "ULA" if name == "always" else f"Score {PROPOSALS[model.sampler_.proposal]} ({name})"
 
 
+def _numbers(model: "ScoreMH") -> str:
+    """Return the numbers of the diagnosis that no check shows."""
+    found = model.diagnose().numbers()
+    return ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in found.items())
+
+
 def _column_names(model: "ScoreMH", rows: Tensor) -> list[str]:
     unnamed = [f"x{i}" for i in range(rows.shape[1:].numel())]
     return [str(name) for name in getattr(model, "feature_names_in_", unnamed)]
 
 
-def _warnings(model: "ScoreMH", chains: Chains, columns: Sequence[str], evaluation: Evaluation | None) -> list[Caution]:
-    """Return the cautions of the fit, of these chains, and of the evaluation; R-hat is that of these chains."""
-    summary = diagnostics.summary(chains)
-    mixing = chain_cautions(summary.table["r_hat"].ravel(), columns)
-    found = [one for one in (*model.diagnose().warnings, *summary.warnings) if one.kind != "r_hat"]
-    return [*mixing, *found, *([] if evaluation is None else evaluation.warnings)]
+def _warnings(model: "ScoreMH", chains: Chains, evaluation: Evaluation | None) -> list[Caution]:
+    """Return the cautions of the fit, of these chains, and of the evaluation; R-hat decides nothing on their ends."""
+    found = [one for one in (*model.diagnose().warnings, *diagnostics.summary(chains).warnings) if one.kind != "r_hat"]
+    return [*found, *([] if evaluation is None else evaluation.warnings)]

@@ -7,11 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scoremh._shared import rng
+from scoremh._shared import checks, rng
 from scoremh.coordinates import MAX_WHITENED_SIZE
 from scoremh.diagnostics import Caution
 
 LARGE = 1e15  # squares of larger numbers come near the end of float32, 3e38
+MAX_SIZE = 1e150  # squares of larger numbers come near the end of float64, 2e308
 WIDE_RATIO = 1e4  # distance from 0 over standard deviation, above which the 7 digits of float32 are too few
 MIN_EIGENVALUE = 1e-6  # of the correlations; below, columns are taken as dependent
 JITTER = 3e-3  # noise that is added to dependent columns, over their standard deviation
@@ -30,7 +31,12 @@ def training_tensor(rows: NDArray[Any], like: NDArray[Any]) -> Tensor:
         rows: Rows to learn from.
         like: All rows, which decide the precision.
     """
-    size, spread = np.abs(like).max(0), like.std(0)
+    size = np.abs(like).max(0)
+    if float(size.max()) > MAX_SIZE:
+        row, column = divmod(int(np.abs(like).argmax()), like.shape[1])
+        got = f"{like[row, column]:.3g} in row {row}, column {column}"
+        raise ValueError(checks.message(f"values below {MAX_SIZE:.0e} in size", got, "Remove that row, or rescale."))
+    spread = like.std(0)
     wide = (size > WIDE_RATIO * spread).any() or size.max() > LARGE or spread.min() < 1 / LARGE
     return torch.from_numpy(rows.astype(np.float64 if wide else np.float32))
 

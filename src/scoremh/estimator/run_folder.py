@@ -4,15 +4,16 @@
 recorded, and only then it is renamed: an interrupted write leaves the old file or the new one, and either is valid.
 """
 
+import errno
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scoremh._shared import checks
-from scoremh._shared.files import replacing
+from scoremh._shared import checks, files
+from scoremh._shared.files import replacing, require_no_links
 from scoremh.training import versions
 
 CONFIG = "config.json"
@@ -44,8 +45,11 @@ class RunFolder:
         folder = cls(path, {"versions": versions(), **config, "files": {}})
         try:
             path.mkdir(parents=True, exist_ok=True)
+            require_no_links(path)
             folder.update()
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):  # a full disk is no wrong folder
+                raise
             fix = "Choose a folder with write permission."
             raise PermissionError(checks.message(f"{path} to be writable", error.strerror, fix)) from error
         return folder
@@ -62,18 +66,9 @@ class RunFolder:
             got = f"no {CONFIG} there" if path.is_dir() else "no such folder"
             fix = "Create one with `scoremh fit data.csv --out FOLDER` or ScoreMH.save."
             raise FileNotFoundError(checks.message(f"{path} to be the folder of a run", got, fix))
-        config, ours = read_json(place), versions()["scoremh"]
-        try:
-            theirs = config["versions"]["scoremh"]
-        except (KeyError, TypeError):
-            theirs = "unknown version"
-        if ours != theirs:
-            fix = "Fit again, or install the version of scoremh that wrote it."
-            raise ValueError(checks.message(f"{place} of scoremh {ours}", f"one of scoremh {theirs}", fix))
-        if config.pop("hash", None) != _config_hash(config):
-            fix = "The file is damaged or was edited: delete the folder, and fit again."
-            raise ValueError(checks.message(f"{place} as it was written", "other contents", fix))
-        return cls(path, config)
+        require_no_links(path)
+        _require_version(place)
+        return cls(path, files.read_json(place, "The file is damaged or was edited: delete the folder, and fit again."))
 
     def update(self, **entries: Any) -> None:
         """Write entries to `config.json`; what another process wrote there since is kept."""
@@ -85,22 +80,24 @@ class RunFolder:
 
     def _write(self, config: dict[str, Any]) -> None:
         self.config.update(config)
-        with replacing(self.path / CONFIG) as partial:
-            text = json.dumps(config | {"hash": _config_hash(config)}, indent=1, allow_nan=False)
-            partial.write_text(text + "\n")
+        files.write_json(self.path / CONFIG, config)
 
-    def put(self, name: str, write: Callable[[Path], object]) -> None:
-        """Write a file of the run.
+    def put(self, name: str, write: Callable[[Path], object], *, outdates: Sequence[str] = ()) -> list[str]:
+        """Write a file of the run, and return the names of the files that were removed because of it.
 
         Args:
             name: Name of the file.
             write: Function that writes the file to the path it is given.
+            outdates: Names of files that are about the old one, and removed once the new one is written.
         """
         with replacing(self.path / name) as partial:
             write(partial)
             new = _file_hash(partial)
+            removed = [other for other in outdates if (self.path / other).exists()]
             self._record(name, lambda old: [*old, new])
+            self.remove(*outdates)
         self._record(name, lambda _: [new])
+        return removed
 
     def _record(self, name: str, change: Callable[[list[str]], list[str]]) -> None:
         """Change the hashes of which a file must have one."""
@@ -141,12 +138,20 @@ def read_json(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(checks.message(f"{path} to be JSON", error, "The file is damaged: write it again.")) from error
 
 
-def _config_hash(config: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+def _require_version(place: Path) -> None:
+    """Refuse the configuration that another version wrote: it may be right, and mean something else."""
+    config, ours = read_json(place), versions()["scoremh"]
+    try:
+        theirs = str(config["versions"]["scoremh"])
+    except (KeyError, TypeError):
+        theirs = "unknown version"
+    if ours != theirs:
+        fix = "Fit again, or install the version of scoremh that wrote it."
+        raise ValueError(checks.message(f"{place} of scoremh {ours}", f"one of scoremh {theirs[:50]}", fix))
 
 
 def _file_hash(path: Path) -> str:

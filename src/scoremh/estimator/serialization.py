@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file
 
 from scoremh._shared import checks
-from scoremh._shared.files import save_tensors
+from scoremh._shared.files import naming, reading, save_tensors
 from scoremh.balance_matching import AcceptanceFit
-from scoremh.diagnostics import Caution
 from scoremh.estimator.acceptance_names import RULES, acceptance_name
 from scoremh.estimator.diagnosis import Diagnosis
-from scoremh.estimator.run_folder import RunFolder
+from scoremh.estimator.frames import layout_from_json, layout_to_json
+from scoremh.estimator.run_folder import CONFIG, RunFolder
+from scoremh.estimator.table import Table
 from scoremh.sampler import Sampler
 from scoremh.score_matching import ScoreFit
 
@@ -44,6 +44,8 @@ def save_model(model: "ScoreMH", folder: RunFolder) -> None:
         acceptance=acceptance_name(sampler.acceptance),
         output=getattr(model, "_sklearn_output_config", None),
         columns=None if names is None else [str(name) for name in names],
+        table=model.table_.to_json(),
+        layout=layout_to_json(model.layout_),
         event=folder.config.get("event", [model.n_features_in_]),
         diagnosis=asdict(model.diagnosis_),
         finished=True,
@@ -58,6 +60,10 @@ def json_parameters(model: "ScoreMH") -> dict[str, Any]:
     """
     seed, given = model.random_state, model.get_params().items()
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given}
+    if plain["columns"] is not None:  # keys may be positions, which JSON would make text
+        plain["columns"] = [
+            [key, list(kind) if isinstance(kind, tuple) else kind] for key, kind in plain["columns"].items()
+        ]
     return plain | {"random_state": int(seed) if isinstance(seed, int | np.integer) else None}
 
 
@@ -71,19 +77,30 @@ def load_model(cls: type["ScoreMH"], folder: RunFolder) -> "ScoreMH":
     if not folder.config.get("finished"):
         fix = f"Resume it: scoremh fit ... --out {folder.path} --resume."
         raise ValueError(checks.message(f"{folder.path} to hold a finished fit", "an interrupted one", fix))
+    with naming(folder.path, f"{folder.path / CONFIG} as `save` writes it", "Fit again."):
+        return _loaded_model(cls, folder)
+
+
+def _loaded_model(cls: type["ScoreMH"], folder: RunFolder) -> "ScoreMH":
     config = folder.config
-    model = cls(**config["parameters"])
+    parameters = dict(config["parameters"])
+    if parameters["columns"] is not None:
+        parameters["columns"] = {
+            key: tuple(kind) if isinstance(kind, list) else kind for key, kind in parameters["columns"]
+        }
+    model = cls(**parameters)
     rule = RULES.get(config["acceptance"])
     acceptance = AcceptanceFit.load(folder.get(ACCEPTANCE)) if rule is None else rule
     settings: dict[str, Any] = dict(config["sampler"])
     settings["adjust_above"] = math.inf if settings["adjust_above"] is None else settings["adjust_above"]
     model.sampler_ = Sampler(ScoreFit.load(folder.get(SCORE)), **settings, acceptance=acceptance)
-    model.held_out_ = load_file(folder.get(HELD_OUT))["rows"]
-    diagnosis = config["diagnosis"]
-    model.diagnosis_ = Diagnosis(**diagnosis | {"warnings": tuple(Caution(**one) for one in diagnosis["warnings"])})
+    with reading(folder.get(HELD_OUT), "held-out rows", "Fit again.") as file:
+        model.held_out_ = file.tensors["rows"].numpy()
+    model.diagnosis_ = Diagnosis.from_dict(config["diagnosis"])
     if config["columns"] is not None:
         model.feature_names_in_ = np.array(config["columns"], dtype=object)
     if config["output"] is not None:
         model.set_output(**config["output"])
     model.n_features_in_ = model.held_out_.shape[1]
+    model.table_, model.layout_ = Table.from_json(config["table"]), layout_from_json(config["layout"])
     return model

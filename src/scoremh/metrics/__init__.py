@@ -1,8 +1,8 @@
 """Distances between two samples: true distances, the paper's three numbers, and tests. Usable on anyone's samples.
 
-Samples are `(point, *event)` tensors of any event shape and floating dtype; everything is computed in float64, in
-pieces that fit into memory. A name carries its power: `w2` is a distance, `mmd_squared` is squared. A number means
-little without its `floor`, its value between two fresh samples of the distribution itself. `w1` and `w2` need
+Samples are `(point, *event)` tensors or arrays of any event shape, or data frames of numbers; everything is computed in
+float64, in pieces that fit into memory. A name carries its power: `w2` is a distance, `mmd_squared` is squared. A
+number means little without its `floor`, its value between two fresh samples of the distribution itself. `w1`, `w2` need
 `pip install 'scoremh[metrics]'`.
 """
 

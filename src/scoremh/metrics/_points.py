@@ -7,19 +7,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scoremh._shared import checks
+from scoremh._shared.samples import Samples, as_tensor
 
 Points = Float[Tensor, "_ coordinate"]
 MAX_DISTANCES = 2**25  # distances held at a time: 256 MB in float64
 
 
-def as_matrix(x: Tensor, name: str = "x") -> Points:
+def as_matrix(x: Samples, name: str = "x") -> Points:
     """Return a sample `(point, *event)` as a matrix in float64; in float32 a distance far from 0 loses its digits."""
-    checks.events(x, name)
-    return x.detach().flatten(1).double()
+    points = as_tensor(x, name)
+    checks.events(points, name)
+    return points.detach().flatten(1).double()
 
 
-def as_matrices(x: Tensor, y: Tensor) -> tuple[Points, Points]:
+def as_matrices(x: Samples, y: Samples) -> tuple[Points, Points]:
     """Return two samples as matrices; refuse samples whose events differ in shape."""
+    x, y = as_tensor(x, "x"), as_tensor(y, "y")
     first, second = as_matrix(x, "x"), as_matrix(y, "y")
     if x.shape[1:] != y.shape[1:]:
         got = f"{checks.describe(x)} and {checks.describe(y)}"

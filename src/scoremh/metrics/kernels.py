@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from scoremh._shared import checks
+from scoremh._shared.samples import Samples
 from scoremh.metrics._points import Points, as_matrices, sum_over_pairs
 
 MAX_MEDIAN_POINTS = 1000  # points whose distances give a median
 
 
-def energy_distance(x: Tensor, y: Tensor, *, unbiased: bool = False) -> float:
+def energy_distance(x: Samples, y: Samples, *, unbiased: bool = False) -> float:
     """Return 2 E|X - Y| - E|X - X'| - E|Y - Y'|, a squared distance between distributions.
 
     Args:
@@ -28,7 +29,7 @@ def energy_distance(x: Tensor, y: Tensor, *, unbiased: bool = False) -> float:
     return 2 * sum_over_pairs(first, second) / (len(first) * len(second)) - sum(within)
 
 
-def mmd_squared(x: Tensor, y: Tensor, *, bandwidth: float | None = None, unbiased: bool = True) -> float:
+def mmd_squared(x: Samples, y: Samples, *, bandwidth: float | None = None, unbiased: bool = True) -> float:
     """Return the squared maximum mean discrepancy with the kernel exp(-|x - y|^2 / (2 bandwidth^2)).
 
     Args:

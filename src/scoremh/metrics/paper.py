@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from scoremh._shared import checks, rng
+from scoremh._shared.samples import Samples, as_tensor
 from scoremh.metrics._points import as_matrix
 from scoremh.metrics.kernels import energy_distance
 from scoremh.metrics.transport import sinkhorn_divergence
@@ -31,7 +32,7 @@ class PaperMetrics(NamedTuple):
     mmd: float
 
 
-def paper_metrics(x: Tensor, y: Tensor) -> PaperMetrics:
+def paper_metrics(x: Samples, y: Samples) -> PaperMetrics:
     """Return what the paper's Table 1 calls W1, W2 and MMD.
 
     The paper does not define them. Its W2 is smaller than its W1 and its MMD reaches 6.9: of the common definitions
@@ -66,7 +67,7 @@ class Floor:
 
 
 def floor(
-    distribution: Sampler | Tensor,
+    distribution: Sampler | Samples,
     metric: Metric,
     n: int,
     *,
@@ -77,7 +78,7 @@ def floor(
 
     Args:
         distribution: Function `distribution(n, generator=...)` that draws n points, such as `datasets.moons`, or a
-            tensor of at least 2 n points, from which disjoint samples are drawn.
+            sample of at least 2 n points, from which disjoint samples are drawn.
         metric: Function `metric(x, y)` of two samples.
         n: Number of points in each sample.
         repeats: Number of pairs of samples.
@@ -88,14 +89,15 @@ def floor(
     values = []
     for seed in rng.seeds(repeats, generator):
         own = rng.seeded(seed, torch.device("cpu"))
-        if isinstance(distribution, Tensor):
-            as_matrix(distribution, "distribution")
-            if len(distribution) < 2 * n:
-                fix = "Pass more points, or a smaller n."
-                raise ValueError(checks.message(f"at least {2 * n} points", f"{len(distribution)} points", fix))
-            x, y = distribution[torch.randperm(len(distribution), generator=own)[: 2 * n]].chunk(2)
-        else:
+        if callable(distribution):
             x, y = distribution(n, generator=own), distribution(n, generator=own)
+        else:
+            points = as_tensor(distribution, "distribution")
+            as_matrix(points, "distribution")
+            if len(points) < 2 * n:
+                fix = "Pass more points, or a smaller n."
+                raise ValueError(checks.message(f"at least {2 * n} points", f"{len(points)} points", fix))
+            x, y = points[torch.randperm(len(points), generator=own)[: 2 * n]].chunk(2)
         values.append(float(metric(x, y)))
     spread = statistics.stdev(values) if repeats > 1 else 0.0
     return Floor(statistics.mean(values), spread, n, tuple(values))

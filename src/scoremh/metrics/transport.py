@@ -23,6 +23,7 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.extras import extra
+from scoremh._shared.samples import Samples
 from scoremh.metrics._points import Points, as_matrices, distance_blocks
 
 MAX_ITERATIONS = 10_000_000  # with its default POT stops early at 10,000 points and only warns
@@ -31,7 +32,7 @@ CACHED_ROWS = 256  # rows of costs at a time: they stay in the cache
 MAX_KEPT_COSTS = 2**26  # costs kept in memory: 512 MB, four times
 
 
-def w1(x: Tensor, y: Tensor) -> float:
+def w1(x: Samples, y: Samples) -> float:
     """Return the exact 1-Wasserstein distance, with the Euclidean distance as cost.
 
     Args:
@@ -41,7 +42,7 @@ def w1(x: Tensor, y: Tensor) -> float:
     return _exact(x, y, "euclidean")
 
 
-def w2(x: Tensor, y: Tensor) -> float:
+def w2(x: Samples, y: Samples) -> float:
     """Return the exact 2-Wasserstein distance: the root of the least mean squared distance.
 
     Args:
@@ -51,7 +52,7 @@ def w2(x: Tensor, y: Tensor) -> float:
     return math.sqrt(max(0.0, _exact(x, y, "sqeuclidean")))
 
 
-def _exact(x: Tensor, y: Tensor, metric: str) -> float:
+def _exact(x: Samples, y: Samples, metric: str) -> float:
     with extra("metrics"):
         import ot  # 3 s, and only where it is needed
 
@@ -63,7 +64,7 @@ def _exact(x: Tensor, y: Tensor, metric: str) -> float:
         return float(ot.lp.emd2_lazy(first, second, metric=metric, numItermax=MAX_ITERATIONS, return_matrix=False))
 
 
-def sliced_w2(x: Tensor, y: Tensor, *, projections: int = 200, generator: torch.Generator | None = None) -> float:
+def sliced_w2(x: Samples, y: Samples, *, projections: int = 200, generator: torch.Generator | None = None) -> float:
     """Return the root mean square over random directions of W2 between the projections onto them.
 
     Args:
@@ -87,7 +88,7 @@ def sliced_w2(x: Tensor, y: Tensor, *, projections: int = 200, generator: torch.
 
 
 def sinkhorn_divergence(
-    x: Tensor, y: Tensor, *, p: Literal[1, 2] = 1, blur: float = 0.05, cooling: float = 0.5
+    x: Samples, y: Samples, *, p: Literal[1, 2] = 1, blur: float = 0.05, cooling: float = 0.5
 ) -> float:
     """Return the debiased Sinkhorn divergence with cost |x - y|^p / p; for p = 2 about W2^2 / 2.
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from scoremh._shared import checks, rng
+from scoremh._shared.samples import Samples
 from scoremh.metrics._points import as_matrices, distance_blocks
 
 
@@ -26,7 +26,7 @@ class TwoSampleTest:
 
 
 def two_sample_test(
-    x: Tensor, y: Tensor, *, permutations: int = 999, generator: torch.Generator | None = None
+    x: Samples, y: Samples, *, permutations: int = 999, generator: torch.Generator | None = None
 ) -> TwoSampleTest:
     """Test whether two samples are from one distribution, by the energy distance and permutations of all points.
 
@@ -54,7 +54,7 @@ def two_sample_test(
     return TwoSampleTest((1 + at_least) / (1 + permutations), float(energy), permutations)
 
 
-def c2st(x: Tensor, y: Tensor, *, folds: int = 5, generator: torch.Generator | None = None) -> float:
+def c2st(x: Samples, y: Samples, *, folds: int = 5, generator: torch.Generator | None = None) -> float:
     """Return the accuracy of a classifier that separates two samples, on held-out points: 0.5 is perfect, 1 is bad.
 
     A network of two hidden layers on standardised coordinates, cross-validated; the larger sample is cut to the size of

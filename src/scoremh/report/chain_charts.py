@@ -10,7 +10,7 @@ from scoremh.report.choice import few, limits, spaced
 from scoremh.report.figures import Figure, axis, figure, packed, series
 from scoremh.report.panels import share
 
-CHAINS, FRAMES = 300, 60  # chains and draws of a slider
+CHAINS, FRAMES = 250, 40  # chains and draws of a slider
 TRACED_CHAINS = 4
 MIN_MOVES = 5  # moves that began in a cell, for a mean acceptance there
 

@@ -23,7 +23,8 @@ def chain_contents(chains: Chains, reference: Tensor | None = None, columns: Seq
         columns: Names of the coordinates; x0, x1, ... if empty.
     """
     event = chains.draws.shape[2:]
-    evaluation = None if reference is None else try_evaluation(chains, reference)
+    columns = columns or [f"x{i}" for i in range(event.numel())]
+    evaluation = None if reference is None else try_evaluation(chains, reference, columns=columns)
     every = chains.draws.flatten(0, 1)
     data = every[:: -(-len(every) // MAX_ROWS)] if reference is None else reference
     warnings = [*diagnostics.summary(chains).warnings, *([] if evaluation is None else evaluation.warnings)]
@@ -34,7 +35,7 @@ def chain_contents(chains: Chains, reference: Tensor | None = None, columns: Seq
             "chains": chains_line(chains),
             "distances": distances_line(evaluation, reference),
         },
-        columns=columns or [f"x{i}" for i in range(event.numel())],
+        columns=columns,
         data=data,
         samples={"last draws": chains.last},
         chains=chains,
@@ -42,20 +43,25 @@ def chain_contents(chains: Chains, reference: Tensor | None = None, columns: Seq
         floors={} if evaluation is None else evaluation.floors,
         warnings=warnings,
         data_name="all draws" if reference is None else "the reference",
+        verdict=None if evaluation is None else evaluation.verdict,
+        checks=() if evaluation is None else evaluation.checks,
     )
 
 
-def try_evaluation(chains: Chains, reference: Tensor, name: str = "the reference") -> Evaluation | None:
+def try_evaluation(
+    chains: Chains, reference: Tensor, name: str = "the reference", columns: Sequence[str] = ()
+) -> Evaluation | None:
     """Return the evaluation of the last draws; None where the reference is too small, or the extra `metrics` missing.
 
     Args:
         chains: Chains to evaluate.
         reference: Rows `(row, *event)` to compare the last draws with.
         name: What these rows are.
+        columns: Names of the coordinates.
     """
     if find_spec("ot") is None or len(reference) < MIN_ROWS:
         return None
-    return replace(evaluate(chains.last, reference), reference=name)
+    return replace(evaluate(chains.last, reference, columns=columns), reference=name)
 
 
 def chains_line(chains: Chains) -> str:

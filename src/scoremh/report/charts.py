@@ -1,5 +1,6 @@
 """Charts of samples and of training, as plotly figures."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ POINTS = 1000  # of a sample, at most
 CELLS = 40  # of a density, along each axis
 BINS = 40  # of a histogram
 CURVE_POINTS = 300  # of a curve, at most
+LOSSES = ("loss", "held_out")  # of what training records
+OVERLAID = ("--data", "--series-0")
 HOVER = "%{x:.3g}, %{y:.3g}<extra></extra>"
 
 
@@ -44,6 +47,13 @@ def scatter(points: Tensor, at: View, colour: str) -> Figure:
     return figure([dots(few(points, POINTS), colour)], *at.axes(), hovermode="closest")
 
 
+def overlay(clouds: Sequence[Tensor], at: View) -> Figure:
+    """Return points of the data and of the run's own sampler in one plane."""
+    return figure(
+        [dots(x, colour) for x, colour in zip(clouds, OVERLAID, strict=True)], *at.axes(), hovermode="closest"
+    )
+
+
 def densities(clouds: Sequence[Tensor], at: View) -> list[Figure]:
     """Return the densities of points in the plane, all in the same shades."""
     area = (at.x[1] - at.x[0]) * (at.y[1] - at.y[0]) / CELLS**2
@@ -68,16 +78,25 @@ def losses(history: Mapping[str, Sequence[float]]) -> Figure:
     """Return curves over training steps; all but the losses are hidden until they are clicked in the legend."""
     names = [name for name in history if name != "step"]
     steps = torch.tensor(history.get("step", range(len(history[names[0]]))), dtype=torch.float64)
-    curves = []
-    for i, name in enumerate(names[:8]):
-        y = torch.tensor(history[name], dtype=torch.float64)
-        seen = few(torch.stack([steps, y], 1)[y.float().isfinite()], CURVE_POINTS)
-        label = literal(name.replace("_", " "))
-        mode = "lines" if len(seen) > 1 else "markers"
-        curve = {"type": "scatter", "mode": mode, "x": packed(seen[:, 0]), "y": packed(seen[:, 1]), "name": label}
-        curve |= {"line": {"color": series(i), "width": 1.6}, "hovertemplate": f"{label} %{{y:.4g}}<extra></extra>"}
-        curves.append(curve if name in ("loss", "held_out") else {**curve, "visible": "legendonly"})
-    return figure(curves, axis("step"), axis(), showlegend=True, hovermode="x")
+    curves = [_training_curve(steps, history[name], name, i) for i, name in enumerate(names[:8])]
+    shown = [history[name] for name in LOSSES if name in history]
+    positive = bool(shown) and all(map(_is_positive, shown))
+    return figure(curves, axis("step"), axis(type="log" if positive else "linear"), showlegend=True, hovermode="x")
+
+
+def _is_positive(values: Sequence[float]) -> bool:
+    return all(value > 0 for value in values if math.isfinite(value))
+
+
+def _training_curve(steps: Tensor, values: Sequence[float], name: str, number: int) -> dict[str, Any]:
+    """Return a trace of what training recorded, without what is not finite."""
+    y = torch.tensor(values, dtype=torch.float64)
+    seen = few(torch.stack([steps, y], 1)[y.float().isfinite()], CURVE_POINTS)
+    label = literal(name.replace("_", " "))
+    mode = "lines" if len(seen) > 1 else "markers"
+    curve = {"type": "scatter", "mode": mode, "x": packed(seen[:, 0]), "y": packed(seen[:, 1]), "name": label}
+    curve |= {"line": {"color": series(number), "width": 1.6}, "hovertemplate": f"{label} %{{y:.4g}}<extra></extra>"}
+    return curve if name in LOSSES else {**curve, "visible": "legendonly"}
 
 
 def dots(points: Tensor, colour: str, opacity: float = 0.55) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh.diagnostics import Caution
+from scoremh.evaluation import Check, Verdict
 from scoremh.sampling.chains import Chains
 
 MAX_EVENT_AXES = 3  # an image in colour
@@ -28,6 +29,8 @@ class Contents:
         floors: By metric, mean and spread of its value between two samples of the data.
         warnings: What a reader should know.
         data_name: What the rows in `data` are called on the page.
+        verdict: What to think of the samples of the run's own sampler.
+        checks: Checks behind the verdict.
     """
 
     title: str
@@ -41,6 +44,8 @@ class Contents:
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     warnings: Sequence[Caution | str] = ()
     data_name: str = "the data"
+    verdict: Verdict | None = None
+    checks: Sequence[Check] = ()
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""

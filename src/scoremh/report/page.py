@@ -1,5 +1,6 @@
 """The page: a single file that loads nothing from a network and runs no script but its own."""
 
+import gzip
 import math
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
@@ -11,14 +12,15 @@ from typing import Any
 
 from scoremh._shared.extras import extra
 from scoremh._shared.files import replacing
-from scoremh.evaluation import floor_ratio
+from scoremh.evaluation import Check, floor_ratio
+from scoremh.evaluation.verdicts import number, probability
 from scoremh.report import charts, images, vectors
 from scoremh.report.contents import Contents
 from scoremh.report.figures import clip
 from scoremh.report.panels import MAX_NAME_LENGTH, Panel, Section
 
-MAX_HISTORIES, MAX_LINES, MAX_METRICS = 6, 40, 24  # the file has to stay below 6 MB whatever it shows
-MAX_TEXT_LENGTH = 500  # characters
+MAX_HISTORIES, MAX_LINES, MAX_METRICS = 4, 30, 16  # the file has to stay below 3 MB whatever it shows
+MAX_TEXT_LENGTH = 300  # characters
 
 
 def html(contents: Contents) -> str:
@@ -31,7 +33,7 @@ def html(contents: Contents) -> str:
         from jinja2 import Environment, PackageLoader
         from plotly.offline import get_plotlyjs
 
-    scripts = [get_plotlyjs(), files("scoremh.report").joinpath("script.js").read_text("utf-8")]
+    library, script = get_plotlyjs(), files("scoremh.report").joinpath("script.js").read_text("utf-8")
     own = images if contents.images else vectors
     sections = [*own.sections(contents), *_training(contents)]
     environment = Environment(
@@ -46,8 +48,11 @@ def html(contents: Contents) -> str:
         table=_table(contents),
         sections=sections,
         charts=[_drawing(panel) for section in sections for row in section.rows for panel in row],
-        scripts=scripts,
-        digests=[b64encode(sha256(script.encode()).digest()).decode() for script in scripts],
+        verdict=contents.verdict,
+        cards=[_card(check) for check in contents.checks],
+        library=b64encode(gzip.compress(library.encode(), mtime=0)).decode(),
+        script=script,
+        digests=[b64encode(sha256(text.encode()).digest()).decode() for text in (library, script)],
     )
     return page.encode(errors="backslashreplace").decode()  # a path may hold bytes that are no text
 
@@ -62,6 +67,23 @@ def write(contents: Contents, path: str | Path) -> None:
     page = html(contents)
     with replacing(Path(path)) as partial:
         partial.write_text(page, encoding="utf-8", newline="\n")
+
+
+def _card(check: Check) -> dict[str, Any]:
+    """Return a check as a card shows it: its number, its limits, and how far along to twice the last one it is."""
+    top = max(2 * check.usable, 1e-9)
+    return {
+        "name": check.name,
+        "level": check.level,
+        "class": check.level.replace(" ", "-"),
+        "value": number(check.value),
+        "limits": f"good up to {number(check.good)}, usable up to {number(check.usable)}",
+        "p": f"p {probability(check.p_value)}"
+        + ", within chance" * (check.value > check.good and check.level == "good"),
+        "text": check.text,
+        "place": round(min(100.0, 100 * check.value / top), 1),
+        "good": round(100 * check.good / top, 1),
+    }
 
 
 def _drawing(panel: Panel) -> dict[str, Any]:
@@ -80,7 +102,7 @@ def _training(contents: Contents) -> Iterator[Section]:
         note = (
             "Held out: the loss on rows that were not trained on. Click a name in a legend to show or hide its curve."
         )
-        yield Section("Training", [note], [panels])
+        yield Section("Training", [note], [[panel] for panel in panels], half=True)
 
 
 def _table(contents: Contents) -> dict[str, Any]:
@@ -109,12 +131,12 @@ def _cell(value: float | None, floor: tuple[float, float] | None) -> tuple[str, 
         return "not finite", ""
     ratio = None if floor is None else floor_ratio(value, floor)
     if ratio is None:
-        return f"{value:.3g}", ""
-    return f"{value:.3g}", f"{ratio:.2g}" if ratio < 100 else f"{ratio:,.0f}"
+        return number(value), ""
+    return number(value), number(ratio, 2) if ratio < 100 else f"{ratio:,.0f}"
 
 
 def _floor(floor: tuple[float, float] | None) -> str:
-    return "" if floor is None else f"{floor[0]:.3g} ± {floor[1]:.2g}"
+    return "" if floor is None else f"{number(floor[0])} ± {number(floor[1], 2)}"
 
 
 def _name(text: object) -> str:

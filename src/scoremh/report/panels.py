@@ -28,12 +28,22 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """A table: its head, and rows of texts; on a phone every row is a card."""
+
+    head: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
 class Section:
-    """A heading, notes on what is below, and panels in rows."""
+    """A heading, notes on what is below, panels in rows, and a table; a `half` has another beside it where it fits."""
 
     title: str
     notes: list[str]
     rows: list[list[Panel]] = field(default_factory=list)
+    table: Grid | None = None
+    half: bool = False
 
 
 def colour(number: int) -> str:

@@ -13,7 +13,7 @@ from scoremh._shared.extras import extra
 from scoremh.report.choice import few, finite, spaced
 
 SIDE = 32  # pixels of an image along its longer side; larger ones are averaged down
-GRID_BYTES, FRAME_BYTES = 240_000, 200_000  # of all grids side by side, and of all frames of a slider
+GRID_BYTES, FRAME_BYTES = 220_000, 180_000  # of all grids side by side, and of all frames of a slider
 MAX_IMAGES = 6  # along the side of a grid
 TRANSPARENT = 128  # the shade between images; they take the next darker one for it
 MAX_FRAMES = 60  # draws of a slider

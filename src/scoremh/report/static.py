@@ -1,5 +1,6 @@
 """Static pictures of samples and chains, by matplotlib, on figures of their own: no global state is touched."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,9 @@ from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh._shared.extras import extra
+from scoremh._shared.files import write_bytes
 from scoremh.report.choice import few, finite, limits, spaced
+from scoremh.report.mixing_charts import rank_densities
 from scoremh.sampling.chains import Chains
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ BINS = 40
 
 
 def chain_figure(chains: Chains) -> "Figure":
-    """Return a figure of chains: their draws as a scatter plot or histogram, and the traces of a few.
+    """Return a figure of chains: their draws as a scatter plot or histogram, traces of a few, and ranks.
 
     Args:
         chains: Chains to show; of events with more than two coordinates, the first two are shown.
@@ -33,8 +36,8 @@ def chain_figure(chains: Chains) -> "Figure":
     points, width = finite(draws.flatten(0, 1)), draws.shape[2]
     if not len(points):
         raise ValueError(checks.message("chains with a finite draw", "none", "See Chains.nonfinite for the cause."))
-    figure = _figure(4.2 + 6.0, 2.1 * width + 1.4)
-    grid = figure.add_gridspec(width, 2, width_ratios=(4.2, 6.0))
+    figure = _figure(4.2 + 5.0 + 3.4, 2.1 * width + 1.4)
+    grid = figure.add_gridspec(width, 3, width_ratios=(4.2, 5.0, 3.4))
     first, ends = figure.add_subplot(grid[:, 0]), [limits(column, column) for column in points.T]
     if width == 1:
         first.hist(points[:, 0].numpy(), bins=BINS, range=ends[0], density=True, color=COLOURS[0])
@@ -44,10 +47,12 @@ def chain_figure(chains: Chains) -> "Figure":
         _frame(first, "draws", "x[0]", "x[1]")
     for i in range(width):
         axes = figure.add_subplot(grid[i, 1])
-        for k, chain in enumerate(spaced(len(draws), TRACED_CHAINS).tolist()):
-            axes.plot(range(1, draws.shape[1] + 1), draws[chain, :, i].numpy(), lw=0.9, color=COLOURS[k])
-        axes.set_ylim(*ends[i])
+        _traces(axes, draws[..., i], ends[i])
         _frame(axes, "traces" if i == 0 else "", "draw" if i == width - 1 else "", f"x[{i}]")
+    for i in range(width):
+        axes = figure.add_subplot(grid[i, 2])
+        what = _ranks(axes, draws[..., i])
+        _frame(axes, f"ranks, by {what}s" if i == 0 else "", "rank" if i == width - 1 else "")
     figure.suptitle(f"{len(draws):,} chains, acceptance {chains.acceptance_rate:.3f}", fontsize=12, color=INK)
     return figure
 
@@ -74,7 +79,18 @@ def scatter_panels(
         _frame(axes[i], name, captions[i] if i < len(captions) else "")
     if title:
         figure.suptitle(title, fontsize=12, color=INK)
-    figure.savefig(path)
+    save_figure(figure, Path(path))
+
+
+def save_figure(figure: "Figure", path: Path) -> None:
+    """Write a figure in the format that its suffix names, all of it or nothing.
+
+    Args:
+        figure: Figure to write.
+        path: File to write.
+    """
+    figure.savefig(raw := io.BytesIO(), format=path.suffix.removeprefix(".") or "png")
+    write_bytes(path, raw.getbuffer())
 
 
 def _figure(width: float, height: float, dpi: int = 120) -> "Figure":
@@ -89,6 +105,20 @@ def _scatter(axes: "Axes", points: Tensor, x: tuple[float, float], y: tuple[floa
     axes.scatter(values[:, 0], values[:, 1], s=3, c=COLOURS[0], alpha=0.45, linewidths=0)
     axes.set_xlim(*x)
     axes.set_ylim(*y)
+
+
+def _traces(axes: "Axes", draws: Tensor, ends: tuple[float, float]) -> None:
+    for k, chain in enumerate(spaced(len(draws), TRACED_CHAINS).tolist()):
+        axes.plot(range(1, draws.shape[1] + 1), draws[chain].numpy(), lw=0.9, color=COLOURS[k])
+    axes.set_ylim(*ends)
+
+
+def _ranks(axes: "Axes", draws: Tensor) -> str:
+    """Draw the densities of ranks, and return what each of them is of."""
+    parts, what = rank_densities(draws)
+    for k, part in enumerate(parts):
+        axes.stairs(part.numpy(), torch.linspace(0, 1, len(part) + 1).numpy(), color=COLOURS[k % len(COLOURS)])
+    return what
 
 
 def _frame(axes: "Axes", title: str, x_label: str = "", y_label: str = "") -> None:

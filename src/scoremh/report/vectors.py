@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from scoremh.report import chain_charts, charts
-from scoremh.report.choice import SHORTLIST, finite, limits, most_different
+from scoremh.report import chain_charts, charts, mixing_charts
+from scoremh.report.choice import SHORTLIST, few, finite, limits, most_different
+from scoremh.report.columns import correlations, marginals, statistics
 from scoremh.report.contents import Contents
 from scoremh.report.figures import Figure, clip
 from scoremh.report.panels import (
@@ -22,6 +23,7 @@ from scoremh.report.panels import (
 
 Clouds = Sequence[tuple[str, Tensor]]  # the data, the run's own samples, and others
 MAX_TRACES = 3  # columns with traces
+MIN_TRACED = 4  # draws of a chain
 OUTSIDE_SHARE = 0.01  # of the points; a note says so where more lie outside the view
 ZOOM_NOTE = "Drag to zoom, double-click to see every point, those far out included."
 
@@ -31,17 +33,22 @@ def sections(contents: Contents) -> Iterator[Section]:
     samples = [(clip(name, MAX_NAME_LENGTH), finite(x)) for name, x in clouds(contents)]
     data, own = samples[0][1], samples[1][1]
     if data.shape[1] == 1:
-        columns = [0]
+        columns, pairs = [0], []
         yield _numbers(contents, samples)
     else:
         pairs = most_different(data, own)
         columns = list(dict.fromkeys(column for pair in pairs for column in pair))
         yield _planes(contents, samples, pairs)
+    if data.shape[1] > 1:
+        yield marginals(contents, data, own)
+    yield statistics(contents, data, own)
+    yield from correlations(contents, data, own)
     if contents.chains is not None:
         draws = contents.chains.draws.detach()[..., columns].cpu().double()
         data, names = data[:, columns], [contents.columns[column] for column in columns]
         yield _movie(draws, data, names, contents.data_name)
         yield _traces(draws, data, names, contents.data_name)
+        yield from _mixing(draws, names)
         yield _acceptance(contents.chains.acceptance_prob.detach().cpu().double(), draws, data, names)
 
 
@@ -54,23 +61,30 @@ def _numbers(contents: Contents, samples: Clouds) -> Section:
     return Section(f"Samples beside {data_title(contents)}", notes, [[Panel("", label, chart)]])
 
 
+def _points_row(planes: Clouds, names: Sequence[str], at: charts.View, group: str) -> list[Panel]:
+    """Return as many points of each sample in a plane, and those of the first two together."""
+    count = min(charts.POINTS, *(len(x) for _, x in planes if len(x)))
+    points = [charts.scatter(few(x, count), at, colour(i)) for i, (_, x) in enumerate(planes)]
+    overlay = charts.overlay([few(x, count) for _, x in planes[:2]], at)
+    label = f"points of {planes[0][0]} and {planes[1][0]}: {_joined(names)}"
+    return [*_row("points", points, planes, names, group), Panel("both", label, overlay, group=group, square=True)]
+
+
 def _planes(contents: Contents, samples: Clouds, pairs: Sequence[tuple[int, int]]) -> Section:
     """Return points of pairs of columns and, where there are only two columns, densities."""
     width = len(contents.columns)
-    notes = [f"At most {charts.POINTS:,} points of each are shown. {ZOOM_NOTE}"]
+    notes = [f"As many points of each, {charts.POINTS:,} at most. {ZOOM_NOTE}"]
     notes += [] if width == 2 else [_choice_note(width, contents)]
     rows: list[list[Panel]] = []
     for number, pair in enumerate(pairs):
         names, planes = [contents.columns[i] for i in pair], [(name, x[:, list(pair)]) for name, x in samples]
         at = charts.view(names, planes[0][1], planes[1][1])
-        points = [charts.scatter(x, at, colour(i)) for i, (_, x) in enumerate(planes)]
-        rows.append(_row("points", points, samples, names, f"pair {number}"))
+        rows.append(_points_row(planes, names, at, f"pair {number}"))
         if width == 2:
             densities = charts.densities([x for _, x in planes], at)
             rows.append(_row("density", densities, samples, names, f"pair {number}"))
             notes.append(f"Densities are counts in {charts.CELLS} x {charts.CELLS} cells, blurred by one.")
         notes += _outside_notes(planes, at, "" if width == 2 else f" of {_joined(names)}")
-    rows = [rows[0] + rows[1]] if width == 2 and len(samples) == 2 else rows
     return Section(f"Samples beside {data_title(contents)}", notes + omissions(contents), rows)
 
 
@@ -110,7 +124,7 @@ def _movie(draws: Tensor, data: Tensor, names: Sequence[str], data_name: str) ->
     notes = [f"{chains} at {moments}, over {data_name} in grey.", *lost_draws(draws)]
     label = f"The chains' {_joined(names[:2])} at the draw of the slider, over {data_name}"
     panel = Panel("", label, chart, frames=frames, square=len(names) > 1)
-    return Section("Chains over time", notes, [[panel]])
+    return Section("Chains over time", notes, [[panel]], half=True)
 
 
 def _traces(draws: Tensor, data: Tensor, names: Sequence[str], data_name: str) -> Section:
@@ -119,7 +133,23 @@ def _traces(draws: Tensor, data: Tensor, names: Sequence[str], data_name: str) -
     panels = [
         Panel(title, f"Lines: {title} of a few chains", chart) for title, chart in zip(titles, lines, strict=False)
     ]
-    return Section("Traces", [chain_charts.traces_note(len(draws), data_name)], [panels])
+    note = chain_charts.traces_note(len(draws), data_name)
+    return Section("Traces", [note], [[panel] for panel in panels], half=True)
+
+
+def _mixing(draws: Tensor, names: Sequence[str]) -> Iterator[Section]:
+    """Yield ranks and autocorrelations, where there are draws that move."""
+    moving = draws[draws.float().flatten(1).isfinite().all(1)]
+    if moving.shape[1] < MIN_TRACED or not len(moving):
+        return
+    shown = [clip(name, MAX_NAME_LENGTH) for name in names[:MAX_TRACES]]
+    chart, parts = mixing_charts.ranks(moving[..., 0])
+    rank = Panel(f"Ranks of {shown[0]}", f"Histograms of the ranks of {shown[0]}", chart)
+    lagged = mixing_charts.autocorrelation(moving[..., :MAX_TRACES], shown)
+    slow = Panel("Autocorrelation", f"Lines: autocorrelation of {', '.join(shown)}", lagged)
+    of = "chain" if parts == "chain" else "quarter of the run"
+    note = f"Ranks among all draws, by {of}: flat where all of them have the same distribution."
+    yield Section("Mixing", [note], [[rank, slow]])
 
 
 def _acceptance(probabilities: Tensor, draws: Tensor, data: Tensor, names: Sequence[str]) -> Section:
@@ -140,7 +170,7 @@ def _acceptance(probabilities: Tensor, draws: Tensor, data: Tensor, names: Seque
         "The mean probability that a move is accepted: over the chains at every draw, and by the position of the draw "
         f"before, where there are at least {chain_charts.MIN_MOVES} moves."
     )
-    return Section("Acceptance", [note], [[step, position]])
+    return Section("Acceptance", [note], [[step], [position]], half=True)
 
 
 def _choice_note(width: int, contents: Contents) -> str:

@@ -1,0 +1,34 @@
+"""The one thing to do next where a fit is not good, with a value."""
+
+from collections.abc import Sequence
+
+from scoremh.evaluation import Check
+from scoremh.evaluation.checks import worst
+from scoremh.sampler import Sampler
+from scoremh.score_matching import ScoreFit
+
+USUAL_SCORE_STEPS = 8000  # those of `ScoreMH`
+CONNECTING_LEVEL = 1.0  # noise level, in standard deviations, at which modes of a table are connected
+LEAKS = frozenset({"range", "density", "clusters"})  # checks that fail where chains are in the wrong places
+
+
+def advice(sampler: Sampler, checks: Sequence[Check], rows: int) -> str:
+    """Return what to change in a fit, with a value; more steps of a chain are no remedy for a wrong score.
+
+    Args:
+        sampler: Sampler that was learned.
+        checks: Checks of its draws.
+        rows: Number of rows, held out and learned from.
+    """
+    assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
+    made, allowed = int(sampler.score.history["step"][-1]), sampler.score.recipe.steps
+    if made == allowed and made < USUAL_SCORE_STEPS:
+        return f"Fit with score_steps={USUAL_SCORE_STEPS}."
+    bad = worst(checks)
+    if bad is not None and bad.name == "copies":
+        return f"Fit with score_steps={max(1, made // 2)}: draws repeat rows that were learned from."
+    if bad is not None and bad.name in LEAKS and sampler.noise_level < CONNECTING_LEVEL:
+        return f"Fit with noise_level={CONNECTING_LEVEL}."
+    if made == allowed:
+        return f"Fit with score_steps={2 * allowed}: the held-out loss was still falling."
+    return f"Fit with about {4 * rows:,} rows: training stopped early, and more steps would not help."

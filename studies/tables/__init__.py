@@ -1,0 +1,157 @@
+"""How near does `ScoreMH` come to tables, beside what one would use instead?"""
+
+from pathlib import Path
+
+from scoremh.estimator import noise_level
+from scoremh.estimator.table import detection
+from studies import plots
+from studies.framework import Claim, Records, Study
+from studies.framework.tables import mean, over_seeds
+from studies.tables.cells import METHODS, OURS, Config, Draws, FitTime, Floor, stages
+from studies.tables.data import TABLES
+from studies.tables.development import DEVELOPMENT, LEVELS, Level
+
+detection_rules = (detection.__doc__ or "").split("\n\n", 1)[1]  # what the code says of itself
+level_rule = (noise_level.__doc__ or "").split("\n\n", 1)[1]
+PRESETS = {
+    "paper": Config(),
+    "brief": Config((1,), ("one", "counts"), 200, 400, chains=50, steps=300, timed=(500, 4), development=False),
+}
+MAX_W1, MAX_OVER_PEER, MAX_C2ST, MAX_BEYOND, MAX_SECONDS = 1.15, 1.05, 0.02, 0.005, 120.0
+
+
+def present(records: Records) -> list[str]:
+    """Return the tables of which floor and our draws were computed, in order."""
+    both = [
+        {one["table"] for one in records.where("floor")},
+        {one["table"] for one in records.where("draws", method=OURS)},
+    ]
+    return [name for name in TABLES if all(name in found for found in both)]
+
+
+def ratios(records: Records, table: str, method: str) -> list[float]:
+    """Return W1 over the floor for every seed that has both."""
+    floors = {one["seed"]: one["w1"] for one in records.where("floor", table=table)}
+    there = records.where("draws", table=table, method=method)
+    return [one["w1"] / floors[one["seed"]] for one in there if one["seed"] in floors]
+
+
+def excess(records: Records, table: str, key: str) -> list[float]:
+    """Return by how much a number of our draws is above that of fresh rows, for every seed that has both."""
+    floors = {one["seed"]: one[key] for one in records.where("floor", table=table)}
+    there = records.where("draws", table=table, method=OURS)
+    return [one[key] - floors[one["seed"]] for one in there if one["seed"] in floors]
+
+
+def near_the_floor(records: Records) -> dict[str, bool]:
+    """Return on which tables W1 is at most 1.15 times the floor."""
+    return {TABLES[name].title: mean(ratios(records, name, OURS)) <= MAX_W1 for name in present(records)}
+
+
+def not_behind_peers(records: Records) -> dict[str, bool]:
+    """Return on which tables W1 is at most 5 % above that of the kernel density estimate and of the spline flow."""
+    found = {}
+    for name in present(records):
+        peers = [ratios(records, name, method) for method in ("kernel", "spline flow")]
+        ours = mean(ratios(records, name, OURS))
+        found[TABLES[name].title] = all(ours <= MAX_OVER_PEER * mean(peer) for peer in peers if peer)
+    return found
+
+
+def not_told_apart(records: Records) -> dict[str, bool]:
+    """Return on which tables a classifier is at most .02 better with our draws than with fresh rows."""
+    return {TABLES[name].title: mean(excess(records, name, "c2st")) <= MAX_C2ST for name in present(records)}
+
+
+def within_the_range(records: Records) -> dict[str, bool]:
+    """Return on which tables at most .5 % more of our draws than of fresh rows lie beyond the range."""
+    return {TABLES[name].title: mean(excess(records, name, "beyond")) <= MAX_BEYOND for name in present(records)}
+
+
+def no_worse_with_more_steps(records: Records) -> dict[str, bool]:
+    """Return on which tables ten times the steps are no worse, but for 5 % of chance."""
+    found = {}
+    for name in present(records):
+        there = [one for one in records.where("draws", table=name, method=OURS) if "w1_long" in one]
+        if there:
+            found[TABLES[name].title] = mean([one["w1_long"] / one["w1_short"] for one in there]) <= MAX_OVER_PEER
+    return found
+
+
+def no_bound_broken(records: Records) -> dict[str, bool]:
+    """Return on which tables with bounds no draw of ours breaks one."""
+    return {
+        TABLES[name].title: max(records.values("draws", "broken", table=name, method=OURS)) == 0
+        for name in present(records)
+        if TABLES[name].bounds
+    }
+
+
+def fast_enough(records: Records) -> bool:
+    """Return whether the fit takes at most 120 CPU seconds."""
+    return all(one["seconds"] <= MAX_SECONDS for one in records.where("time"))
+
+
+def row(records: Records, table: str) -> list[str]:
+    """Return the entries of a table's row on the page; empty where something was not computed."""
+    ours = records.where("draws", table=table, method=OURS)
+    floors = records.where("floor", table=table)
+    longer = [one["w1_long"] / one["w1_short"] for one in ours if "w1_long" in one]
+    found = [ratios(records, table, method) for method in METHODS]
+    best = min(mean(one) for one in found if one)
+    return [
+        *(("**{}**" if one and mean(one) == best else "{}").format(over_seeds(one, 2)) for one in found),
+        f"{over_seeds([one['c2st'] for one in ours])} ({over_seeds([one['c2st'] for one in floors])})",
+        f"{mean([one['beyond'] for one in ours]):.2%} ({mean([one['beyond'] for one in floors]):.2%})",
+        over_seeds(longer, 2),
+        ", ".join(sorted({f"{one['noise_level']:g}" for one in ours})),
+        f"{mean([one['fit_seconds'] for one in ours]):.0f}",
+        str(len(ours)),
+    ]
+
+
+def missing(records: Records) -> list[str]:
+    """Return the tables that were not computed."""
+    return [known.title for name, known in TABLES.items() if name not in present(records)]
+
+
+def broken(records: Records, method: str) -> float:
+    """Return the largest share of draws of a method that break a bound, over tables with bounds."""
+    names = {name for name in present(records) if TABLES[name].bounds}
+    return max((one["broken"] for one in records.where("draws", method=method) if one["table"] in names), default=0.0)
+
+
+CLAIMS = {
+    "floor": Claim("W1 is at most 1.15 times the floor", near_the_floor),
+    "peers": Claim("W1 is at most 5 % above a kernel density estimate's and a spline flow's", not_behind_peers),
+    "classifier": Claim("a classifier is at most .02 better than with fresh rows", not_told_apart),
+    "range": Claim("at most .5 % more draws than fresh rows lie beyond the range", within_the_range),
+    "steps": Claim("ten times the steps are no worse, but for 5 % of chance", no_worse_with_more_steps),
+    "bounds": Claim("no draw breaks a bound", no_bound_broken),
+    "time": Claim("a fit of 10,000 rows x 10 columns takes at most 120 CPU seconds", fast_enough),
+}
+
+
+def picture(records: Records, folder: Path, docs: Path) -> None:
+    """Draw W1 over its floor, table by table."""
+    rows = {
+        TABLES[name].title: {method: found for method in METHODS if (found := ratios(records, name, method))}
+        for name in present(records)
+    }
+    plots.dot_rows(rows, docs / "tables.png", label="W1 over the floor of fresh rows", level=1.0)
+
+
+STUDY = Study(
+    "tables",
+    "how near ScoreMH comes to tables, beside what one would use instead",
+    PRESETS,
+    stages,
+    (Draws, Floor, FitTime, Level),
+    picture,
+    globals(),
+    CLAIMS,
+    page="tables.md",
+    partial=True,
+    packages=("zuko", "pandas"),
+)
+__all__ = ["DEVELOPMENT", "LEVELS", "METHODS", "STUDY", "broken", "missing", "row"]

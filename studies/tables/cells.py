@@ -1,0 +1,156 @@
+"""What is measured on every table: the floor, and the draws of every method."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from scoremh import ScoreMH, metrics
+from studies.framework import Cell, Record, grid
+from studies.learning import seeded
+from studies.tables import peers
+from studies.tables.data import TABLES, Known, funnel, standard_units
+from studies.tables.development import DEVELOPMENT, LEVELS, Level
+
+OURS = "scoremh"
+METHODS = (OURS, *peers.PEERS)
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that decides the numbers."""
+
+    seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
+    tables: tuple[str, ...] = tuple(TABLES)
+    points: int = 1000  # of W1, at most
+    rows: int = 2000  # of the classifier, of the range, and of the bounds, at most
+    floors: int = 3  # pairs of fresh samples that a floor of a generated table is averaged over
+    chains: int = 200  # with ten times the steps, beside as many with the usual ones
+    steps: int = 8000  # of the training of the score: the default
+    acceptance: str = "simpson"
+    timed: tuple[int, int] = (10_000, 10)  # rows and columns of the fit whose time is measured, all defaults
+    development: bool = True  # whether to try noise levels on the tables that they were chosen on
+
+
+class Floor(Cell, kind="floor"):
+    """What fresh rows have: W1 between two samples, a classifier's accuracy, the share beyond the range."""
+
+    table: str
+    seed: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        known = TABLES[self.table]
+        train, judge, other = known.split(self.seed, config.rows)
+        units = [(judge, other)]
+        if known.law is not None:
+            units += [known.split(1000 * self.seed + i, config.rows)[1:] for i in range(1, config.floors)]
+        w1 = [distance(known, train, a, b, config.points) for a, b in units]
+        return {
+            "w1": float(np.mean(w1)),
+            "c2st": accuracy(known, train, other, judge, self.seed),
+            "beyond": beyond(train, judge),
+        }
+
+
+class Draws(Cell, kind="draws"):
+    """The draws of a method beside rows that it has not seen."""
+
+    table: str
+    method: str
+    seed: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        known = TABLES[self.table]
+        train, judge, _ = known.split(self.seed, config.rows)
+        n, start = min(config.rows, len(judge)), time.process_time()
+        more: Record = {}
+        if self.method == OURS:
+            model = fitted(known, train, config, self.seed)
+            more = {"fit_seconds": time.process_time() - start, "noise_level": model.noise_level_}
+            draws = model.sample(n)
+            more |= self._with_more_steps(model, train, judge, config)
+            more |= {
+                "c2st": accuracy(known, train, draws, judge, self.seed),
+                "columns": "; ".join(str(model.table_).splitlines()),
+            }
+        else:
+            draws = peers.drawn(self.method, train, n, seeded(3, self.seed))
+        seconds = time.process_time() - start
+        found = {"w1": distance(known, train, draws, judge, config.points), "beyond": beyond(train, draws)}
+        return found | {"broken": broken(known, draws), "seconds": seconds} | more
+
+    def _with_more_steps(self, model: ScoreMH, train: Any, judge: Any, config: Config) -> Record:
+        """Return W1 of fewer chains with the usual steps, and with ten times as many; of the first seed alone."""
+        if self.seed != config.seeds[0]:
+            return {}
+        n, known, usual = min(config.chains, len(judge)), TABLES[self.table], model.chain_steps
+        short = model.sample(n)
+        model.chain_steps = 10 * usual
+        long = model.sample(n)
+        model.chain_steps = usual
+        return {
+            "w1_short": distance(known, train, short, judge, n),
+            "w1_long": distance(known, train, long, judge, n),
+            "beyond_long": beyond(train, long),
+        }
+
+
+class FitTime(Cell, kind="time"):
+    """The CPU seconds of a fit by the defaults, the learned acceptance and the diagnosis among them."""
+
+    rows: int
+    columns: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        random = np.random.default_rng(5)
+        parts = [funnel(self.rows, random).to_numpy() for _ in range(-(-self.columns // 4))]
+        x, start = np.concatenate(parts, 1)[:, : self.columns], time.process_time()
+        ScoreMH(verbose=False, random_state=0).fit(x)
+        return {"seconds": time.process_time() - start}
+
+
+def fitted(known: Known, train: Any, config: Config, seed: int) -> ScoreMH:
+    """Return an estimator with its defaults but for the acceptance."""
+    settings: dict[str, Any] = {"acceptance": config.acceptance, "score_steps": config.steps}
+    return ScoreMH(columns=known.columns or None, verbose=False, random_state=seed, **settings).fit(train)
+
+
+def distance(known: Known, train: Any, a: Any, b: Any, points: int) -> float:
+    """Return W1 in the standard units of the training rows."""
+    n = min(points, len(a), len(b))
+    x, y = (torch.from_numpy(standard_units(one[:n], train, robust=known.robust)) for one in (a, b))
+    return float(metrics.w1(x, y))
+
+
+def accuracy(known: Known, train: Any, a: Any, b: Any, seed: int) -> float:
+    """Return the accuracy of a classifier that tells two samples apart."""
+    x, y = (torch.from_numpy(standard_units(one, train, robust=known.robust)) for one in (a, b))
+    return float(metrics.c2st(x, y, generator=seeded(4, seed)))
+
+
+def beyond(train: Any, rows: Any) -> float:
+    """Return the share of rows of which a number lies beyond the range of the training rows."""
+    names = [name for name in train if train[name].dtype.kind in "iuf"]
+    return float(((rows[names] < train[names].min()) | (rows[names] > train[names].max())).any(axis=1).mean())
+
+
+def broken(known: Known, rows: Any) -> float:
+    """Return the share of rows that break a bound."""
+    outside = [((rows[name] < low) | (rows[name] > high)).to_numpy() for name, (low, high) in known.bounds.items()]
+    return float(np.any(outside, 0).mean()) if outside else 0.0
+
+
+def stages(config: Config) -> list[list[Cell]]:
+    """Return the cells seed by seed and table by table; the slowest peer comes last."""
+    found: list[list[Cell]] = []
+    for seed in config.seeds:
+        quick: list[Cell] = []
+        for table in config.tables:
+            each: dict[str, Any] = {"seed": [seed], "table": [table]}
+            quick += [*grid(Draws, method=[OURS, "kernel", "copula"], **each), *grid(Floor, **each)]
+        found += [quick, grid(Draws, table=config.tables, method=["spline flow"], seed=[seed])]
+        found += [[FitTime(*config.timed)]] if seed == config.seeds[0] else []
+    return [*found, grid(Level, table=DEVELOPMENT, level=LEVELS)] if config.development else found

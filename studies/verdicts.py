@@ -1,0 +1,285 @@
+"""Is the verdict of a fit right? Good fits and deliberately poor ones, judged on their rows and by fresh ones."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from sklearn.cluster import KMeans
+from torch import Tensor
+
+from scoremh import ScoreFit, ScoreMH, datasets, diffusion, metrics, targets
+from scoremh.evaluation import agreement, verdict
+from scoremh.evaluation.agreement import standard, transport_distance
+from scoremh.evaluation.checks import LEVELS
+from studies import plots
+from studies.framework import Cell, Claim, Record, Records, Study, grid
+from studies.learning import FIGURE_1
+
+Draw = Callable[[int, torch.Generator], Tensor]
+
+
+def rotated_moons(n: int, generator: torch.Generator) -> Tensor:
+    """Return two moons in a plane of eight dimensions, with a normal distribution of width 0.3 in the others."""
+    flat = torch.cat([datasets.moons(n, generator=generator), 0.3 * torch.randn(n, 6, generator=generator)], 1)
+    turn: Tensor = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(0))).Q
+    return flat @ turn
+
+
+def gammas(n: int, generator: torch.Generator) -> Tensor:
+    """Return four positive columns that depend on each other, by a normal copula."""
+    mixing = torch.tensor([[1.0, 0.6, 0.0, 0.0], [0.0, 0.8, 0.5, 0.0], [0.0, 0.0, 0.8, 0.3], [0.0, 0.0, 0.0, 0.9]])
+    return torch.expm1((torch.randn(n, 4, generator=generator) @ mixing).abs()) + 0.05
+
+
+def regression(n: int, generator: torch.Generator) -> Tensor:
+    """Return five columns, the last a curved function of the others with noise that grows."""
+    x = torch.randn(n, 4, generator=generator)
+    noise = (0.3 + 0.3 * x[:, 2].abs()) * torch.randn(n, generator=generator)
+    return torch.cat([x, (x[:, 0] * x[:, 1] + x[:, 3].sin() + noise)[:, None]], 1)
+
+
+def of(target: targets.GaussianMixture | targets.Gaussian | targets.StudentT | targets.Banana) -> Draw:
+    """Return draws of a distribution of `scoremh.targets`."""
+    return lambda n, generator: target.sample(n, generator=generator).float()
+
+
+LINE = targets.GaussianMixture([0.3, 0.7], [[-2.0], [1.5]], [[0.3]])
+THREE = targets.GaussianMixture([0.5, 0.3, 0.2], 4 * torch.eye(10)[:3], torch.eye(10))
+CORRELATED = targets.Gaussian([0.0] * 5, 0.4 * torch.eye(5) + 0.6)
+LAWS: dict[str, tuple[str, Draw]] = {  # the limits were chosen on the first five
+    "moons": ("two moons", lambda n, g: datasets.moons(n, generator=g)),
+    "mixture": ("Figure 1's mixture", of(FIGURE_1)),
+    "correlated": ("correlated normal, 5-D", of(CORRELATED)),
+    "student": ("Student's t, 3 degrees of freedom, 3-D", of(targets.StudentT(3.0, [0.0, 1.0, 2.0]))),
+    "regression": ("regression, 5-D", regression),
+    "pinwheel": ("pinwheel", lambda n, g: datasets.pinwheel(n, generator=g)),
+    "line": ("two modes, 1-D", of(LINE)),
+    "banana": ("banana", of(targets.Banana())),
+    "three": ("three modes, 10-D", of(THREE)),
+    "s_curve": ("S-curve, 3-D", lambda n, g: datasets.s_curve(n, generator=g)),
+    "rotated": ("two moons rotated in 8-D", rotated_moons),
+    "gammas": ("positive columns, 4-D", gammas),
+}
+DEVELOPED_ON = ("moons", "mixture", "correlated", "student", "regression")
+TENSORS, SCORE = "draws.safetensors", "score.safetensors"
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that decides the numbers."""
+
+    seeds: tuple[int, ...] = (1,)
+    rows: int = 2000  # of which a tenth is held out
+    draws: int = 1000  # that the verdict is on
+    others: int = 2000  # draws that the truth is measured with
+    score_steps: int = 1500
+    poor_steps: int = 40
+    noise_level: float = 0.3
+    annealing_steps: int = 10
+    chain_steps: int = 60
+
+
+PRESETS = {"paper": Config()}
+
+
+class Fitted(Cell, kind="fitted"):
+    """A fit of good settings or of very few training steps, and its draws."""
+
+    law: str
+    seed: int
+    steps: str  # "good" or "poor"
+
+    def path(self, folder: Path, name: str) -> Path:
+        """Return a file of this cell."""
+        return folder / f"{self.law} {self.seed} {self.steps} {name}"
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        generator = torch.Generator().manual_seed(1000 * self.seed)
+        rows = LAWS[self.law][1](config.rows, generator)
+        steps = config.score_steps if self.steps == "good" else config.poor_steps
+        names = "noise_level", "annealing_steps", "chain_steps"
+        chain: dict[str, Any] = {name: getattr(config, name) for name in names}
+        model = ScoreMH(acceptance="simpson", score_steps=steps, **chain, verbose=False, random_state=self.seed)
+        model.fit(rows.numpy())
+        draws = model.sample_chains(config.draws + config.others, draws=1, random_state=self.seed + 1).last
+        held_out = torch.from_numpy(model.held_out_)
+        kept = ~(rows[:, None, :1] == held_out[None, :, :1]).all(2).any(1)
+        save_file({"draws": draws, "seen": rows[kept], "held_out": held_out}, self.path(folder, TENSORS))
+        model.score_.save(self.path(folder, SCORE))
+        return {"steps_made": model.score_.history["step"][-1], "finite": bool(draws.isfinite().all())}
+
+
+def shuffled(draws: Tensor, generator: torch.Generator) -> Tensor:
+    """Return draws whose last column is that of others."""
+    order = torch.randperm(len(draws), generator=generator)
+    return torch.cat([draws[:, :-1], draws[order, -1:]], 1)
+
+
+def dropped(draws: Tensor, generator: torch.Generator) -> Tensor:
+    """Return draws without one of three clusters, as many as before."""
+    labels = torch.from_numpy(KMeans(3, n_init=4, random_state=0).fit_predict(draws.numpy()))
+    left = draws[labels != labels.bincount().argsort()[1]]  # the one of middle size
+    return left[torch.randint(len(left), (len(draws),), generator=generator)]
+
+
+def leaking(draws: Tensor, generator: torch.Generator) -> Tensor:
+    """Return draws of which 3 % are in a false mode, five standard deviations from the centre."""
+    count, width = round(0.03 * len(draws)), draws.shape[1]
+    place = torch.nn.functional.normalize(torch.randn(width, generator=generator), dim=0)
+    leaked = draws.mean(0) + draws.std(0) * (5 * place + 0.2 * torch.randn(count, width, generator=generator))
+    return torch.cat([leaked, draws[count:]])[torch.randperm(len(draws), generator=generator)]
+
+
+DEFECTS: dict[str, tuple[str, Callable[[Tensor, torch.Generator], Tensor] | None]] = {
+    "perfect": ("fresh rows", None),
+    "good": ("the fit", None),
+    "poor": ("40 training steps", None),
+    "shuffled": ("a shuffled column", shuffled),
+    "dropped": ("a dropped mode", dropped),
+    "leaking": ("3 % in a false mode", leaking),
+}
+BATCH, REPEATS = 1000, 8  # points that are compared at a time; samples of fresh rows that a floor is averaged over
+LIMITS = {"w1_ratio": 1.15, "c2st_excess": 0.02, "beyond_excess": 0.005}  # what a good sampler keeps
+
+
+class Judged(Cell, kind="judged"):
+    """The verdict on draws of a fit, and the truth."""
+
+    law: str
+    seed: int
+    defect: str
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        fitted = Fitted(self.law, self.seed, "poor" if self.defect == "poor" else "good")
+        kept = load_file(fitted.path(folder, TENSORS))
+        generator = torch.Generator().manual_seed(1000 * self.seed + 1)
+        change = DEFECTS[self.defect][1]
+        draws = kept["draws"] if change is None else change(kept["draws"], generator)
+        if self.defect == "perfect":
+            draws = LAWS[self.law][1](config.draws + config.others, generator)
+        judged, others = draws[: config.draws], draws[config.draws :]
+        score = ScoreFit.load(fitted.path(folder, SCORE))
+        columns = [f"x{i}" for i in range(draws.shape[1])]
+        rows = torch.cat([kept["held_out"], kept["seen"]])
+        some = judged, rows[torch.randperm(len(rows), generator=generator)[: config.draws]]
+        densities = tuple(diffusion.log_density(score, one) for one in some)
+        options: dict[str, Any] = {"seen": kept["seen"], "log_densities": densities, "generator": generator}
+        found = agreement(judged, kept["held_out"], columns, **options)
+        said = verdict(found.checks, found.noticed_shift, found.rows)
+        numbers = {f"{check.name}_{key}": getattr(check, key) for check in found.checks for key in ("value", "p_value")}
+        return truth(others, self.law, rows, generator) | {"verdict": said.level, "reason": said.reason} | numbers
+
+
+def distances(draws: Tensor, law: str, generator: torch.Generator) -> dict[str, float]:
+    """Return W1 and the accuracy of a classifier between draws and fresh rows, in batches, in standard coordinates."""
+    found: dict[str, list[float]] = {"w1": [], "c2st": []}
+    for batch in draws.split(BATCH):
+        fresh = LAWS[law][1](2 * BATCH, generator).double().numpy()
+        u, v = standard(batch.double().numpy(), fresh)
+        found["w1"] += [transport_distance(u, v[:BATCH]), transport_distance(u, v[BATCH:])]
+        tensors = torch.from_numpy(u), torch.from_numpy(v[:BATCH])
+        found["c2st"].append(metrics.c2st(*tensors, generator=torch.Generator().manual_seed(0)))
+    return {name: mean(values) for name, values in found.items()}
+
+
+@cache
+def floors(law: str, n: int) -> dict[str, tuple[float, float]]:
+    """Return mean and standard deviation of the same distances of draws that are fresh rows."""
+    generator = torch.Generator().manual_seed(7)
+    each = [distances(LAWS[law][1](n, generator), law, generator) for _ in range(REPEATS)]
+    return {name: (mean(values), stdev(values)) for name in each[0] if (values := [one[name] for one in each])}
+
+
+def truth(draws: Tensor, law: str, rows: Tensor, generator: torch.Generator) -> Record:
+    """Return how far draws are from fresh rows, and whether a limit is exceeded by more than chance."""
+    found, floor = distances(draws, law, generator), floors(law, len(draws))
+    fresh, low, high = LAWS[law][1](20 * BATCH, generator), rows.amin(0), rows.amax(0)
+    beyond = [float(((part < low) | (part > high)).any(1).double().mean()) for part in (draws, fresh)]
+    shares = {
+        "w1_ratio": found["w1"] / floor["w1"][0],
+        "c2st_excess": found["c2st"] - floor["c2st"][0],
+        "beyond_excess": beyond[0] - beyond[1],
+    }
+    chance = {
+        "w1_ratio": max(LIMITS["w1_ratio"], 1 + 2 * floor["w1"][1] / floor["w1"][0]),
+        "c2st_excess": LIMITS["c2st_excess"] + 2 * floor["c2st"][1],
+        "beyond_excess": LIMITS["beyond_excess"] + 2 * math.sqrt(beyond[1] / len(draws)),
+    }
+    return shares | {"passes": all(shares[name] <= limit for name, limit in chance.items())}
+
+
+def stages(config: Config) -> list[list[Cell]]:
+    """Return all fits, and after them the verdicts; one column has nothing to be shuffled against."""
+    judged = [cell for cell in grid(Judged, seed=config.seeds, law=LAWS, defect=DEFECTS) if cell.axes != _nothing(cell)]
+    return [grid(Fitted, seed=config.seeds, law=LAWS, steps=("good", "poor")), judged]
+
+
+def _nothing(cell: Cell) -> Record:
+    """Return the axes of a cell that would judge the shuffled column of a single one."""
+    return cell.axes | {"law": "line", "defect": "shuffled"}
+
+
+def right(record: Record) -> bool:
+    """Return whether a verdict is right: "good" keeps all limits, "do not use" breaks one."""
+    return bool(record["verdict"] == "usable" or (record["verdict"] == "good") == record["passes"])
+
+
+def judged(records: Records, *, held_out: bool) -> list[Record]:
+    """Return the verdicts on the distributions on which limits were chosen, or on the others."""
+    return [one for one in records.kinds["judged"] if (one["law"] in DEVELOPED_ON) != held_out]
+
+
+def counts(records: list[Record], defect: str) -> dict[str, int]:
+    """Return how often each verdict was given, how often all limits were kept, and how often the verdict was right."""
+    mine = [one for one in records if one["defect"] == defect]
+    found = {level: sum(one["verdict"] == level for one in mine) for level in LEVELS}
+    return found | {"passes": sum(one["passes"] for one in mine), "right": sum(map(right, mine)), "all": len(mine)}
+
+
+def share_right(records: list[Record]) -> float:
+    """Return the share of verdicts that are right."""
+    return mean([float(right(one)) for one in records])
+
+
+def decided(records: list[Record]) -> list[Record]:
+    """Return the verdicts that are "good" or "do not use"."""
+    return [one for one in records if one["verdict"] != "usable"]
+
+
+def wrong(records: list[Record]) -> list[Record]:
+    """Return the verdicts that are wrong."""
+    return [one for one in records if not right(one)]
+
+
+def picture(records: Records, folder: Path, docs: Path) -> None:
+    """Draw the true W1 of every fit that was judged, by what the verdict said."""
+    rows: dict[str, dict[str, list[float]]] = {}
+    for record in records.where("judged"):
+        rows.setdefault(record["law"], {}).setdefault(record["verdict"], []).append(record["w1_ratio"])
+    plots.dot_rows(rows, docs / "verdicts.png", label="true W1 over the floor of fresh rows", level=1.15)
+
+
+CLAIMS = {
+    "right": Claim(
+        "on distributions that no limit was chosen on, at least 95 % of the verdicts good and do not use are right",
+        lambda records: share_right(decided(judged(records, held_out=True))) >= 0.95,
+    )
+}
+STUDY = Study(
+    "verdicts",
+    "whether the verdict on a fit is right, on good fits and on deliberately poor ones",
+    PRESETS,
+    stages,
+    (Fitted, Judged),
+    picture,
+    globals(),
+    CLAIMS,
+    page="verdicts.md",
+    partial=True,
+)
