@@ -1,5 +1,6 @@
 """Samples in the plane, in panels side by side."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from scoremh._shared import checks
 from scoremh.types import LogDensityFn
 from studies.plots.style import COLOURS, INK, PAPER, frame, limits
 
+MAX_COLUMNS = 6  # panels side by side
+
 
 def scatter_panels(
     panels: Mapping[str, Float[Tensor, "draw 2"]],
@@ -25,7 +28,7 @@ def scatter_panels(
     log_density: LogDensityFn | None = None,
     title: str = "",
 ) -> None:
-    """Draw samples in two dimensions side by side, on the same axes, into a PNG.
+    """Draw samples in two dimensions side by side, on the same axes, into a PNG; more than six in rows.
 
     Args:
         panels: Points by the title of their panel.
@@ -38,10 +41,14 @@ def scatter_panels(
     if not panels:
         raise ValueError(checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n, 2)."))
     height = 3.9 + 0.35 * max((caption.count("\n") for caption in captions), default=0)
+    rows = math.ceil(len(panels) / MAX_COLUMNS)
+    columns = math.ceil(len(panels) / rows)
     figure = Figure(
-        figsize=(3.1 * len(panels), height), dpi=600 // max(4, len(panels)), layout="constrained", facecolor=PAPER
+        figsize=(3.1 * columns, rows * height), dpi=600 // max(4, columns), layout="constrained", facecolor=PAPER
     )
-    axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
+    for unused in axes[len(panels) :]:
+        unused.set_visible(False)
     low, high = limits(list(panels.values()))
     for i, (name, points) in enumerate(panels.items()):
         if log_density is not None:

@@ -4,9 +4,11 @@ At a high level the modes of a distribution merge and chains reach all of them; 
 where the distribution is. A score that takes a noise level (`fit_score`, a diffusion model) serves all of them.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,9 +16,13 @@ from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh._shared.progress import progress_bar
+from scoremh.annealing.arrival import RHO_LIMIT, EarlyAnnealingWarning, NoiseRatio, noise_ratio
 from scoremh.annealing.schedules import check_levels
 from scoremh.sampling import sample
+from scoremh.sampling.pools import Pool
 from scoremh.types import Kernel
+
+MAX_ROUNDS = 4  # how often the steps of a level are made again at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +36,8 @@ class Annealed:
         acceptance_rates: Share of the candidates that were accepted, per stage.
         score_calls: Points at which the score was evaluated, over all chains and levels.
         adjust_above: Noise level below which every candidate was accepted; 0 where none was.
+        rho: Actual over expected noise of the chains at the end of every stage, 1 at equilibrium; None where nobody
+            watched. `scoremh.annealing.arrival` defines it.
     """
 
     draws: Float[Tensor, "chain *event"]
@@ -38,14 +46,16 @@ class Annealed:
     acceptance_rates: tuple[float, ...]
     score_calls: int
     adjust_above: float = 0.0
+    rho: tuple[float, ...] | None = None
 
     def __repr__(self) -> str:
         """Show the levels, the acceptance rates and the cost."""
         levels, rates = self.levels, self.acceptance_rates
         gate = f"; no accept step below noise {self.adjust_above:.3g}" if levels[-1] < self.adjust_above else ""
+        noise = "" if self.rho is None else f"; actual over expected noise at last {self.rho[-1]:.3f}"
         return (
             f"Annealed({len(self.draws)} chains, {len(levels)} stages from noise {levels[0]:.3g} to {levels[-1]:.3g}; "
-            f"acceptance {rates[0]:.3f} at first, {rates[-1]:.3f} at last, {min(rates):.3f} at least{gate}; "
+            f"acceptance {rates[0]:.3f} at first, {rates[-1]:.3f} at last, {min(rates):.3f} at least{gate}{noise}; "
             f"{self.score_calls:,} score calls)"
         )
 
@@ -58,10 +68,14 @@ def anneal(
     steps_per_level: int = 20,
     final_steps: int = 0,
     adjust_above: float = 0.0,
+    watch: bool = False,
+    adaptive: bool = False,
+    predict: bool = False,
+    denoise: bool = False,
     generator: torch.Generator | None = None,
     progress: bool = False,
     store: str | Path | None = None,
-    threads: int | None = None,
+    pool: Pool = None,
 ) -> Annealed:
     """Lead chains from high noise to low: some steps at every level, each from where the level before ended.
 
@@ -74,10 +88,18 @@ def anneal(
         final_steps: Transitions at the last level after that.
         adjust_above: Noise level below which every candidate is accepted: where the integral of a learned score depends
             on its way, an accept step means little (`diagnostics.lowest_conservative_level`). 0 adjusts everywhere.
+        watch: Measure at the end of every level how much noise the chains carry, over what they should (`rho` of the
+            result), and warn where it is more than 1.05 times. It costs two score calls for some of the chains.
+        adaptive: Watch, and make as many steps again on such a level, up to four times.
+        predict: Go from one level to the next by a step of the probability flow, so that the steps there only correct:
+            one score call more for a level. It leads the wide directions down, for which steps of the size of the
+            noise are too short. The noise has to be sigma z in the coordinates of the kernels.
+        denoise: Return x + sigma^2 s(x) of the last level sigma, the expected data without its noise, where the noise
+            is sigma z in the coordinates of the kernels. These draws are less spread than the data.
         generator: Random number generator; the same seed gives the same draws.
         progress: Show a progress bar.
         store: Folder to write to. The same call with the same folder resumes from what is there.
-        threads: Number of threads that run blocks of chains, as for `sample`.
+        pool: Where blocks of chains are run, as for `sample`.
 
     Returns:
         Where the chains ended, and how many candidates were accepted at every level.
@@ -101,18 +123,98 @@ def anneal(
             checks.message("adjust_above of at least 0", adjust_above, "Leave it out to adjust everywhere.")
         )
     stages = [(level, steps_per_level) for level in levels] + [(levels[-1], final_steps)] * (final_steps > 0)
-    x, rates, score_calls = initial, [], 0
+    how: dict[str, Any] = {"watch": watch or adaptive, "rounds": MAX_ROUNDS * adaptive, "predict": predict}
+    descent = _Descent(initial, adjust_above, {"generator": generator, "pool": pool}, store)
     with progress_bar(sum(steps for _, steps in stages), "annealing", unit="steps", show=progress) as tick:
         for number, (level, steps) in enumerate(stages):
-            folder = None if store is None else Path(store) / f"stage-{number:04}"
-            kernel = kernel_at(level) if level >= adjust_above else _unadjusted(kernel_at(level))
-            chains = sample(kernel, x, draws=1, thin=steps, generator=generator, store=folder, threads=threads)
-            x = chains.draws[:, 0]
-            rates.append(chains.acceptance_rate)
-            score_calls += chains.score_calls
-            tick(steps, f"noise {level:.3g}, accepted {rates[-1]:.3f}")
-    used, made = zip(*stages, strict=True)
-    return Annealed(x, used, made, tuple(rates), score_calls, adjust_above)
+            descent.walk(kernel_at, number, level, steps, **how)
+            tick(steps, f"noise {level:.3g}, accepted {descent.rates[-1]:.3f}")
+    if watch or adaptive:
+        _warn_if_early(levels, descent.ratios)
+    return descent.finished(kernel_at, stages, denoise=denoise)
+
+
+@dataclass
+class _Descent:
+    """Chains on their way down, and what was recorded of it."""
+
+    x: Tensor
+    adjust_above: float
+    options: dict[str, Any]
+    store: str | Path | None
+    steps: list[int] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    ratios: list[NoiseRatio] = field(default_factory=list)
+    score_calls: int = 0
+    before: tuple[Kernel, float] | None = None
+
+    def walk(
+        self,
+        kernel_at: Callable[[float], Kernel],
+        number: int,
+        level: float,
+        steps: int,
+        *,
+        watch: bool,
+        rounds: int,
+        predict: bool,
+    ) -> None:
+        """Make the steps of a stage, and as many again while the chains have not arrived, for a number of rounds."""
+        kernel = kernel_at(level) if level >= self.adjust_above else _unadjusted(kernel_at(level))
+        if predict and self.before is not None:
+            kernel_before, level_before = self.before
+            self.x = self.moved(kernel_before, (level_before**2 - level**2) / 2)
+        self.before, accepted = (kernel, level), []
+        for again in range(rounds + 1):
+            chains = sample(kernel, self.x, draws=1, thin=steps, store=self.folder(number, again), **self.options)
+            self.x = chains.draws[:, 0]
+            accepted.append(chains.acceptance_rate)
+            self.score_calls += chains.score_calls
+            ratio = noise_ratio(kernel, self.x, level) if watch else None
+            self.score_calls += 0 if ratio is None else ratio.score_calls
+            if ratio is None or not ratio.early:
+                break
+        self.steps.append(steps * len(accepted))
+        self.rates.append(sum(accepted) / len(accepted))
+        self.ratios += [] if ratio is None else [ratio]
+
+    def folder(self, number: int, again: int) -> Path | None:
+        """Return where a round of a stage is stored; None where nothing is."""
+        name = f"stage-{number:04}" + f"-{again}" * (again > 0)
+        return None if self.store is None else Path(self.store) / name
+
+    def moved(self, kernel: Kernel, distance: float) -> Tensor:
+        """Return the points moved along the score of a kernel, and count its calls."""
+        score = kernel.init(self.x).score
+        if score is None:
+            fix = "Use MALA, or leave predict and denoise out."
+            raise ValueError(checks.message("kernels that know the score", kernel.description, fix))
+        self.score_calls += len(self.x)
+        return torch.add(self.x, score, alpha=distance).clone()
+
+    def finished(
+        self, kernel_at: Callable[[float], Kernel], stages: list[tuple[float, int]], *, denoise: bool
+    ) -> Annealed:
+        """Return the record, with the noise of the last level removed from the draws where that is asked for."""
+        x = self.moved(kernel_at(stages[-1][0]), stages[-1][0] ** 2) if denoise else self.x
+        levels, rho = tuple(level for level, _ in stages), tuple(ratio.rho for ratio in self.ratios) or None
+        return Annealed(x, levels, tuple(self.steps), tuple(self.rates), self.score_calls, self.adjust_above, rho)
+
+
+def _warn_if_early(levels: Sequence[float], ratios: list[NoiseRatio]) -> None:
+    """Warn of levels that the chains left with more noise than they have."""
+    early = [(level, ratio.rho) for level, ratio in zip(levels, ratios, strict=False) if ratio.early]
+    final = ratios[-1]
+    if final.early and (not early or early[-1][0] != levels[-1]):
+        early.append((levels[-1], final.rho))
+    if early:
+        level, rho = max(early, key=lambda pair: pair[1])
+        text = (
+            f"Chains left {len(early)} of {len(levels)} noise levels with more than {RHO_LIMIT} times their noise: "
+            f"{rho:.3g} times at level {level:.3g}. They are too wide there. Make more steps per level or final_steps, "
+            "pass adaptive=True, or tune the step of every level (annealing.tune_steps)."
+        )
+        warnings.warn(text, EarlyAnnealingWarning, stacklevel=3)
 
 
 def _unadjusted(kernel: Kernel) -> Kernel:

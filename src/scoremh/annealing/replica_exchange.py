@@ -21,11 +21,10 @@ from scoremh._shared.progress import Tick, progress_bar
 from scoremh.annealing.ladder import Ladder, require_levels, validated_ladder
 from scoremh.annealing.replicas import Replicas, round_trips
 from scoremh.diffusion import NODES_BETWEEN_LEVELS, log_density_change
-from scoremh.sampling import blocks
 from scoremh.sampling.block import SAVE_SECONDS
-from scoremh.sampling.loop import PROBE_CHAINS, first_step
+from scoremh.sampling.loop import PROBE_CHAINS, block_size, first_step, stored_run
 from scoremh.sampling.records import Records
-from scoremh.sampling.store import State, Store
+from scoremh.sampling.store import Layout, State, Store
 from scoremh.types import Kernel, Point, ScoreModel
 
 
@@ -86,20 +85,22 @@ def replica_exchange(
     require_levels(levels, model)
     x = _initial_points(initial, len(levels))
     ladder = validated_ladder(kernel_at, levels, x, model, steps_per_swap, nodes)
-    starts, total = x.tensor_split(blocks(x.shape[1]), dim=1), warmup + draws
+    size, total = block_size(x.shape[1]), warmup + draws
+    starts, records = x.split(size, dim=1), _empty_records(x, total)
     seeds, folder = rng.seeds(len(starts), generator), None
-    if store is not None:
-        header = {"levels": list(ladder.levels), "kernels": [kernel.description for kernel in ladder.kernels]}
-        header |= {"draws": draws, "warmup": warmup, "steps_per_swap": steps_per_swap, "nodes": nodes}
-        header |= {"initial": fingerprint(x), "seeds": seeds}
-        folder = Store(store, header, _probe(ladder, x[:, :PROBE_CHAINS]), any_seeds=generator is None)
-        seeds = folder.seeds
-    records = _empty_records(x, total)
-    with progress_bar(total * len(starts), "replica exchange", unit="sweeps", show=progress) as tick:
+    showing = progress_bar(total * len(starts), "replica exchange", unit="sweeps", show=progress)
+    with stored_run(store) as place, showing as tick:
+        if place is not None:
+            header = {"levels": list(ladder.levels), "kernels": [kernel.description for kernel in ladder.kernels]}
+            header |= {"draws": draws, "warmup": warmup, "steps_per_swap": steps_per_swap, "nodes": nodes}
+            header |= {"initial": fingerprint(x), "seeds": seeds}
+            layout, probe = Layout.of(records, x.shape[1], total, size), _probe(ladder, x[:, :PROBE_CHAINS])
+            folder = Store.begin(place, header, probe, layout, any_seeds=generator is None)
+            seeds = folder.seeds
         plan = _Plan(ladder, total, folder, tick)
         ends = []
         for block, (start, seed) in enumerate(zip(starts, seeds, strict=True)):
-            own = {name: rows.tensor_split(len(starts))[block] for name, rows in records.items()}
+            own = {name: rows.split(size)[block] for name, rows in records.items()}
             ends.append(_run_block(plan, block, start, seed, own))
     return _summary(ladder, records, warmup, ends)
 
@@ -145,11 +146,12 @@ class _Plan:
 def _run_block(plan: _Plan, block: int, start: Tensor, seed: int, records: Records) -> State:
     """Run one block of chains to the end, fill in its records, and return its last state."""
     generator = rng.seeded(seed, start.device)
-    state = None if plan.store is None else plan.store.load(block, generator, records)
+    stored = None if plan.store is None else plan.store.block(block)
+    state = None if stored is None else stored.load_into(records, generator)
     state = State(Point(start), 0, 0, 0) if state is None else state
     x, walkers, calls = state.point.x, _walkers(records, state.done), state.score_calls
     plan.tick(state.done)
-    saved, written = state.done, time.monotonic()
+    written = time.monotonic()
     for done in range(state.done, plan.sweeps):
         x, walkers, accepted, swap_prob, new_calls = plan.ladder.sweep(x, walkers, done, generator)
         calls += new_calls
@@ -158,11 +160,9 @@ def _run_block(plan: _Plan, block: int, start: Tensor, seed: int, records: Recor
             records[name][:, done] = value
         state = State(Point(x), done + 1, calls, 0)
         plan.tick(1, f"swapped {2 * float(swap_prob.nan_to_num(0).mean()):.3f}")
-        if plan.store is not None and (done + 1 == plan.sweeps or time.monotonic() - written > SAVE_SECONDS):
-            plan.store.save(
-                block, state, generator, saved, {name: rows[:, saved : done + 1] for name, rows in records.items()}
-            )
-            saved, written = done + 1, time.monotonic()
+        if stored is not None and (done + 1 == plan.sweeps or time.monotonic() - written > SAVE_SECONDS):
+            stored.save_from(records, state, generator)
+            written = time.monotonic()
     return state
 
 

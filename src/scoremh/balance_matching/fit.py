@@ -6,6 +6,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from scoremh._shared import checks
+from scoremh._shared.files import naming
 from scoremh.networks import Form
 from scoremh.training import Fit, load_fit, save_fit
 
@@ -66,4 +67,5 @@ class AcceptanceFit(Fit):
             net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
         """
         fields, _ = load_fit(path, cls.__name__, net)
-        return cls(**fields)
+        with naming(path, f"a file that {cls.__name__}.save wrote", "Fit again."):
+            return cls(**fields)

@@ -26,7 +26,7 @@ def fit_acceptance(
     preset: str | None = None,
     standardize: bool = True,
     recipe: Recipe | None = None,
-    anchors: LogDensityFn | None = None,
+    anchors: LogDensityFn | bool | None = False,
     generator: torch.Generator | None = None,
     progress: bool = False,
     checkpoint: str | Path | None = None,
@@ -47,9 +47,10 @@ def fit_acceptance(
         preset: A row of the paper's Table 3 by name, instead of form, matching, net, standardize and recipe.
         standardize: Whether the network sees coordinates in which the samples have mean 0 and unit covariance.
         recipe: How to train; `balance_matching.RECIPE` if None.
-        anchors: Function x -> log p(x), up to a constant, such as `fit.log_density` of a learned score: its values at
-            thousands of points on, between and around the samples join the loss, with the weight
-            `matching.anchor_weight`. Gradients alone leave the weights of modes open that lie far from each other.
+        anchors: Function x -> log p(x), up to a constant, such as `fit.log_density` of a learned score, or True for
+            log p through noise of a target that knows noise levels: its values at thousands of points on, between and
+            around the samples join the loss, with the weight `matching.anchor_weight`. Gradients alone leave the
+            weights of modes open that lie far from each other.
         generator: Random number generator; the same seed gives the same weights.
         progress: Show a progress bar.
         checkpoint: File to write checkpoints to; the same call with the same file resumes an interrupted training.

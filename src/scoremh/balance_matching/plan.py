@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from scoremh import diffusion
 from scoremh._shared import checks, rng
 from scoremh._shared.probe import Probe
 from scoremh._shared.transition import scored_target
@@ -107,7 +108,7 @@ def acceptance_plan(
     preset: str | None = None,
     standardize: bool = True,
     recipe: Recipe | None = None,
-    anchors: LogDensityFn | None = None,
+    anchors: LogDensityFn | bool | None = False,
     generator: torch.Generator | None = None,
 ) -> AcceptancePlan:
     """Return what `fit_acceptance` would train with these arguments, which are its own."""
@@ -120,8 +121,8 @@ def acceptance_plan(
         row = PRESETS[preset]
         form, matching, standardize, recipe = "free", row.matching, False, row.recipe
         net = row.network(event, generator)
-    form = form or "potential"
-    matching = matching or default_matching(form, event, anchored=anchors is not None)
+    form, values = form or "potential", _anchor_function(anchors, known)
+    matching = matching or default_matching(form, event, anchored=values is not None)
     _require_own_terms(form, matching)
     net = FORMS[form].network(event, generator=rng.child(generator)) if net is None else net
     net.to(samples)
@@ -130,10 +131,10 @@ def acceptance_plan(
     made_for = ProposalProbe.of(known, proposal, samples) if FORMS[form].one_proposal else None
     whole = FORMS[form](net if coordinates is None else InputsInCoordinates(net, coordinates), made_for)
     try_network(whole, type(net), samples[:TRIED_PAIRS])
-    if anchors is not None:
-        try_anchors(anchors, samples[:TRIED_SAMPLES])
+    if values is not None:
+        try_anchors(values, samples[:TRIED_SAMPLES])
     loss = MatchedLoss(matching, known, proposal, coordinates, problem_probe(known, proposal, samples))
-    return AcceptancePlan(whole, loss, recipe or RECIPE, samples, anchors)
+    return AcceptancePlan(whole, loss, recipe or RECIPE, samples, values)
 
 
 def problem_probe(target: Target, proposal: Proposal, samples: Tensor) -> Probe:
@@ -156,6 +157,22 @@ def _validated_samples(target: Target, samples: Tensor) -> Tensor:
         got, fix = f"{len(samples)}", "Thousands are needed for an acceptance one can trust."
         raise ValueError(checks.message(f"at least {PROBED_SAMPLES} samples inside the support", got, fix))
     return samples
+
+
+def _anchor_function(anchors: LogDensityFn | bool | None, target: Target) -> LogDensityFn | None:
+    """Return the function x -> log p(x) of the anchors, through noise where they are True; None for False."""
+    if anchors is False:
+        return None
+    if anchors is None:
+        fix = "A score of one noise level knows no log p; leave anchors out to train on gradients alone."
+        raise ValueError(checks.message("anchors to be a function of x, True or False", "None", fix))
+    if anchors is not True:
+        return anchors
+    if target.levels is None:
+        fix = "Pass a function x -> log p(x), or what fit_score returns as the target."
+        got = "a score of one level, or a product"
+        raise ValueError(checks.message("a target that knows the scores of all noise levels", got, fix))
+    return diffusion.LogDensity(target.levels)
 
 
 def _require_kinds(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from scoremh._shared import checks
-from scoremh.diffusion.model import DiffusionModel, Network
+from scoremh.diffusion.model import DiffusionModel, Network, event_like
 from scoremh.diffusion.predictions import DENOISER, EPSILON, SCORE, VELOCITY, X0, Prediction, V
 from scoremh.diffusion.times import Time, Timesteps, flow_time, from_alphas_cumprod
 
@@ -36,7 +36,7 @@ class Settings(TypedDict, total=False):
     """Number of random directions of an estimated divergence; an exact one by default."""
     like: Tensor | Sequence[int]
     """Shape of an event, or samples of the data, to check the wrapping on at once, and not when the first points come.
-    With samples the check sees more."""
+    With samples the check sees more. A `Sampler` starts its chains in this shape."""
 
 
 def from_denoiser(
@@ -201,8 +201,10 @@ def built(
         got = "one in training mode, with dropout or batch norm"
         raise ValueError(checks.message("a network in evaluation mode", got, "Call net.eval() first."))
     like = settings.pop("like", None)
+    event = None if like is None else event_like(like, net)
     settings.setdefault("noise_level", noise_range[0])
-    model = DiffusionModel(net, prediction, time, noise_range, continuous_time=continuous_time, **settings)  # type: ignore[misc]
+    options = {"continuous_time": continuous_time, "event": event, **settings}
+    model = DiffusionModel(net, prediction, time, noise_range, **options)  # type: ignore[arg-type]
     if like is not None:
         model.check(like)
     return model

@@ -44,6 +44,8 @@ class DiffusionModel:
         max_rows: Most rows in one call of the network, to bound its memory; all at once when None.
         probes: Number of random directions of an estimated divergence (Hutchinson); exact when None.
         origin: Point of the data's coordinates that is 0 in those of the model.
+        event: An event of the data's shape, in the dtype and on the device in which to start chains; None where only
+            the points that come will tell.
         unchecked: Not empty until the wrapping has been checked, with the first points that come.
     """
 
@@ -58,6 +60,7 @@ class DiffusionModel:
     max_rows: int | None = None
     probes: int | None = None
     origin: Tensor | float = 0.0
+    event: Tensor | None = None
     unchecked: list[bool] = field(default_factory=lambda: [True])
 
     support: ClassVar[None] = None
@@ -143,11 +146,7 @@ class DiffusionModel:
         Args:
             like: Shape of an event, or some samples of the data, `(sample, *event)`: the better check.
         """
-        if isinstance(like, Tensor):
-            checks.events(like, "like")
-            return self._check(like[0], like)
-        own = next(_tensors_of(self.net), torch.empty(()))
-        return self._check(torch.empty(tuple(like), dtype=_wide(own), device=own.device))
+        return self._check(event_like(like, self.net), like if isinstance(like, Tensor) else None)
 
     def _check(self, event: Tensor, samples: Tensor | None = None) -> str | None:
         """Check the wrapping on events of the shape, dtype and device of this one."""
@@ -207,6 +206,20 @@ class DiffusionModel:
             between = "the time is interpolated" if self.continuous_time else "outputs are interpolated"
             text += f" in {len(self.levels)} timesteps (between two of them {between} in log sigma)"
         return f"{text}, read at {self.noise_level:.3g}"
+
+
+def event_like(like: Tensor | Sequence[int], net: Network) -> Tensor:
+    """Return an event of the shape of samples, or of this shape in the dtype and on the device of a network.
+
+    Args:
+        like: Samples of the data, `(sample, *event)`, or the shape of an event.
+        net: Network or function.
+    """
+    if isinstance(like, Tensor):
+        checks.events(like, "like")
+        return like[0]
+    own = next(_tensors_of(net), torch.empty(()))
+    return torch.zeros(tuple(like), dtype=_wide(own), device=own.device)
 
 
 def _wide(x: Tensor) -> torch.dtype:

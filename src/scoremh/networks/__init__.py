@@ -7,16 +7,22 @@ from scoremh.networks.forms import *  # noqa: F403  # every form, so that a new 
 from scoremh.networks.in_coordinates import InCoordinates, InputsInCoordinates
 from scoremh.networks.potentials import NoiseConditionalPotential
 from scoremh.networks.scores import AtNoiseLevel, NoiseConditionalMLP, ScoreMLP
+from scoremh.networks.siamese import AtLevelAndStep, SiameseAcceptance
+from scoremh.networks.unets import PotentialUNet, UNet
 
 __all__ = [
     "AcceptanceMLP",
+    "AtLevelAndStep",
     "AtNoiseLevel",
     "InCoordinates",
     "InputsInCoordinates",
     "NoiseConditionalMLP",
     "NoiseConditionalPotential",
     "PotentialMLP",
+    "PotentialUNet",
     "ScoreMLP",
+    "SiameseAcceptance",
+    "UNet",
     "build",
     "describe",
 ]

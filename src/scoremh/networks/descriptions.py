@@ -1,5 +1,6 @@
 """A network as JSON and back: how a saved fit describes its network, so that loading runs no code from the file."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,10 +14,20 @@ from scoremh.networks.in_coordinates import InCoordinates, InputsInCoordinates
 from scoremh.networks.potentials import NoiseConditionalPotential
 from scoremh.networks.proposal_probe import ProposalProbe
 from scoremh.networks.scores import NoiseConditionalMLP, ScoreMLP
+from scoremh.networks.siamese import SiameseAcceptance
+from scoremh.networks.unets import PotentialUNet, UNet
 
-PLAIN: dict[str, Any] = {
-    cls.__name__: cls for cls in (AcceptanceMLP, NoiseConditionalMLP, NoiseConditionalPotential, PotentialMLP, ScoreMLP)
-}
+CLASSES = (
+    AcceptanceMLP,
+    NoiseConditionalMLP,
+    NoiseConditionalPotential,
+    PotentialMLP,
+    PotentialUNet,
+    ScoreMLP,
+    SiameseAcceptance,
+    UNet,
+)
+PLAIN: dict[str, Any] = {cls.__name__: cls for cls in CLASSES}
 WITH_COORDINATES: dict[str, type[InCoordinates | InputsInCoordinates]] = {
     cls.__name__: cls for cls in (InCoordinates, InputsInCoordinates)
 }
@@ -32,25 +43,28 @@ def describe(net: nn.Module) -> dict[str, Any]:
     return {"kind": kind, "config": net.config if kind in PLAIN else None}
 
 
-def build(spec: dict[str, Any], inside: nn.Module | None = None) -> nn.Module:
+def build(spec: dict[str, Any], inside: nn.Module | None = None, path: str | Path = "a file") -> nn.Module:
     """Return a network of this description, its weights to be loaded.
 
     Args:
         spec: What `describe` returned.
         inside: Stands for a network that is not one of `scoremh.networks`.
+        path: File with the description, which an error names.
     """
     if spec["kind"] in WITH_COORDINATES:
         coordinates = build_coordinates(spec["coordinates"])
-        return WITH_COORDINATES[spec["kind"]](build(spec["inside"], inside), coordinates)
+        return WITH_COORDINATES[spec["kind"]](build(spec["inside"], inside, path), coordinates)
     forms = {cls.__name__: cls for cls in FORMS.values()}
     if spec["kind"] in forms:
         made_for = spec["made_for"] and ProposalProbe.from_json(spec["made_for"])
-        return forms[spec["kind"]](build(spec["inside"], inside), made_for)
+        return forms[spec["kind"]](build(spec["inside"], inside, path), made_for)
     if inside is not None:
         return inside
     if spec["kind"] not in PLAIN:
         fix = f"Pass the network: load(path, net={spec['kind']}(...)); its weights come from the file."
-        raise ValueError(checks.message("a network of scoremh.networks", f"one of class {spec['kind']}", fix))
+        raise ValueError(
+            checks.message(f"a network of scoremh.networks in {path}", f"one of class {spec['kind']}", fix)
+        )
     network: nn.Module = PLAIN[spec["kind"]](**spec["config"] | {"event": tuple(spec["config"]["event"])})
     return network
 

@@ -1,4 +1,4 @@
-"""What the networks are built of: seeded linear layers, and inputs of unit scale at every noise level."""
+"""What the networks are built of: seeded layers, and inputs of unit scale at every noise level."""
 
 import math
 
@@ -32,6 +32,26 @@ def linear(inputs: int, outputs: int, generator: torch.Generator | None, *, bias
     nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)  # torch's choice: +- 1 / sqrt(inputs)
     if bias:
         nn.init.uniform_(layer.bias, -1 / math.sqrt(inputs), 1 / math.sqrt(inputs), generator=generator)
+    return layer
+
+
+def convolution(
+    inputs: int, outputs: int, generator: torch.Generator | None, *, size: int = 3, stride: int = 1
+) -> nn.Conv2d:
+    """Return a convolution that keeps the size of images, or halves it, with weights of He et al. (2015).
+
+    Its outputs have the variance of its inputs behind an activation like the ReLU, so that no normalisation is needed.
+
+    Args:
+        inputs: Number of channels that it takes.
+        outputs: Number of channels that it gives.
+        generator: Random number generator of the weights; the same seed gives the same weights.
+        size: Width of its window, odd.
+        stride: 2 halves the images, rounded up.
+    """
+    layer: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, stride=stride, padding=size // 2)
+    nn.init.kaiming_normal_(layer.weight, generator=rng.resolve(generator, torch.device("cpu")))
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # it has one
     return layer
 
 

@@ -1,9 +1,9 @@
 """From noise to draws: a score, a noise level, a proposal, a rule and a step.
 
 A noise-conditional score knows the data blurred by every noise level sigma. All of a walk happens in the coordinates u
-of the score, in which the data have unit covariance and the noise is sigma z:
+of the score, in which the data have mean 0 (and unit covariance, where the score was learned) and the noise is sigma z:
 
-1. `start`: broad noise, u ~ N(0, 1 + sigma^2) at the highest level.
+1. `start`: broad noise, u ~ N(0, variance + sigma^2) at the highest level.
 2. `anneal`: MALA at falling levels leads every chain down to `noise_level`, where modes are still connected: a learned
    score is wrong between modes, and what lies between decides their weights.
 3. `tune`: the step size at which the proposal is accepted at its most efficient rate there.
@@ -31,6 +31,7 @@ from scoremh.kernel import metropolis_hastings
 from scoremh.proposals import MALA
 from scoremh.sampler.level_kernel import LevelKernel
 from scoremh.sampling import Chains, sample, tune
+from scoremh.sampling.pools import Pool
 from scoremh.types import Kernel
 
 ANNEALING_LEVELS, ANNEALING_STEP_SIZE = 15, 0.5  # the latter of MALA, over the squared noise level
@@ -43,18 +44,23 @@ class Sampler(LevelKernel):
     """A noise-conditional score with a proposal, a rule and a step, from noise to draws of the data.
 
     Args:
-        score: Learned score, such as `fit_score` returns.
-        noise_level: Noise level at which the kernel runs, in units of the data's spread.
-        proposal: "mala" (Langevin), "rw" (random walk) or "pcn" (preconditioned Crank-Nicolson).
+        score: Scores of all noise levels: what `fit_score` returns, a model of `scoremh.diffusion`, or a normal mixture
+            of `scoremh.targets`.
+        noise_level: Noise level at which the kernel runs, in the coordinates u: in units of the data's spread where
+            the score was learned.
+        proposal: "mala" (Langevin), "rw" (random walk), "pcn" (preconditioned Crank-Nicolson) or "student" (random walk
+            with steps of Student's distribution, for heavy tails).
         acceptance: Acceptance rule, or a learned one: a free form decides as it was trained, others by Metropolis's
             rule. None integrates the score: by Simpson's rule for MALA, adaptively for the longer moves of others.
-        step_size: Step size h of MALA, standard deviation of the walk in units of the blurred data's, or beta of pCN;
-            None where it is still to be tuned.
+        step_size: Step size h of MALA, standard deviation of the walk (its scale, for "student") in units of the
+            blurred data's, or beta of pCN; None where it is still to be tuned.
         moves: Number of moves after which log p through noise accepts or rejects all of them: an acceptance rule is
             right about short moves, log p through noise about the weights of modes, and about wells that a learned
             score has where there were no data. None leaves every move to the acceptance rule; so do
             rules without a ratio of their own, such as `Always`.
         adjust_above: Noise level below which annealing accepts every candidate, as `anneal` has it.
+        like: Shape of an event, such as `(3, 32, 32)`, or some events, where the score does not know it: a diffusion
+            model does where it was made with `like`.
 
     Example:
         >>> import torch
@@ -66,19 +72,36 @@ class Sampler(LevelKernel):
         torch.Size([50, 2])
     """
 
+    like: Tensor | Sequence[int] | None = None
+
     def start(
         self, n: int, *, noise_level: float | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "chain *event"]:
-        """Draw n points u of a normal distribution with the covariance of the data blurred by a noise level.
+        """Draw n points u of a normal distribution with the variance of the data blurred by a noise level.
 
         Args:
             n: Number of points.
-            noise_level: Noise level; the highest that the score has learned by default.
+            noise_level: Noise level; the highest that the score knows by default.
             generator: Random number generator; the same seed gives the same points.
         """
         checks.count(n, "n")
-        like, level = self.score.support.low, self.noise_range[1] if noise_level is None else noise_level
-        return math.sqrt(1 + level**2) * rng.normal((n, *like.shape), like, generator)
+        level = self.noise_range[1] if noise_level is None else noise_level
+        event = self._event
+        return math.sqrt(self.score.variance + level**2) * rng.normal((n, *event.shape), event, generator)
+
+    @property
+    def _event(self) -> Tensor:
+        """An event of the data's shape, dtype and device."""
+        if isinstance(self.like, Tensor):
+            checks.events(self.like, "like")
+            return self.like[0]
+        known = self.score.event
+        if self.like is not None:
+            return torch.zeros(tuple(self.like)) if known is None else known.new_zeros(tuple(self.like))
+        if known is None:
+            fix = "Pass like=(3, 32, 32), for example, or like=samples."
+            raise ValueError(checks.message("a score that knows the shape of an event", "one that does not", fix))
+        return known
 
     def anneal(
         self,
@@ -89,6 +112,7 @@ class Sampler(LevelKernel):
         generator: torch.Generator | None = None,
         progress: bool = False,
         store: str | Path | None = None,
+        pool: Pool = None,
     ) -> annealing.Annealed:
         """Lead n chains from the highest noise down to that of the kernel, in the coordinates u.
 
@@ -99,6 +123,7 @@ class Sampler(LevelKernel):
             generator: Random number generator; the same seed gives the same chains.
             progress: Show a progress bar.
             store: Folder from which an interrupted call resumes.
+            pool: Where blocks of chains are run, as for `sample`.
         """
         if levels is None:
             levels = annealing.karras(self.noise_range[1], self.noise_level, ANNEALING_LEVELS)
@@ -108,7 +133,7 @@ class Sampler(LevelKernel):
             return metropolis_hastings(self.score.standard.at(level), MALA(ANNEALING_STEP_SIZE * level**2), rule)
 
         start = self.start(n, noise_level=levels[0], generator=generator)
-        options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store}
+        options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store, "pool": pool}
         options |= {"steps_per_level": steps_per_level, "adjust_above": self.adjust_above}
         return annealing.anneal(kernel_at, levels, start, **options)
 
@@ -153,6 +178,7 @@ class Sampler(LevelKernel):
         generator: torch.Generator | None = None,
         progress: bool = False,
         store: str | Path | None = None,
+        pool: Pool = None,
     ) -> Chains:
         """Make steps of the kernel from points u, and carry its draws down to rows x of the data.
 
@@ -164,13 +190,14 @@ class Sampler(LevelKernel):
             generator: Random number generator; the same seed gives the same draws.
             progress: Show a progress bar.
             store: Folder from which an interrupted call resumes.
+            pool: Where blocks of chains are run, as for `sample`.
         """
         if draws > steps:
             raise ValueError(checks.message(f"draws of at most steps, {steps}", draws, "Keep fewer draws."))
         thin = steps // draws
         if self.moves is not None and thin >= self.moves:
             thin -= thin % self.moves  # draws at the ends of groups, which are judged
-        options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store}
+        options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store, "pool": pool}
         chains = sample(self.kernel, start, draws=draws, warmup=steps - thin * draws, thin=thin, **options)
         levels = annealing.geometric(self.noise_level, self.noise_range[0], FLOW_LEVELS)
         rows = self.carry_down(chains.draws.flatten(0, 1), levels)
@@ -197,6 +224,7 @@ class Sampler(LevelKernel):
         generator: torch.Generator | None = None,
         progress: bool = False,
         store: str | Path | None = None,
+        pool: Pool = None,
     ) -> Chains:
         """Run n chains from noise to the data: start, anneal, run, carry down.
 
@@ -208,9 +236,10 @@ class Sampler(LevelKernel):
             generator: Random number generator; the same seed gives the same draws.
             progress: Show a progress bar.
             store: Folder from which an interrupted call resumes.
+            pool: Where blocks of chains are run, as for `sample`.
         """
         stores = [None if store is None else Path(store) / name for name in ("annealing", "chains")]
-        options: dict[str, Any] = {"generator": generator, "progress": progress}
+        options: dict[str, Any] = {"generator": generator, "progress": progress, "pool": pool}
         annealed = self.anneal(n, annealing_steps, store=stores[0], **options)
         chains = self.run(annealed.draws, chain_steps, draws=draws, store=stores[1], **options)
         return replace(chains, score_calls=chains.score_calls + annealed.score_calls)

@@ -1,29 +1,27 @@
-"""The kernel that moves chains at one noise level of a learned score."""
+"""The kernel that moves chains at one noise level of a score."""
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from scoremh._shared import checks
+from scoremh._shared.names import ProposalName
 from scoremh.acceptance import Learned, LineIntegral, ThroughNoise
 from scoremh.balance_matching import AcceptanceFit
 from scoremh.kernel import metropolis_hastings, names_its_ratio, surrogate
 from scoremh.networks import Free
-from scoremh.proposals import MALA, PCN, RandomWalk
-from scoremh.score_matching import ScoreFit
-from scoremh.types import Acceptance, Kernel, Proposal, Target
-
-ProposalName = Literal["mala", "rw", "pcn"]
+from scoremh.proposals import MALA, PCN, RandomWalk, StudentWalk
+from scoremh.types import Acceptance, Kernel, Proposal, ScoreModel, TargetLike
 
 
 @dataclass(frozen=True, eq=False)
 class LevelKernel:
-    """A proposal, a rule and a step at one noise level of a learned score, in its coordinates u.
+    """A proposal, a rule and a step at one noise level of a score, in its coordinates u.
 
     Its arguments are those of `Sampler`.
     """
 
-    score: ScoreFit
+    score: ScoreModel
     noise_level: float = 0.3
     proposal: ProposalName = "mala"
     acceptance: Acceptance | AcceptanceFit | None = None
@@ -33,12 +31,13 @@ class LevelKernel:
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        checks.kind(self.score, ScoreFit, "a learned score", "Pass what fit_score returned.")
+        fix = "Pass what fit_score returned, a model of scoremh.diffusion or a normal mixture of scoremh.targets."
+        checks.kind(self.score, ScoreModel, "the scores of all noise levels", fix)
         checks.one_of(self.proposal, get_args(ProposalName), "proposal")
         if not isinstance(self.acceptance, AcceptanceFit | None):
             checks.kind(self.acceptance, Acceptance, "an Acceptance", "Pass LineIntegral(), for example.")
         checks.positive(self.noise_level, "noise_level")
-        self.score.at(self.noise_level)  # refuses a level that the score has not learned
+        self.score.at(self.noise_level)  # refuses a level that the score does not know
         if self.moves is not None:
             checks.count(self.moves, "moves")
         if self.step_size is not None:
@@ -50,20 +49,24 @@ class LevelKernel:
         return self.score.noise_range or (math.nan, math.nan)
 
     @property
-    def target(self) -> Target:
+    def target(self) -> TargetLike:
         """The data blurred by the noise level."""
         return self.score.standard.at(self.noise_level)
 
     def proposal_at(self, step_size: float) -> Proposal:
         """Return the proposal with a step size, in the shape of the blurred data."""
-        spread = math.sqrt(1 + self.noise_level**2)
+        spread = math.sqrt(self.score.variance + self.noise_level**2)
         if self.proposal == "mala":
             return MALA(step_size)
+        if self.proposal == "student":
+            return StudentWalk(step_size * spread, freedom=1)
         return RandomWalk(step_size * spread) if self.proposal == "rw" else PCN(step_size, scale=spread)
 
     @property
     def rule(self) -> Acceptance:
         """The acceptance rule."""
+        if isinstance(self.acceptance, LineIntegral) and self.proposal == "student":
+            return self.integral
         if not isinstance(self.acceptance, AcceptanceFit):
             return self.acceptance or self.integral
         return Learned(self.acceptance, "direct" if isinstance(self.acceptance.net, Free) else "metropolis")
@@ -71,6 +74,8 @@ class LevelKernel:
     @property
     def integral(self) -> LineIntegral:
         """The rule that integrates the score, for moves as long as those of the proposal."""
+        if self.proposal == "student":  # u has mean 0 and unit covariance: what its long steps must not miss
+            return LineIntegral("adaptive", bend=(0.0, 1.0))
         return LineIntegral("simpson" if self.proposal == "mala" else "adaptive")
 
     @property

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from scoremh import diffusion
 from scoremh._shared import checks
+from scoremh._shared.files import naming
 from scoremh._shared.support import Box
 from scoremh.coordinates import Affine, Compose, Coordinates, Sinh
 from scoremh.networks import AtNoiseLevel, InCoordinates, NoiseConditionalMLP, NoiseConditionalPotential
@@ -111,6 +112,11 @@ class ScoreFit(Fit):
         return coordinates.push_score(score, u), divergence
 
     @property
+    def event(self) -> Tensor:
+        """A corner of the box of the samples: an event of their shape, dtype and device."""
+        return self.support.low
+
+    @property
     def standard(self) -> "ScoreFit":
         """The same score in the coordinates u of the network: what is inside, with nothing around it."""
         everywhere = torch.full_like(self.support.low, math.inf)
@@ -191,8 +197,9 @@ class ScoreFit(Fit):
             net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
         """
         fields, tensors = load_fit(path, cls.__name__, net)
-        fields["noise_range"] = fields["noise_range"] and tuple(fields["noise_range"])
-        return cls(**fields, support=Box(tensors["support.low"], tensors["support.high"]))
+        with naming(path, f"a file that {cls.__name__}.save wrote", "Fit again."):
+            fields["noise_range"] = fields["noise_range"] and tuple(fields["noise_range"])
+            return cls(**fields, support=Box(tensors["support.low"], tensors["support.high"]))
 
 
 def implicit_losses(fit: ScoreFit, x: Float[Tensor, "sample *event"]) -> Float[Tensor, " sample"]:

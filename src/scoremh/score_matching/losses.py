@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import inner, per_chain
 
+CALL_COORDINATES = 200_000  # of the samples at which a network is differentiated in one call: images need memory
 MAX_EXACT_TRACE_SIZE = 32  # coordinates up to which a held-out trace is summed exactly; beyond, it is estimated
 
 
@@ -143,4 +144,5 @@ class MultilevelDenoising:
 def implicit_losses_of(net: nn.Module, x: Float[Tensor, "sample *event"]) -> Float[Tensor, " sample"]:
     """Return the implicit loss of every sample; the same projections every time make networks comparable."""
     loss = ImplicitScoreMatching() if x[0].numel() <= MAX_EXACT_TRACE_SIZE else SlicedScoreMatching()
-    return loss.each(net, x, generator=rng.seeded(0, x.device)).detach()
+    generator, rows = rng.seeded(0, x.device), max(1, CALL_COORDINATES // x[0].numel())
+    return torch.cat([loss.each(net, part, generator=generator).detach() for part in x.split(rows)])

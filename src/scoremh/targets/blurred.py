@@ -53,14 +53,19 @@ class Blurrable(Distribution):
     @property
     def coordinates(self) -> Affine:
         """The shift by the mean."""
+        return Affine(self.event, self.event.new_ones(()))
+
+    @property
+    def event(self) -> Tensor:
+        """The mean."""
         weights, means, _ = self._components_of
-        return Affine(weights @ means, means.new_ones(()))
+        return weights @ means
 
     @property
     def standard(self) -> "Blurrable":
         """The same distribution with mean 0."""
-        weights, means, covariances = self._components_of
-        return self._replaced(means - weights @ means, covariances)
+        _, means, covariances = self._components_of
+        return self._replaced(means - self.event, covariances)
 
     def at(self, noise_level: float) -> "Blurrable":
         """Return the distribution blurred by noise of this level, N(0, noise_level^2 I).

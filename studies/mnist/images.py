@@ -1,0 +1,45 @@
+"""The images, and the score learned from them."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from scoremh import Recipe, ScoreFit, datasets, fit_score
+from scoremh.networks import UNet
+from scoremh.score_matching import MultilevelDenoising
+
+DATA = Path(__file__).parent.parent / "data"
+WEIGHTS = Path(__file__).parent.parent / "weights"
+LOSS = MultilevelDenoising(0.04, 12.0)  # around the levels of sampling, in units of pixels in [-1, 1]
+SCORE_SEED = 19
+
+
+SCORE = WEIGHTS / "mnist-score.safetensors"
+
+
+def score_file(folder: Path) -> Path:
+    """Return the file of the score of a run: its own where it trained one, else the one that is kept."""
+    own = folder / "score.safetensors"
+    return own if own.exists() else SCORE
+
+
+def mnist_test() -> Tensor:
+    """Return MNIST's 10,000 test images, which a clone has."""
+    return datasets.mnist("test", root=DATA)
+
+
+def score_recipe(steps: int) -> Recipe:
+    """Return how a score of images is trained: to the end, and judged on few images, since an image has many pixels."""
+    return Recipe(steps, batch=64, held_out=0.01, check_every=min(200, steps), patience=None)
+
+
+def train_score(x: Tensor, steps: int, path: Path, *, progress: bool = False) -> ScoreFit:
+    """Return the score of images, from its file or trained; an interrupted training is resumed."""
+    if not path.exists():
+        draws = torch.Generator().manual_seed(SCORE_SEED)
+        net, checkpoint = UNet((1, 28, 28), generator=draws), path.with_suffix(".checkpoint")
+        options = {"standardize": False, "recipe": score_recipe(steps), "progress": progress}
+        fit_score(x, LOSS, net, generator=draws, checkpoint=checkpoint, **options).save(path)  # type: ignore[arg-type]
+        checkpoint.unlink()
+    return ScoreFit.load(path)

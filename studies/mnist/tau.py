@@ -1,0 +1,241 @@
+"""W1 against tau: annealed ULA and MALA, with a predictor and without."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from safetensors.torch import save_file
+
+from studies import plots
+from studies.framework import Cell, Claim, Record, Records, Study, grid
+from studies.framework.tables import markdown, mean, number_and_spread
+from studies.mnist import judging, sampling
+from studies.mnist.images import mnist_test
+from studies.mnist.sampling import METHODS, Plan
+
+TAUS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3)
+HEADLINE = (0.7, 0.9, 1.1)
+COMPARED = ("ula", "simpson")
+WITHIN = 1.1  # of one's own best
+KEYS = {"w1": "pixel W1", "frechet": "Frechet"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that decides the numbers."""
+
+    seeds: tuple[int, ...] = (1, 2, 3)
+    n: int = 500  # images
+    levels: int = 100
+    final: int = 50  # steps at the last level, of MALA; twice as many of ULA
+    taus: tuple[float, ...] = TAUS
+    predictor_taus: tuple[float, ...] = TAUS
+    predictor_n: int = 500
+    score_steps: int = 0  # of a score of its own; 0 for the one that is kept
+    floor_repeats: int = 5
+
+
+PRESETS = {
+    "quick": Config((11,), n=48, levels=40, final=20, taus=(0.3, 0.7, 1.1), predictor_taus=(), score_steps=2000),
+    "paper": Config((1,), n=100, predictor_taus=()),
+    "full": Config(),
+}
+
+
+class Drawn(Cell, kind="drawn"):
+    """Images by a method at a tau."""
+
+    predictor: bool
+    tau: float
+    method: str
+    seed: int
+
+    @property
+    def file(self) -> str:
+        """Name of the file with its images."""
+        return f"{self.method}-{self.tau}-{self.predictor}-{self.seed}.safetensors"
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        plan = Plan(self.method, self.tau, config.levels, 0 if self.predictor else config.final, self.predictor)
+        n = config.predictor_n if self.predictor else config.n
+        found, record = sampling.drawn_and_judged(plan, n, self.seed, folder)
+        save_file({"images": found.images.contiguous()}, folder / self.file)
+        return record
+
+
+class Floor(Cell, kind="floor"):
+    """Real images in the place of drawn ones."""
+
+    n: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        return judging.floor(mnist_test(), self.n, config.floor_repeats)
+
+
+def stages(config: Config) -> list[list[Cell]]:
+    """Return the floors, then the cells of pure annealing, then those with a predictor; one seed after the other."""
+    sizes = dict.fromkeys((config.n, *([config.predictor_n] if config.predictor_taus else [])))
+    cells = [
+        cell
+        for seed in config.seeds
+        for predictor, taus in ((False, config.taus), (True, config.predictor_taus))
+        for cell in grid(Drawn, predictor=(predictor,), tau=headline_first(taus), method=COMPARED, seed=(seed,))
+    ]
+    return [grid(Floor, n=sizes), cells]
+
+
+def headline_first(taus: Sequence[float]) -> list[float]:
+    """Return the same values, those of the headline first: a run that is stopped has them."""
+    return sorted(taus, key=lambda tau: (tau not in HEADLINE, tau))
+
+
+def prepare(config: Config, folder: Path) -> None:
+    """Train a score where the preset has one of its own."""
+    sampling.prepare(config.score_steps, folder)
+
+
+def means(records: Records, method: str, key: str, *, predictor: bool = False) -> dict[float, float]:
+    """Return a number by tau, in the mean over seeds; infinity where chains diverged."""
+    found = records.where("drawn", method=method, predictor=predictor)
+    return {
+        tau: mean(records.values("drawn", key, method=method, predictor=predictor, tau=tau))
+        for tau in sorted({record["tau"] for record in found})
+    }
+
+
+def good_range(values: dict[float, float]) -> tuple[float, float]:
+    """Return the smallest and largest tau around the best within 10 % of it, with none between that is not."""
+    taus = list(values)
+    best = min(taus, key=lambda tau: values[tau])
+    low = high = taus.index(best)
+    while low > 0 and values[taus[low - 1]] <= WITHIN * values[best]:
+        low -= 1
+    while high < len(taus) - 1 and values[taus[high + 1]] <= WITHIN * values[best]:
+        high += 1
+    return taus[low], taus[high]
+
+
+def width(values: dict[float, float]) -> float:
+    """Return the ratio of the largest to the smallest tau of the good range."""
+    low, high = good_range(values)
+    return high / low
+
+
+def better_at_headline(records: Records) -> dict[str, bool]:
+    """Return, for every tau of the headline, whether MALA is nearer to the test images than ULA by both distances."""
+    found = {key: [means(records, method, key) for method in COMPARED] for key in KEYS}
+    return {
+        f"tau {tau}": all(mala[tau] < ula[tau] for ula, mala in found.values())
+        for tau in HEADLINE
+        if all(tau in values for pair in found.values() for values in pair)
+    }
+
+
+def wider(records: Records) -> dict[str, bool]:
+    """Return by which distance the good range of MALA is wider than that of ULA, as a ratio."""
+    return {
+        name: width(means(records, "simpson", key)) > width(means(records, "ula", key)) for key, name in KEYS.items()
+    }
+
+
+def better_at_best(records: Records) -> dict[str, bool]:
+    """Return by which distance the best MALA is nearer than the best ULA."""
+    return {
+        name: min(means(records, "simpson", key).values()) < min(means(records, "ula", key).values())
+        for key, name in KEYS.items()
+    }
+
+
+def table(records: Records, *, predictor: bool = False) -> str:
+    """Return all numbers by tau."""
+    rows = records.where("drawn", predictor=predictor)
+    taus = sorted({row["tau"] for row in rows})
+    frame: dict[str, list[str]] = {}
+    columns = {**{key: name for key, name in judging.DISTANCES.items() if key != "kernel"}, "lag": "rho, last"}
+    for method in COMPARED:
+        for key, name in columns.items():
+            values = [records.values("drawn", key, predictor=predictor, method=method, tau=tau) for tau in taus]
+            frame[f"{METHODS[method].label}: {name}"] = [number_and_spread(one) if one else "" for one in values]
+    return markdown(pd.DataFrame(frame, index=[f"{tau:g}" for tau in taus]).T, "tau")
+
+
+def way_table(records: Records) -> str:
+    """Return acceptance rates and lags on the way, with what theory says of the lag."""
+    rows = []
+    for tau in sorted({row["tau"] for row in records.where("drawn", predictor=False)}):
+        row: dict[str, Any] = {"tau": f"{tau:g}", "sqrt(1 + tau^2)": f"{math.sqrt(1 + tau**2):.2f}"}
+        for method in COMPARED:
+            for key, name in (("first_lag", "rho, first tenth"), ("middle_lag", "rho, middle")):
+                row[f"{METHODS[method].label}: {name}"] = one(records, method, tau, key)
+        for key, name in (
+            ("first_acceptance", "first tenth"),
+            ("descent_acceptance", "last tenth"),
+            ("last_acceptance", "last level"),
+        ):
+            row[f"accepted, {name}"] = one(records, "simpson", tau, key)
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    return markdown(frame.set_index("tau"), "tau")
+
+
+def one(records: Records, method: str, tau: float, key: str) -> str:
+    """Return a number at a tau with two digits after the point."""
+    values = records.values("drawn", key, predictor=False, method=method, tau=tau)
+    return f"{mean(values):.2f}" if values else ""
+
+
+def floor_of(records: Records, key: str, n: int) -> float:
+    """Return a distance between real images."""
+    return records.values("floor", key, n=n)[0]
+
+
+def planned(records: Records) -> int:
+    """Return how many cells the preset has."""
+    return sum(map(len, stages(PRESETS[records.settings["preset"]])))
+
+
+def computed(records: Records) -> int:
+    """Return how many of them there are."""
+    return len(records.kinds["drawn"]) + len(records.kinds["floor"])
+
+
+def picture(records: Records, folder: Path, docs: Path) -> None:
+    """Draw both distances and the acceptance over tau."""
+    panels: dict[str, dict[str, plots.Curve]] = {}
+    levels: dict[str, dict[str, float]] = {}
+    n = records.settings["n"]
+    for key, name in KEYS.items():
+        lines = {METHODS[method].label: means(records, method, key) for method in COMPARED}
+        panels[name] = {label: (list(values), list(values.values())) for label, values in lines.items()}
+        levels[name] = {"real images": floor_of(records, key, n)}
+    plots.curve_panels(
+        panels,
+        docs / "mnist-tau.png",
+        labels=("tau", "distance to test images"),
+        levels=levels,
+        log="y",
+        shared=False,
+        title="MNIST by pure annealing: an accept step, and none",
+    )
+
+
+STUDY = Study(
+    "mnist-tau",
+    "MNIST: W1 against tau for annealed ULA and MALA",
+    PRESETS,
+    stages,
+    (Floor, Drawn),
+    picture,
+    globals(),
+    {
+        "headline": Claim("at tau .7 to 1.1 annealed MALA is nearer to the data than annealed ULA", better_at_headline),
+        "wider": Claim("MALA's range of tau within 10 % of its best is wider than ULA's", wider),
+        "best": Claim("the best images of MALA are nearer to the data than the best of ULA", better_at_best),
+    },
+    prepare,
+    page="images.md",
+    partial=True,
+)
