@@ -1,0 +1,62 @@
+"""The documentation site: it is built without a warning, its notebooks run, and it asks nobody."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site from a copy of the documents, as `make docs` does."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-b", "html"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    ran = subprocess.run(
+        [*command, "-d", str(folder / "doctrees"), "docs", str(folder / "html")],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return folder / "html"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_pages_open_offline_without_an_error(site: Path, browser: Any, width: int, scheme: str) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    for name in ("index", "start", "choosing", "correctness", "acceptance", "api/index", "gallery/two_modes"):
+        page.goto((site / f"{name}.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+    page.close()
+    assert not said
+    assert all(url.startswith(("file:", "data:")) for url in asked)
+
+
+def test_search_finds_a_rule(site: Path, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto((site / "search.html").as_uri() + "?q=LineIntegral")
+    page.wait_for_selector("#search-results li", timeout=20_000)
+    assert "cceptance" in page.inner_text("#search-results")
+    page.close()
+
+
+def test_every_public_name_has_its_place_in_the_reference(site: Path) -> None:
+    import scoremh
+
+    listed = (site / "genindex.html").read_text()
+    modules = {"annealing", "datasets", "diagnostics", "diffusion", "metrics", "networks", "targets"}
+    assert [name for name in scoremh.__all__ if name not in modules and name not in listed] == []
