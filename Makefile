@@ -6,7 +6,7 @@ BIN := .venv/bin
 # torch's threads and pytest's workers would fight for the same cores
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test quick lint format bench scores densities acceptance table1 figures constraints clean
+.PHONY: demo test quick lint format docs bench soak scores densities tables acceptance table1 figures images constraints clean
 
 demo: .venv/ready
 	$(BIN)/scoremh demo
@@ -22,14 +22,23 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --recursive src --configfile pyproject.toml
 
 format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The documentation site, into out/site; notebooks that did not change are not executed again.
+docs: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -n -b html -d out/doctrees docs out/site
+
 # Ratios to one bare forward of the score network, and peers in an environment of the benchmark's own.
 bench: .venv/ready .venv-bench/ready
 	$(BIN)/python -m benchmarks.cost --peers .venv-bench/bin/python --write docs/benchmarks.md
+
+# Damaged and forged files, and 20 minutes of killing and resuming, into docs/reliability.md.
+soak: .venv/ready
+	$(BIN)/python -m benchmarks.soak --minutes 20 --write docs/reliability.md
 
 # How good learned scores are, into docs/scores.md: half an hour on two cores; the same command resumes a run.
 scores: .venv/ready
@@ -38,6 +47,10 @@ scores: .venv/ready
 # What log p from a score is worth, into docs/densities.md: half an hour on one core; the same command resumes a run.
 densities: .venv/ready
 	$(BIN)/python -m studies densities --docs docs
+
+# How near ScoreMH comes to tables, into docs/tables.md: hours on two cores; the same command resumes a run.
+tables: .venv/ready
+	$(BIN)/python -m studies tables --docs docs
 
 # How good learned acceptances are, into docs/acceptance.md: hours on two cores; the same command resumes a run.
 acceptance: .venv/ready
@@ -49,8 +62,13 @@ table1: .venv/ready
 
 # The paper's figures, into the same page: hours on two cores; the same command resumes a run.
 FIGURES := mixture entropy-maps entropy-curve step-size taylor taylor-vs-learned gev-adjustment gev-learned gev-tails gaussian
+IMAGES := mnist-samples mnist-tau mnist-map mnist-panel digits
 figures: .venv/ready
 	for name in $(FIGURES); do $(BIN)/python -m studies $$name --preset paper --docs docs || exit 1; done
+
+# Images from a learned score, into docs/images.md; MNIST's training images from SCOREMH_DATA, a cache or the internet.
+images: .venv/ready
+	for name in $(IMAGES); do $(BIN)/python -m studies $$name --preset paper --docs docs || exit 1; done
 
 .venv/ready: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv .venv

@@ -14,12 +14,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
 import scoremh
-from benchmarks import front_door, losses, matching, moves, timing
+from benchmarks import front_door, images, losses, matching, moves, timing
 from benchmarks.timing import BARE, CASES, STEP_SIZE, Case, Effort, Measured, Ratio
 from scoremh.sampling import blocks
 
@@ -33,7 +34,7 @@ RULES: dict[str, scoremh.Acceptance] = {
 # The most a row may cost, by the number of chains.
 TARGETS = {"ULA": {100: 1.25, 1_000: 1.1, 10_000: 1.1}, "MALA, Simpson": {100: 2.3, 1_000: 2.2, 10_000: 2.2}}
 CONTROL = "bare forward again, in the blocks of `sample`"
-THREADS = "MALA, Simpson: threads=2 to threads=1, wall clock"
+THREADS = "MALA, Simpson: two threads to one, wall clock"
 Rows = dict[str, dict[str, Measured]]
 SECTION = """
 ## What a step of a sampler costs
@@ -63,8 +64,8 @@ def ours(case: Case, effort: Effort) -> dict[str, Measured]:
     x = torch.randn(case.chains, case.dimension, generator=generator)
     steps = timing.steps_for(lambda n: timing.forwards(network, [x], n), effort)
 
-    def sampling(row: str, threads: int | None = None) -> Callable[[], scoremh.Chains]:
-        return lambda: scoremh.sample(kernels[row], x, draws=steps, generator=generator, threads=threads)
+    def sampling(row: str, pool: ThreadPoolExecutor | None = None) -> Callable[[], scoremh.Chains]:
+        return lambda: scoremh.sample(kernels[row], x, draws=steps, generator=generator, pool=pool)
 
     alternatives: dict[str, Callable[[], object]] = {
         BARE: lambda: timing.forwards(network, [x], steps),
@@ -78,7 +79,7 @@ def ours(case: Case, effort: Effort) -> dict[str, Measured]:
         of_a_step = timing.ratio(seconds[row], seconds[BARE], less=1 / steps)
         measured[row] = Measured(of_a_step, sampling(row)().acceptance_rate, unit)
     if blocks(case.chains) > 1:
-        threaded = {str(n): sampling("MALA, Simpson", threads=n) for n in (1, 2)}
+        threaded = {str(n): sampling("MALA, Simpson", pool=ThreadPoolExecutor(n)) for n in (1, 2)}
         wall = timing.interleaved(threaded, effort, clock=time.perf_counter)
         measured[THREADS] = measured["MALA, Simpson"]._replace(ratio=timing.ratio(wall["2"], wall["1"]))
     return measured
@@ -174,13 +175,16 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="write the page there as well")
     parser.add_argument("--quick", action="store_true", help="a short and noisy trial")
     parser.add_argument(
-        "--only", choices=["sampler", "front_door", "losses", "matching", "moves"], help="measure this section again"
+        "--only",
+        choices=["sampler", "images", "front_door", "losses", "matching", "moves"],
+        help="measure this section again",
     )
     options = parser.parse_args()
     timing.steady()
     effort = timing.QUICK if options.quick else timing.FULL
     sections: dict[str, Callable[[], str]] = {
         "sampler": lambda: section(effort, options.peers),
+        "images": lambda: images.section(effort),
         "front_door": lambda: front_door.section(effort),
         "losses": lambda: losses.section(effort),
         "matching": lambda: matching.section(effort),

@@ -61,7 +61,13 @@ def contents(*event: int, **changes: Any) -> Contents:
 
 
 KINDS = {"numbers": (1,), "plane": (2,), "five columns": (5,), "grey images": (8, 8), "colour images": (3, 40, 20)}
-CHARTS = {"numbers": 1 + 1 + 1 + 2 + 1, "plane": 3 + 3 + 1 + 2 + 2 + 1, "five columns": 9 + 1 + 3 + 2 + 1}
+CHAIN_CHARTS = {
+    1: 1 + 1 + 2 + 2,
+    2: 1 + 2 + 2 + 2,
+    5: 1 + 3 + 2 + 2,
+}  # by columns: over time, traces, mixing, acceptance
+CHARTS = {"numbers": 1 + CHAIN_CHARTS[1] + 1, "plane": 4 + 3 + 2 + CHAIN_CHARTS[2] + 1}
+CHARTS |= {"five columns": 3 * 4 + 5 + 3 + CHAIN_CHARTS[5] + 1}  # pairs, histograms, correlations; training at the end
 CHARTS |= {"grey images": 3, "colour images": 3}  # traces, acceptance, training
 PICTURES = {"grey images": 4, "colour images": 4}
 

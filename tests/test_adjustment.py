@@ -176,7 +176,7 @@ def test_reports_and_files_name_the_level(
     small: ScoreMH, tmp_path: Path, above: float, line: str, cautions: int
 ) -> None:
     model = copy.deepcopy(small)
-    model.sampler_ = replace(small.sampler_, adjust_above=above)
+    model.sampler_ = replace(small.sampler_, adjust_above=above, noise_level=0.3)  # below all but 0
     rows, chains = torch.from_numpy(model.held_out_).float(), model.sample_chains(50)
     contents = model_contents(model, chains, rows, "held-out rows", None)
     assert line in contents.about["accept step while annealing"]

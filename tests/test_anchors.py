@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scoremh import AcceptanceFit, RandomWalk, Recipe, Target, fit_acceptance, targets
+from scoremh import AcceptanceFit, RandomWalk, Recipe, Target, diffusion, fit_acceptance, targets
 from scoremh.balance_matching import acceptance_plan
 from scoremh.balance_matching.anchors import Anchors, anchor_table
 from scoremh.networks import Antisymmetric, Form, Free, Potential, PotentialMLP
@@ -177,7 +177,7 @@ def test_an_interrupted_training_ends_with_the_same_bits(form: Any, tmp_path: Pa
 def test_a_checkpoint_belongs_to_its_anchors(tmp_path: Path) -> None:
     options: Any = {"checkpoint": tmp_path / "file", "recipe": Recipe(steps=2, batch=8, check_every=1)}
     fitted("potential", anchors=GAUSSIAN.log_density, **options)
-    for other in (MIXTURE.log_density, None):
+    for other in (MIXTURE.log_density, False):
         with pytest.raises(ValueError, match="to hold this training"):
             fitted("potential", anchors=other, **options)
 
@@ -187,6 +187,30 @@ def test_a_proposal_with_a_domain() -> None:
     target = Target(lambda x: -x, support=targets.box(0.1, 2.0))
     fit = fit_acceptance(target, Kinked(), x, form="free", recipe=SHORT, anchors=lambda x: -x.square().sum(1) / 2)
     assert all(math.isfinite(value) for value in fit.history["anchors"])
+
+
+def test_true_is_log_p_through_noise() -> None:
+    """At the level of the target, and not at that of the model it belongs to."""
+    plan = acceptance_plan(MIXTURE.at(0.5), RandomWalk(1.0), SAMPLES, anchors=True)
+    assert plan.anchors is not None
+    assert torch.equal(plan.anchors(SAMPLES), diffusion.log_density(MIXTURE.at(0.5), SAMPLES))
+    error = {
+        level: (plan.anchors(SAMPLES) - MIXTURE.at(level).log_density(SAMPLES)).abs().max() for level in (0.1, 0.5)
+    }
+    assert error[0.5] < 0.1 < error[0.1]
+    assert plan.loss.matching.clip is not None  # the loss of anchored trainings
+
+
+@pytest.mark.parametrize("target", [Target(GAUSSIAN.score), GAUSSIAN])
+def test_no_values_are_refused_and_not_left_out(target: Any) -> None:
+    """A fit without noise levels has None for its log density."""
+    with pytest.raises(ValueError, match=r"anchors to be a function of x, True or False, got None\. A score of one"):
+        fit_acceptance(target, RandomWalk(1.0), X, anchors=None)
+
+
+def test_values_through_noise_need_noise_levels() -> None:
+    with pytest.raises(ValueError, match="a target that knows the scores of all noise levels, got a score of one"):
+        fit_acceptance(Target(GAUSSIAN.score), RandomWalk(1.0), X, anchors=True)
 
 
 REFUSED: dict[str, tuple[type[Exception], Any, str]] = {

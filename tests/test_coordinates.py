@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scoremh.coordinates import Affine, Compose, Coordinates, Sinh, SquareRoot, cholesky
+from scoremh.coordinates import Affine, Blocks, Compose, Coordinates, Log, Logit, Sinh, SquareRoot, cholesky
 from tests.cases import COVARIANCE, f64
 
 MEAN, SCALE = f64(0.5, -1.0), f64(2.0, 0.3)
@@ -17,6 +17,11 @@ MAPS: dict[str, Coordinates] = {
     "sinh": Sinh(MEAN, SCALE),
     "square root": SquareRoot(),
     "heavy tails": Compose(Sinh(MEAN, SCALE), SquareRoot()),
+    "log": Log(MEAN),
+    "log, below a bound": Log(MEAN, f64(-1.0, 1.0)),
+    "logit": Logit(MEAN, MEAN + SCALE),
+    "columns": Blocks([Logit(MEAN[:1], MEAN[:1] + 2), Affine(MEAN[1:], f64(3.0))]),
+    "whitened columns": Compose(Blocks([Log(MEAN[:1]), Sinh(MEAN[1:], SCALE[1:])]), Affine.from_covariance(COVARIANCE)),
     "whitened heavy tails": Compose(Compose(Sinh(MEAN, SCALE), SquareRoot()), Affine.from_covariance(COVARIANCE)),
 }
 
@@ -57,6 +62,38 @@ def test_scores_are_those_of_the_transformed_density(name: str) -> None:
     torch.testing.assert_close(
         coordinates.push_score(pulled, u), -coordinates(u), atol=1e-7, rtol=1e-7
     )  # far out in a tail, two terms of 1e3 cancel
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bounded_numbers_survive_a_round_trip_at_the_ends_of_their_range(dtype: torch.dtype) -> None:
+    limits = torch.finfo(dtype)
+    tiny = torch.tensor([limits.tiny, 1e-30, 1e-6, 0.3, 1.0, 1e6, 1e30, limits.max], dtype=dtype)[:, None]
+    zero, one = torch.zeros(1, dtype=dtype), torch.ones(1, dtype=dtype)
+    rounding = 2 * limits.eps * float(tiny.log().abs().max())  # of u, which is relative to x
+    torch.testing.assert_close(Log(zero)(Log(zero).inverse(tiny[:-1])), tiny[:-1], atol=0, rtol=rounding)
+    logit = Logit(zero, one)
+    inside = torch.tensor([limits.tiny, 1e-30, 1e-6, 0.5, 1 - 1e-6, 1 - limits.eps], dtype=dtype)[:, None]
+    torch.testing.assert_close(logit(logit.inverse(inside)), inside, atol=0, rtol=rounding)
+    torch.testing.assert_close(1 - logit(logit.inverse(inside)), 1 - inside, atol=limits.eps, rtol=rounding)
+
+
+def test_no_number_leaves_its_bounds_and_volumes_stay_finite() -> None:
+    u = f64(-1e4, -800.0, -40.0, 0.0, 40.0, 800.0, 1e4)[:, None]
+    logit = Logit(f64(-1.0), f64(3.0))
+    assert bool(((logit(u) >= -1) & (logit(u) <= 3)).all())
+    assert bool(logit.log_det(u).isfinite().all())
+    assert bool((Log(f64(2.0))(u[:6]) >= 2).all())
+    assert bool((Log(f64(2.0), f64(-1.0))(u[:6]) <= 2).all())
+    assert Logit(f64(0.0), f64(1.0)).inverse(f64(2.0)[:, None]).isnan().all()
+
+
+def test_bounds_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected low below high, got"):
+        Logit(f64(1.0), f64(1.0))
+    with pytest.raises(ValueError, match="expected sign of 1 or -1, got"):
+        Log(f64(1.0), f64(0.5))
+    with pytest.raises(ValueError, match="a size for every map, got 1 maps and 2 sizes"):
+        Blocks([SquareRoot()], [1, 1])
 
 
 def test_a_covariance_colours_whitens_and_preconditions() -> None:

@@ -17,6 +17,7 @@ from scoremh import (
     Learned,
     LineIntegral,
     RandomWalk,
+    ScaledMALA,
     StudentWalk,
     Taylor,
     metropolis_hastings,
@@ -163,6 +164,11 @@ def reference_log_prob(proposal: Any, to: Tensor, at: Point) -> Tensor:
         case MALA():
             assert at.score is not None
             mean, spread = at.x + proposal.step_size * at.score @ covariance, 2 * proposal.step_size
+        case ScaledMALA():  # h = 2 (snr |z| / |s|)^2 with |z|^2 = d, where L = I
+            assert at.score is not None
+            norm = (at.score @ torch.linalg.cholesky(covariance)).norm(dim=1, keepdim=True)
+            h = 2 * (proposal.snr * math.sqrt(2) / norm) ** 2
+            mean, spread = at.x + h * at.score @ covariance, 2 * h[..., None]
         case PCN():
             m = torch.as_tensor(proposal.mean, dtype=torch.float64)
             mean, spread = m + math.sqrt(1 - proposal.beta**2) * (at.x - m), (proposal.beta * proposal.scale) ** 2
@@ -266,6 +272,8 @@ GAUSSIANS = {
     "mala": MALA(0.9),
     "mala, diagonal": MALA(0.7, covariance=f64(0.8, 1.5)),
     "mala, matrix": MALA(0.5, covariance=COVARIANCE),
+    "scaled mala": ScaledMALA(0.2),
+    "scaled mala, matrix": ScaledMALA(0.2, covariance=COVARIANCE),
     "walk": RandomWalk(0.9),
     "walk, matrix": RandomWalk(0.9, covariance=COVARIANCE),
     "pcn": PCN(0.5, f64(0.2, -0.1), scale=2.0),

@@ -40,6 +40,7 @@ NOT_LOADED = (  # by `import scoremh`
     "xarray",
     "zuko",
 )
+EVERY_NAME = "[getattr(scoremh, name) for name in scoremh.__all__ if name != 'ScoreMH']"
 
 
 def printed(script: str) -> str:
@@ -47,16 +48,23 @@ def printed(script: str) -> str:
 
 
 def test_importing_loads_no_plotting_transport_or_distributed_library() -> None:
-    assert printed(f"import sys, scoremh; print([name for name in {NOT_LOADED} if name in sys.modules])") == "[]"
+    script = f"import sys, scoremh; {EVERY_NAME}; print([name for name in {NOT_LOADED} if name in sys.modules])"
+    assert printed(script) == "[]"
 
 
 def test_importing_loads_four_libraries() -> None:
     """Torch, and three small ones."""
     script = (
-        "import sys, torch; before = set(sys.modules); import scoremh; "
+        f"import sys, torch; before = set(sys.modules); import scoremh; {EVERY_NAME}; "
         "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names))"
     )
     assert set(printed(script).split()) <= {"jaxtyping", "numpy", "safetensors", "scoremh"}
+
+
+def test_importing_loads_nothing_until_a_name_is_asked_for() -> None:
+    listed = "sorted(dir(scoremh)) == sorted([*scoremh.__all__, '__version__'])"
+    script = f"import sys, scoremh; print('torch' in sys.modules, {listed})"
+    assert printed(script) == "False True"
 
 
 def test_importing_changes_no_setting_of_torch() -> None:

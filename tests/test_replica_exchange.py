@@ -212,7 +212,7 @@ def test_tuned_levels_swap_at_equal_rates() -> None:
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(MODULE, "blocks", lambda chains: 2)
+    monkeypatch.setattr(MODULE, "block_size", lambda chains: 20)
     start = 8 * torch.randn(40, 2, generator=seeded()).double()
 
     class StopError(Exception):

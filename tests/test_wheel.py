@@ -42,11 +42,11 @@ def test_the_hard_dependencies_are_these() -> None:
 
 
 def test_all_has_every_extra_and_dev_has_all() -> None:
-    optional = set(EXTRAS) - {"all", "dev"}
-    assert optional == {"cli", "report", "metrics", "flows", "parquet", "diffusers"}
+    optional = set(EXTRAS) - {"all", "dev", "docs"}
+    assert optional == {"cli", "report", "metrics", "flows", "parquet", "diffusers", "zarr", "cluster"}
     (everything,) = map(Requirement, EXTRAS["all"])
     assert (everything.name, everything.extras) == ("scoremh", optional)
-    assert "scoremh[all]" in EXTRAS["dev"]  # which `make demo` and `make test` install
+    assert "scoremh[all,docs]" in EXTRAS["dev"]  # which `make demo` and `make test` install
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) ->
     assert held == {name for name in tree if "__pycache__" not in name}
     assert {Path(name).suffix for name in held} <= {".py", ".typed", ".html", ".css", ".js"}  # no data
     assert not [name for name in held if re.search("experiments|studies|tests|mnist|ubyte", name)]
-    assert sum(entry.file_size for entry in wheel.infolist()) < 1_000_000  # bytes
+    assert sum(entry.file_size for entry in wheel.infolist()) < 1_500_000  # bytes, of code: 1.1 million now
 
 
 @pytest.mark.slow

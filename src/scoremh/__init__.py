@@ -4,29 +4,32 @@ A score-based Metropolis-Hastings sampler is the composition of a **score**, a *
 a **kernel**.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from scoremh import annealing, datasets, diagnostics, diffusion, metrics, networks, targets
-from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor, ThroughNoise, TwoCoin
-from scoremh.annealing import anneal, replica_exchange
-from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
-from scoremh.kernel import DegenerateRuleWarning, hamiltonian, metropolis_hastings
-from scoremh.proposals import MALA, PCN, Barker, RandomWalk, StudentWalk
-from scoremh.sampler import Sampler
-from scoremh.sampling import Chains, TuningError, Warmup, sample, tune, warmup
-from scoremh.score_matching import (
-    DenoisingScoreMatching,
-    ImplicitScoreMatching,
-    MultilevelDenoising,
-    ScoreFit,
-    SlicedScoreMatching,
-    fit_score,
-)
-from scoremh.training import DivergenceError, Fit, Recipe
-from scoremh.types import Acceptance, Kernel, Move, Point, Proposal, Target, Trace
-
 if TYPE_CHECKING:
+    from scoremh import annealing, datasets, diagnostics, diffusion, metrics, networks, targets
+    from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor, ThroughNoise, TwoCoin
+    from scoremh.annealing import anneal
+    from scoremh.annealing.replica_exchange import replica_exchange  # of the name of its module, as two more below
+    from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
     from scoremh.estimator import ScoreMH
+    from scoremh.kernel import DegenerateRuleWarning, metropolis_hastings
+    from scoremh.kernel.hamiltonian import hamiltonian
+    from scoremh.proposals import MALA, PCN, Barker, RandomWalk, ScaledMALA, StudentWalk
+    from scoremh.sampler import Sampler
+    from scoremh.sampling import Chains, TuningError, sample, tune
+    from scoremh.sampling.warmup import Warmup, warmup
+    from scoremh.score_matching import (
+        DenoisingScoreMatching,
+        ImplicitScoreMatching,
+        MultilevelDenoising,
+        ScoreFit,
+        SlicedScoreMatching,
+        fit_score,
+    )
+    from scoremh.training import DivergenceError, Fit, Recipe
+    from scoremh.types import Acceptance, Kernel, Move, Point, Proposal, Target, Trace
 
 __version__ = "0.1.0"
 
@@ -55,6 +58,7 @@ __all__ = [
     "RandomWalk",
     "Recipe",
     "Sampler",
+    "ScaledMALA",
     "ScoreFit",
     "ScoreMH",
     "SlicedScoreMatching",
@@ -84,16 +88,32 @@ __all__ = [
     "warmup",
 ]
 
+_HOMES = {  # names by the module that has them; the others are modules
+    "acceptance": "Always Exact Learned LineIntegral Taylor ThroughNoise TwoCoin",
+    "annealing": "anneal replica_exchange",
+    "balance_matching": "AcceptanceFit BalanceMatching fit_acceptance",
+    "estimator": "ScoreMH",
+    "kernel": "DegenerateRuleWarning hamiltonian metropolis_hastings",
+    "proposals": "MALA PCN Barker RandomWalk ScaledMALA StudentWalk",
+    "sampler": "Sampler",
+    "sampling": "Chains TuningError Warmup sample tune warmup",
+    "score_matching": "DenoisingScoreMatching ImplicitScoreMatching MultilevelDenoising ScoreFit SlicedScoreMatching "
+    "fit_score",
+    "training": "DivergenceError Fit Recipe",
+    "types": "Acceptance Kernel Move Point Proposal Target Trace",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Load the estimator, and scikit-learn with it, only where it is asked for."""
-    if name == "ScoreMH":
-        from scoremh.estimator import ScoreMH
-
-        return ScoreMH
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Load a public name where it is first asked for: `scoremh --help` answers without torch."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = next((home for home, names in _HOMES.items() if name in names.split()), None)
+    value = import_module(f"scoremh.{name}") if home is None else getattr(import_module(f"scoremh.{home}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    """List the public names, the estimator among them."""
-    return __all__
+    """List the public names, and nothing else."""
+    return [*__all__, "__version__"]

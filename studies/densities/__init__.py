@@ -1,5 +1,6 @@
 """What is log p from a score worth? Against distributions whose density is known, and beside other estimates."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -7,10 +8,12 @@ from torch import Tensor
 
 from scoremh import diffusion
 from studies import plots
+from studies.densities import chains
 from studies.densities.cells import ESTIMATES, KINDS, stages
 from studies.densities.distributions import DISTRIBUTIONS
 from studies.densities.fits import Config, Fit, blur
 from studies.framework import Claim, Records, Study
+from studies.framework.study import with_kept_cells
 from studies.framework.tables import mean
 
 PRESETS = {"paper": Config()}
@@ -64,8 +67,10 @@ def panel(name: str, folder: Path, seed: int) -> tuple[dict[str, Tensor], tuple[
 
 
 def picture(records: Records, folder: Path, docs: Path) -> None:
-    """Draw log p on Moons and Pinwheel beside the truth."""
+    """Draw log p on Moons and Pinwheel beside the truth; keep the picture where their fits were not made again."""
     seed = records.settings["seeds"][0]
+    if not all(Fit(name, seed).path(folder).exists() for name in ("moons", "pinwheel")):
+        return
     plots.density_panels(
         [panel(name, folder, seed) for name in ("moons", "pinwheel")],
         docs / "densities_planes.png",
@@ -81,11 +86,13 @@ STUDY = Study(
     stages,
     KINDS,
     picture,
-    globals(),
+    vars(chains) | globals(),
     {
         "accurate": Claim("log p has the weights of modes within its bounds", accurate),
         "normalised": Claim("exp(log p) integrates to 1 within 10 %", normalised),
     },
     page="densities.md",
+    partial=True,
+    carried_over=partial(with_kept_cells, KINDS),
     packages=("zuko",),
 )

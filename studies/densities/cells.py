@@ -12,6 +12,7 @@ from torch import Tensor
 from scoremh import LineIntegral, Point, ScoreFit, Target, annealing, diffusion
 from scoremh.networks import NoiseConditionalMLP
 from studies.densities import peers
+from studies.densities.chains import BETAS, CHAINED, RULES, Chains
 from studies.densities.distributions import DISTRIBUTIONS, Known, Student, two_modes
 from studies.densities.fits import Config, Fit, blur, timed, trained
 from studies.framework import Cell, Record, grid, runner
@@ -249,7 +250,7 @@ class Hutchinson(Cell, kind="hutchinson"):
 
 
 HEAVY = [HeavyTails(low, high) for low, high in ((0.0, 0.5), (0.5, 0.9), (0.9, 0.99), (0.99, 1.0))]
-KINDS = (Fit, Error, Line, Total, HeldOut, Growth, Whitened, Agreement, HeavyTails, Hutchinson)
+KINDS = (Fit, Error, Line, Total, HeldOut, Growth, Whitened, Agreement, HeavyTails, Hutchinson, Chains)
 
 
 def asked(seed: int) -> list[Cell]:
@@ -274,6 +275,7 @@ def stages(config: Config) -> list[list[Cell]]:
     ]
     once.append(Whitened(max(config.dimensions)))
     once += grid(HeldOut, seed=config.seeds[:1], distribution=DISTRIBUTIONS, method=["spline flow"])
+    once += grid(Chains, seed=config.seeds[:1], distribution=CHAINED, rule=RULES, beta=BETAS)
     found: list[list[Cell]] = []
     for seed in config.seeds:
         found += [grid(Fit, seed=[seed], distribution=DISTRIBUTIONS), asked(seed)]

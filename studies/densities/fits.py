@@ -31,6 +31,8 @@ class Config:
     dimensions: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
     dimension_steps: int = 4000  # of a training as the dimension grows
     probes: int = 4  # directions of Hutchinson's estimate
+    chains: int = 500  # chains from noise, of every rule
+    chain_steps: int = 200  # steps of such a chain
 
 
 class Fit(Cell, kind="fit"):

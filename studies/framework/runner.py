@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import platform
-import signal
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import chain
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from scoremh._shared import checks
 from scoremh._shared.files import replacing, require_same
+from scoremh._shared.workers import begin_worker
 from studies.framework import pages
 from studies.framework.study import Cell, Record, Records, Study
 
@@ -48,6 +48,8 @@ def run(
         raise ValueError(checks.message(f"results of {study.name} in {folder}", "none", COMPUTE))
     records = gather(study, preset, cells_in(folder, study.kinds))
     kept = study.summary(records) if study.summary else records
+    if study.carried_over is not None and results.exists():
+        kept = study.carried_over(kept, Records.from_json(json.loads(results.read_text())))
     docs.mkdir(parents=True, exist_ok=True)
     study.picture(records, folder, docs)
     write_json(kept.as_json(), results)
@@ -72,7 +74,7 @@ def compute_stage(
     """Compute those cells of a stage that are not in the folder yet, and keep each as soon as it is done."""
     cells = cells_in(folder, list({type(cell): None for cell in stage}))
     missing, console = [cell for cell in stage if cell not in cells], Console()
-    with ProcessPoolExecutor(workers or os.cpu_count(), initializer=_begin_worker) as pool:
+    with ProcessPoolExecutor(workers or os.cpu_count(), initializer=begin_worker) as pool:
         running = {pool.submit(cell.measure, config, folder): cell for cell in missing}
         try:
             for number, done in enumerate(as_completed(running), len(stage) - len(missing) + 1):
@@ -89,12 +91,6 @@ def compute_stage(
 def brief(record: Record) -> Record:
     """Return a record without what is long."""
     return {key: value for key, value in record.items() if not isinstance(value, list | dict)}
-
-
-def _begin_worker() -> None:
-    """Use one thread, and leave Ctrl-C to the parent, which ends the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
 
 
 def add(cell: Cell, record: Record, settings: Mapping[str, Any], folder: Path) -> None:

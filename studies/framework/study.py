@@ -88,6 +88,15 @@ class Records:
         return cls(found["settings"], {kind: records for kind, records in found.items() if kind != "settings"})
 
 
+def with_kept_cells(kinds: Sequence[type[Cell]], new: Records, kept: Records) -> Records:
+    """Return new records, with the kept ones of cells that were not computed again."""
+    found = {}
+    for kind in kinds:
+        records = [*kept.kinds.get(kind.kind, []), *new.kinds[kind.kind]]
+        found[kind.kind] = list({kind.of(record): record for record in records}.values())
+    return Records(new.settings, found)
+
+
 def values(records: Sequence[Mapping[str, Any]], key: str) -> list[float]:
     """Return one number of every record; infinity where chains diverged."""
     return [math.inf if record[key] is None else float(record[key]) for record in records]
@@ -126,6 +135,7 @@ class Study:
     prepare: Callable[[Any, Path], None] | None = None  # of a preset and a folder, once before the first cell
     settings: Callable[[Any], dict[str, Any]] = as_json  # all that decides the numbers of a preset
     summary: Callable[[Records], Records] | None = None  # what is kept of the records; all but lists if None
+    carried_over: Callable[[Records, Records], Records] | None = None  # of what is to be kept and what is kept already
     page: str = "reproduction.md"  # file of the section; one of the name of the study is written whole
     partial: bool = False  # whether a page can be written while cells are missing; else only complete seeds count
     packages: tuple[str, ...] = ()  # packages whose versions are kept besides the usual ones

@@ -7,16 +7,28 @@ distribution the chains start from.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from studies import plots
 from studies.framework import Claim, Record, Records, Study
-from studies.framework.study import values
+from studies.framework.study import values, with_kept_cells
 from studies.framework.tables import mean
 from studies.learning import FIGURE_1
-from studies.mixture.cells import BETWEEN, KINDS, LEARNED, SAMPLERS, START_LABELS, STARTS, Config, mode, stages
+from studies.mixture.cells import (
+    BETWEEN,
+    KINDS,
+    LEARNED,
+    SAMPLERS,
+    START_LABELS,
+    STARTS,
+    TRAINED,
+    Config,
+    mode,
+    stages,
+)
 
 WEIGHT = 0.8
 PAPER = {"ULA": 0.52, "RW": 0.79, "MALA": 0.79}  # weights of (5, 5); it states neither the start nor the steps
@@ -25,6 +37,8 @@ MAX_FROM_PAPER = 0.03  # what counts as the paper's number
 MIN_JUMPS = 0.1  # jumps per chain from which on chains count as jumping
 MAX_FROM_START = 0.1  # how far from the weight of their start chains may end that count as keeping it
 MAX_VARIANCE_ERROR = 0.25  # how far off a variance within a mode is named
+MAX_LATE_ERROR = 0.01  # of the weight by anchored acceptances
+PICTURED = ("ULA", "RW", "MALA", "Score RW", "anchored", "through noise", "replica exchange")
 PRESETS = {"quick": Config(seeds=(11,), chains=300, steps=600), "paper": Config(seeds=(1, 2, 3))}
 
 
@@ -129,10 +143,10 @@ def versus(records: Records) -> Record:
 
 def picture(records: Records, folder: Path, docs: Path) -> None:
     """Draw the first seed's last draws of chains from between the modes."""
-    seed, chains, every = records.settings["seeds"][0], records.settings["chains"], complete_samplers(records)
+    seed, chains = records.settings["seeds"][0], records.settings["chains"]
     shown = {"original": records.where("original", seed=seed)[0]}
-    for name in ("ULA", "RW", "MALA", "Score RW", "Score MALA"):
-        for record in records.where("chains", sampler=name, start=BETWEEN, seed=seed) if name in every else []:
+    for name in PICTURED:
+        for record in records.where("chains", sampler=name, start=BETWEEN, seed=seed):
             shown[labels(records)[name]] = record
     points = {name: torch.tensor(record["points"]) for name, record in shown.items()}
     plots.scatter_panels(
@@ -156,6 +170,47 @@ def ula_misses(records: Records) -> bool:
     return bool(common_starts(records))
 
 
+def learned_finds_weights(records: Records) -> dict[str, bool]:
+    """Return which rows with a learned score find the weights, from every start."""
+    there = [name for name in complete_samplers(records) if name in LEARNED]
+    return {labels(records)[n]: all(finds_weights(records, n, start) for start in STARTS) for n in there}
+
+
+def late_weights(records: Records) -> list[Record]:
+    """Return the weight by the later half of all draws from all starts, for every seed, of rows that know values."""
+    found = []
+    for name in complete_samplers(records):
+        if name in LEARNED and (SAMPLERS[name].anchored or name not in TRAINED):
+            runs = records.where("chains", sampler=name)
+            by_seed = [values([r for r in runs if r["seed"] == seed], "late_weight") for seed in seeds_of(runs)]
+            trainings = records.values("acceptance", "seconds", sampler=name) if name in TRAINED else []
+            found.append({"label": labels(records)[name], "seeds": [*map(mean, by_seed)], "training": trainings})
+    return found
+
+
+def seeds_of(records: Sequence[Record]) -> list[int]:
+    """Return the seeds of records."""
+    return sorted({record["seed"] for record in records})
+
+
+def older(records: Records) -> list[str]:
+    """Return the rows some of whose chains are kept from before late weights were measured."""
+    old = {record["sampler"] for record in records.kinds["chains"] if "late_weight" not in record}
+    return [labels(records)[name] for name in SAMPLERS if name in old]
+
+
+def fewer_seeds(records: Records) -> list[str]:
+    """Return the rows that have not all seeds, with the number of those they have."""
+    counts = {name: len(seeds_of(records.where("chains", sampler=name))) for name in complete_samplers(records)}
+    every = len(records.settings["seeds"])
+    return [f"{labels(records)[name]} ({count})" for name, count in counts.items() if count < every]
+
+
+def late_error(weights: Sequence[float]) -> float:
+    """Return how far the farthest of these weights is from the true one."""
+    return max(abs(weight - WEIGHT) for weight in weights)
+
+
 STUDY = Study(
     "mixture",
     "the paper's Figure 1: do samplers find the weights of two modes that lie far apart, and from which starts?",
@@ -164,5 +219,10 @@ STUDY = Study(
     KINDS,
     picture,
     globals(),
-    {"ula_misses": Claim("ULA misses the relative weights where MALA finds them", ula_misses)},
+    {
+        "ula_misses": Claim("ULA misses the relative weights where MALA finds them", ula_misses),
+        "learned": Claim("with a learned score, the weights are found from every start", learned_finds_weights),
+    },
+    carried_over=partial(with_kept_cells, KINDS),
+    partial=True,
 )

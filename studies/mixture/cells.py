@@ -1,5 +1,6 @@
 """Chains of samplers on two modes that lie far apart, with true and with learned scores, from several starts."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,15 +15,20 @@ from scoremh import (
     Always,
     Exact,
     Learned,
+    LineIntegral,
     RandomWalk,
     Recipe,
     ScoreFit,
+    ThroughNoise,
+    annealing,
     fit_acceptance,
     metropolis_hastings,
+    replica_exchange,
     sample,
 )
-from scoremh.balance_matching import RECIPE
-from scoremh.types import Acceptance, Proposal, TargetLike
+from scoremh.balance_matching import RECIPE, FormName
+from scoremh.sampler import ANNEALING_STEP_SIZE
+from scoremh.types import Acceptance, Kernel, Proposal
 from studies.framework import Cell, Record, grid
 from studies.learning import FIGURE_1, learned_score, seeded
 
@@ -44,6 +50,7 @@ class Config:
     seeds: tuple[int, ...]  # random seeds of samples, trainings and chains
     chains: int = 500  # chains from every start
     steps: int = 800  # steps of a chain
+    few_steps: int = 400  # steps of a chain that decides through noise, each of which costs several times more
     settling: int = 100  # first steps in which jumps are not counted
     step_size: float = 0.5  # step size h of ULA and MALA
     # standard deviation of a random walk that reaches the other mode: half the distance of the modes
@@ -52,14 +59,22 @@ class Config:
     samples: int = 10_000  # samples to learn from
     score_steps: int = 2000  # maximal number of training steps of the score
     acceptance_steps: int = 700  # maximal number of training steps of an acceptance
+    anchored_steps: int = 1200  # the same of one with anchors
+    levels: int = 6  # noise levels of replica exchange
+    sweeps: int = 80  # sweeps of replica exchange, of four local moves at every level and a swap
+    settling_sweeps: int = 20  # first sweeps in which jumps are not counted
 
 
 class Sampler(NamedTuple):
-    """A sampler: the field of `Config` with its step, and a rule; None if that is learned, together with the score."""
+    """A sampler: the field of `Config` with its step, and a rule; None if that is learned, in a form."""
 
     kind: str
     step: str
     rule: Acceptance | None
+    form: FormName = "free"
+    anchored: bool = False
+    steps: str = "steps"  # the field of `Config` with the number of steps
+    score_learned: bool = False  # whether a rule that is given has a learned score; one that is learned always has
 
     def proposal(self, config: Config) -> Proposal:
         """Return the proposal."""
@@ -68,6 +83,8 @@ class Sampler(NamedTuple):
 
     def label(self, settings: Any) -> str:
         """Return its name with its step."""
+        if self.step == "levels":
+            return f"{self.kind}, {settings[self.step]} levels"
         return f"{self.kind}, {'h =' if self.step == 'step_size' else 'std'} {settings[self.step]:g}"
 
 
@@ -79,8 +96,16 @@ SAMPLERS = {
     "Score RW": Sampler("Score RW", "wide_std", None),
     "narrow Score RW": Sampler("Score RW", "std", None),
     "Score MALA": Sampler("Score MALA", "step_size", None),
+    "anchored": Sampler("Score RW, anchored", "wide_std", None, anchored=True),
+    "antisymmetric": Sampler("Score RW, antisymmetric, anchored", "wide_std", None, "antisymmetric", anchored=True),
+    "potential": Sampler("Score RW, potential, anchored", "wide_std", None, "potential", anchored=True),
+    "through noise": Sampler(
+        "Score RW, through noise", "wide_std", ThroughNoise(), steps="few_steps", score_learned=True
+    ),
+    "replica exchange": Sampler("Score MALA, replica exchange", "levels", LineIntegral(), score_learned=True),
 }
-LEARNED = [name for name, sampler in SAMPLERS.items() if sampler.rule is None]
+TRAINED = [name for name, sampler in SAMPLERS.items() if sampler.rule is None]
+LEARNED = [name for name, sampler in SAMPLERS.items() if sampler.rule is None or sampler.score_learned]
 
 
 def folder_of(seed: int, folder: Path) -> Path:
@@ -113,10 +138,13 @@ class Training(Cell, kind="acceptance"):
 
     def measure(self, config: Config, folder: Path) -> Record:
         score, x = score_and_samples(config, folder, self.seed)
-        recipe, proposal = replace(RECIPE, steps=config.acceptance_steps), SAMPLERS[self.sampler].proposal(config)
-        fit = fit_acceptance(score, proposal, x, form="free", recipe=recipe, generator=seeded(3, self.seed))
+        sampler = SAMPLERS[self.sampler]
+        recipe = replace(RECIPE, steps=config.anchored_steps if sampler.anchored else config.acceptance_steps)
+        options: Any = {"form": sampler.form, "anchors": sampler.anchored, "generator": seeded(3, self.seed)}
+        started = time.process_time()
+        fit = fit_acceptance(score, sampler.proposal(config), x, recipe=recipe, **options)
         fit.save(self.path(folder))
-        return {"seconds": fit.seconds, "balance": fit.history["balance"][-1]}
+        return {"seconds": time.process_time() - started, "balance": fit.history["balance"][-1]}
 
     def path(self, folder: Path) -> Path:
         """Return the file of the fit."""
@@ -141,22 +169,49 @@ class Chains(Cell, kind="chains"):
 
     def measure(self, config: Config, folder: Path) -> Record:
         number, which = list(SAMPLERS).index(self.sampler), list(STARTS).index(self.start)
-        sampler, rule = SAMPLERS[self.sampler], SAMPLERS[self.sampler].rule
         initial = STARTS[self.start](config.chains, seeded(10 + which, self.seed))
-        target: TargetLike = FIGURE_1
-        if rule is None:
+        generator = seeded(20 + len(STARTS) * number + which, self.seed)
+        if self.sampler in LEARNED:
             score, _ = score_and_samples(config, folder, self.seed)
-            path = Training(self.sampler, self.seed).path(folder)
-            target, rule = score, Learned(AcceptanceFit.load(path))
             initial = initial.clamp(score.support.low, score.support.high)
+            if self.sampler == "replica exchange":
+                return exchanged(score, initial, config, generator)
         chains = sample(
-            metropolis_hastings(target, sampler.proposal(config), rule),
+            self.kernel(config, folder),
             initial,
-            draws=config.steps - config.settling,
+            draws=getattr(config, SAMPLERS[self.sampler].steps) - config.settling,
             warmup=config.settling,
-            generator=seeded(20 + len(STARTS) * number + which, self.seed),
+            generator=generator,
         )
         return described(chains.draws, initial, chains.acceptance_rate)
+
+    def kernel(self, config: Config, folder: Path) -> Kernel:
+        """Return the kernel of the chains."""
+        sampler = SAMPLERS[self.sampler]
+        rule, proposal = sampler.rule, sampler.proposal(config)
+        if self.sampler not in LEARNED:
+            assert rule is not None
+            return metropolis_hastings(FIGURE_1, proposal, rule)
+        score, _ = score_and_samples(config, folder, self.seed)
+        if rule is None:
+            fit = AcceptanceFit.load(Training(self.sampler, self.seed).path(folder))
+            rule = Learned(fit, "metropolis" if sampler.anchored else "direct")  # as trained, most would be rejected
+        return metropolis_hastings(score, proposal, rule)
+
+
+def exchanged(score: ScoreFit, initial: Tensor, config: Config, generator: Generator) -> Record:
+    """Return what replica exchange finds, all of whose levels start from the same points."""
+    assert score.noise_level is not None
+    assert score.noise_range is not None
+    levels = annealing.geometric(score.noise_range[1], score.noise_level, config.levels)
+
+    def kernel_at(level: float) -> Kernel:
+        step_size = ANNEALING_STEP_SIZE * level**2
+        return metropolis_hastings(score.at(level), MALA(step_size, covariance=score.covariance), LineIntegral())
+
+    options: Any = {"draws": config.sweeps - config.settling_sweeps, "warmup": config.settling_sweeps}
+    found = replica_exchange(kernel_at, levels, initial, model=score, generator=generator, **options)
+    return described(found.draws, initial, found.acceptance_rates[-1])
 
 
 KINDS = (Score, Training, Original, Chains)
@@ -167,7 +222,7 @@ def stages(config: Config) -> list[list[Cell]]:
     chains = grid(Chains, seed=config.seeds, sampler=SAMPLERS, start=STARTS)
     return [
         grid(Score, seed=config.seeds),
-        grid(Training, seed=config.seeds, sampler=LEARNED),
+        grid(Training, seed=config.seeds, sampler=TRAINED),
         [*grid(Original, seed=config.seeds), *chains],
     ]
 
@@ -183,7 +238,7 @@ def weight(x: Tensor) -> float:
 
 
 def described(draws: Tensor, initial: Tensor | None = None, acceptance_rate: float | None = None) -> Record:
-    """Return weight, jumps per chain, and the variance of a coordinate around its mode, 1 for the target.
+    """Return weight, that of the later half of all draws, jumps, and the variance of a coordinate around its mode.
 
     Args:
         draws: Draws `(chain, draw, 2)`.
@@ -194,6 +249,7 @@ def described(draws: Tensor, initial: Tensor | None = None, acceptance_rate: flo
     centre = torch.where(mode(last)[:, None] == 0, 5.0, -5.0)
     found: Record = {"weight": weight(last), "variance": float((last - centre).square().mean())}
     if initial is not None:
-        jumps = float((side[:, 1:] != side[:, :-1]).sum(1).double().mean())
+        jumps, half = float((side[:, 1:] != side[:, :-1]).sum(1).double().mean()), draws.shape[1] // 2
         found |= {"start_weight": weight(initial), "jumps": jumps, "acceptance": acceptance_rate}
+        found["late_weight"] = weight(draws[:, half:])
     return found | {"points": [[round(value, 3) for value in point] for point in last.tolist()]}

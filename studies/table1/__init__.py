@@ -11,6 +11,7 @@ from scoremh._shared import checks
 from studies.framework import Claim, Study
 from studies.table1 import page
 from studies.table1.cells import KINDS, TEST_POINTS, Config, settings, stages, summary
+from studies.table1.kept import carried_over
 from studies.table1.problem import DATASETS
 
 PRESETS = {
@@ -48,10 +49,14 @@ STUDY = Study(
     KINDS,
     page.pictures,
     vars(page) | {"TEST_POINTS": TEST_POINTS},
-    {"reached": Claim("the numbers of Score RW, Score MALA and Score pCN in Table 1", page.reached)},
+    {
+        "reached": Claim("the numbers of Score RW, Score MALA and Score pCN in Table 1", page.reached),
+        "with_anchors": Claim("the same numbers, by acceptances learned with anchors", page.reached_with_anchors),
+    },
     prepare=prepare,
     settings=settings,
     summary=summary,
+    carried_over=carried_over,
     partial=True,
     packages=("zuko",),
     excerpts={"../README.md": "table1-excerpt.md"},

@@ -7,22 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from safetensors.torch import load_file, save_file
 
 from scoremh import MultilevelDenoising, Recipe, annealing, metrics
-from scoremh.balance_matching import MATCHING, PRESETS, RECIPE, FormName
+from scoremh.balance_matching import MATCHING, PRESETS, RECIPE
+from scoremh.balance_matching.anchors import TABLE_PAIRS
+from scoremh.balance_matching.presets import ANCHORED_CLIP
 from scoremh.sampler import FLOW_LEVELS, ProposalName
 from studies.framework import Cell, Record, Records, grid
-from studies.framework.runner import earlier
+from studies.framework.runner import cells_in
 from studies.table1 import judging, methods, outsiders, paper, problem
-from studies.table1.judging import METRICS
+from studies.table1.judging import METRICS, MODES
 from studies.table1.methods import METHODS
 from studies.table1.problem import DATASETS, EVENLY_SPACED, Problem, seeded
 
 TEST_POINTS = 2000  # of a two-sample test
-STEPS: tuple[ProposalName | Literal["low"], ...] = ("rw", "mala", "pcn", "low")
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Config:
     chain_steps: int  # steps of a chain
     floors: int  # fresh samples whose distances give the floor, for every seed
     tests: int  # two-sample tests, each on other chains, in turn from the scores of all seeds
-    tested: tuple[str, ...] = ("annealed", "simpson", "sobol_flow")  # rows that are tested
+    tested: tuple[str, ...] = ("annealed", "simpson", "flow", "sobol_flow")  # rows that are tested
 
 
 class Score(Cell, kind="score"):
@@ -49,34 +50,36 @@ class Score(Cell, kind="score"):
 
 
 class Step(Cell, kind="steps"):
-    """The tuned step of a proposal; "low" is MALA at the fit's own level."""
-
-    dataset: str
-    seed: int
-    proposal: ProposalName | Literal["low"]
-
-    def measure(self, config: Config, folder: Path) -> Record:
-        found = Problem(self.dataset, self.seed, folder)
-        sampler = found.sampler(own_level=True) if self.proposal == "low" else found.sampler(self.proposal)
-        return problem.tuned(sampler, self.seed)
-
-
-def tuned_steps(dataset: str, seed: int, folder: Path) -> dict[str, float]:
-    """Return the tuned steps by proposal."""
-    return {proposal: earlier(Step(dataset, seed, proposal), folder)["step"] for proposal in STEPS}
-
-
-class Training(Cell, kind="acceptance"):
-    """A learned acceptance."""
+    """The tuned step of a proposal."""
 
     dataset: str
     seed: int
     proposal: ProposalName
-    form: FormName
+    own_level: bool
 
     def measure(self, config: Config, folder: Path) -> Record:
-        step, steps = tuned_steps(self.dataset, self.seed, folder)[self.proposal], config.training[self.dataset]
-        return methods.train(Problem(self.dataset, self.seed, folder), self.proposal, self.form, step, steps)
+        found = Problem(self.dataset, self.seed, folder)
+        return problem.tuned(found.sampler(self.proposal, own_level=self.own_level), self.seed)
+
+
+def tuned_steps(dataset: str, seed: int, folder: Path) -> methods.Steps:
+    """Return the steps that have been tuned."""
+    found = cells_in(folder, [Step])
+    places = {place: Step(dataset, seed, *place) for place in methods.tunings()}
+    return {place: found[cell]["step"] for place, cell in places.items() if cell in found}
+
+
+class Training(Cell, kind="acceptance"):
+    """The learned acceptance of a row."""
+
+    dataset: str
+    seed: int
+    method: str
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        steps, row = tuned_steps(self.dataset, self.seed, folder), METHODS[self.method]
+        assert isinstance(row, methods.Chains)
+        return methods.train(Problem(self.dataset, self.seed, folder), row, steps, config.training[self.dataset])
 
 
 class Draws(Cell, kind="draws"):
@@ -91,7 +94,7 @@ class Draws(Cell, kind="draws"):
         steps = tuned_steps(self.dataset, self.seed, folder) if isinstance(row, methods.Chains) else {}
         draws, counted = row.draw(found, config.draws[self.dataset], self.seed, config.chain_steps, steps)
         save_file({"draws": draws.clone()}, found.path("draws", self.method))
-        return counted | {"seconds": time.perf_counter() - started}
+        return counted | {"seconds": time.perf_counter() - started, "version": methods.VERSION}
 
 
 class Metrics(Cell, kind="metrics"):
@@ -105,6 +108,18 @@ class Metrics(Cell, kind="metrics"):
         found = Problem(self.dataset, self.seed, folder)
         draws = load_file(found.path("draws", self.method))["draws"]
         return judging.judged(found, draws, config.draws[self.dataset])
+
+
+class Weights(Cell, kind="weights"):
+    """The weights of modes among a row's draws."""
+
+    dataset: str
+    seed: int
+    method: str
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        found = Problem(self.dataset, self.seed, folder)
+        return judging.mode_weights(found, load_file(found.path("draws", self.method))["draws"])
 
 
 class Floor(Cell, kind="floor"):
@@ -134,7 +149,7 @@ class TwoSample(Cell, kind="test"):
         return {"p_value": metrics.two_sample_test(draws, fresh, generator=seeded(7, 1000 + self.number)).p_value}
 
 
-KINDS = (Score, Step, Training, Draws, Metrics, Floor, TwoSample)
+KINDS = (Score, Step, Training, Draws, Metrics, Weights, Floor, TwoSample)
 
 
 def stages(config: Config) -> list[list[Cell]]:
@@ -152,15 +167,15 @@ def stages_of_seed(config: Config, seed: int) -> list[list[Cell]]:
     learned = methods.learned_rows()
     others = [name for name in METHODS if name not in learned]
     axes: dict[str, Any] = {"dataset": DATASETS, "seed": [seed]}
-    trainings = product(DATASETS, methods.trainings())
+    with_modes = axes | {"dataset": [name for name in DATASETS if name in MODES]}
     return [
         grid(Score, **axes),
-        grid(Step, **axes, proposal=STEPS),
+        [Step(name, seed, *place) for name, place in product(DATASETS, methods.tunings())],
         grid(Draws, **axes, method=others),
         [*grid(Floor, **axes, number=range(config.floors)), *grid(Metrics, **axes, method=others)],
-        [Training(name, seed, *training) for name, training in trainings],
+        grid(Training, **axes, method=learned),
         grid(Draws, **axes, method=learned),
-        grid(Metrics, **axes, method=learned),
+        [*grid(Metrics, **axes, method=learned), *grid(Weights, **with_modes, method=METHODS)],
     ]
 
 
@@ -179,13 +194,18 @@ def settings(config: Config) -> dict[str, Any]:
         "down": [*annealing.geometric(problem.NOISE_LEVEL, MultilevelDenoising().low, FLOW_LEVELS), 0.0],
         "annealed": dict(zip(schedule, methods.ANNEALING, strict=True)),
         "flow": dict(zip(("high", "low", "levels"), methods.FLOW, strict=True)),
+        "replica_exchange": dict(zip(("high", "levels", "steps_per_swap"), methods.EXCHANGE, strict=True)),
         "acceptance": {"networks": networks, "matching": {k: repr(v) for k, v in MATCHING.items()}, **asdict(RECIPE)},
+        "anchored": {"clip_per_root": ANCHORED_CLIP, "pairs": TABLE_PAIRS},
         "potential": {"steps_times": methods.POTENTIAL_STEPS},
         "tested_points": TEST_POINTS,
         "outsiders": {"bandwidths": outsiders.BANDWIDTHS, "spline_flow": outsiders.SIZES, **asdict(outsiders.RECIPE)},
         "methods": {name: method.label for name, method in METHODS.items()},
     }
     return json.loads(json.dumps(chosen))  # type: ignore[no-any-return]
+
+
+KEPT = ("score", "acceptance", "weights", "test")  # kinds that are kept as they are
 
 
 def summary(records: Records) -> Records:
@@ -198,7 +218,8 @@ def summary(records: Records) -> Records:
         counted = counts[Draws(found["dataset"], found["seed"], found["method"])]
         rows.append(place | {k: v for k, v in (counted | found).items() if k not in {*place, *METRICS}})
         floors = records.where("floor", dataset=found["dataset"], seed=found["seed"])
-        printed = paper.TABLE_1[found["dataset"]].get(found["method"], {})
+        row = methods.ANCHORED.get(found["method"]) or found["method"]
+        printed = paper.TABLE_1[found["dataset"]].get(row, {})
         for metric in METRICS:
             record = {"metric": metric, "value": found[metric], "paper": printed.get(metric)}
             record |= {"floor": mean_floor(floors, metric), "samples": records.settings["draws"][found["dataset"]]}
@@ -206,7 +227,7 @@ def summary(records: Records) -> Records:
                 record["independent_floor"] = mean_floor([floor["independent"] for floor in floors], metric)
             numbers.append(place | record)
     kinds = {"records": numbers, "rows": rows}
-    return Records(records.settings, kinds | {kind: records.kinds[kind] for kind in ("score", "acceptance", "test")})
+    return Records(records.settings, kinds | {kind: records.kinds[kind] for kind in KEPT})
 
 
 def mean_floor(floors: Sequence[Record], metric: str) -> float | None:

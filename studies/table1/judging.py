@@ -6,9 +6,12 @@ import torch
 from torch import Tensor
 
 from scoremh import metrics
+from studies.densities.distributions import DISTRIBUTIONS
+from studies.densities.fits import blur
 from studies.framework import Record
 from studies.table1.problem import DATASETS, EVENLY_SPACED, Problem, seeded
 
+MODES = ("moons", "pinwheel")  # datasets with modes, whose density is known mode by mode
 METRICS = ("w1", "w2", "mmd", "exact_w1", "exact_w2")
 
 
@@ -21,7 +24,7 @@ def distances(x: Tensor, y: Tensor) -> dict[str, float | None]:
 
 def nearest(x: Tensor, y: Tensor) -> float:
     """Return the median distance of points of x to the nearest of y: 0 for copies."""
-    return float(torch.cat([torch.cdist(part, y).amin(1) for part in x.split(1000)]).median())
+    return float(torch.cat([torch.cdist(part, y.to(part)).amin(1) for part in x.split(1000)]).median())
 
 
 def judged(problem: Problem, draws: Tensor, n: int) -> Record:
@@ -46,3 +49,12 @@ def independent(name: str, n: int, generator: torch.Generator) -> Tensor:
         return DATASETS[name](n, generator=generator)
     many = DATASETS[name](100 * n, generator=generator)
     return many[torch.randperm(len(many), generator=generator)[:n]]
+
+
+def mode_weights(problem: Problem, draws: Tensor) -> Record:
+    """Return the share of draws in every mode, and the total variation to those of the distribution, which are equal.
+
+    A draw counts for every mode by the mode's part of the true density there, blurred as the fit is.
+    """
+    shares = DISTRIBUTIONS[problem.name][1].components(draws, blur(problem.score)).softmax(1).mean(0)
+    return {"largest": float(shares.max()), "total_variation": float((shares - 1 / len(shares)).abs().sum()) / 2}

@@ -1,30 +1,37 @@
 """The rows of Table 1: what is learned for each, and how it draws."""
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from scipy.stats import qmc
 from torch import Tensor
 
-from scoremh import AcceptanceFit, Always, LineIntegral, ScoreMH, annealing
+from scoremh import MALA, AcceptanceFit, Always, LineIntegral, ScoreMH, ThroughNoise, annealing, metropolis_hastings
 from scoremh._shared import rng
 from scoremh.balance_matching import PRESETS, RECIPE, FormName
 from scoremh.networks import FORMS
-from scoremh.sampler import ProposalName
-from scoremh.types import Acceptance
+from scoremh.sampler import ANNEALING_STEP_SIZE, ProposalName
+from scoremh.types import Acceptance, Kernel
 from studies.framework import Record
 from studies.table1 import outsiders
 from studies.table1.problem import Problem, run, seeded
 
 ANNEALING = (5.0, 0.02, 25, 20, 0.5)  # highest and lowest noise, levels, steps at each, step size over noise squared
 FLOW = (5.0, 0.02, 40)  # highest and lowest noise, levels: the flow alone
+EXCHANGE = (5.0, 8, 4)  # highest noise, levels down to the fit's own, local moves between swaps
 RATE_TIMES_WIDTH = 0.5  # learning rate of a network of the paper's: with RECIPE's the widest do not learn
 POTENTIAL_STEPS = 4  # times as many training steps for a potential, each of which costs half as much and less
+VERSION = 2  # of the code that draws a row, which is kept with it: 1 is before `scoremh.Sampler`
 Drawn = tuple[Tensor, Record]
 """Draws, and what was counted on the way."""
+Steps = Mapping[tuple[ProposalName, bool], float]
+"""Tuned steps by proposal, and by whether it moves at the fit's own noise level."""
 
 
 class Method(Protocol):
@@ -33,29 +40,38 @@ class Method(Protocol):
     @property
     def label(self) -> str: ...
 
-    def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Mapping[str, float]) -> Drawn:
-        """Return n draws, by chains of this length where there are chains of one kernel.
-
-        `steps` has the tuned steps by proposal, and that of MALA at the fit's own level ("low").
-        """
+    def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Steps) -> Drawn:
+        """Return n draws, by chains of this length where there are chains of one kernel."""
 
 
 @dataclass(frozen=True)
 class Chains:
-    """Chains of one kernel, whose draws are carried down by the flow; a rule is given, or learned in a form."""
+    """Chains of one kernel, whose draws are carried down by the flow; a rule is given, or learned in a form.
+
+    With anchors, log p through noise at the level of the chains joins the training. A step is tuned if None.
+    """
 
     label: str
     proposal: ProposalName
     rule: Acceptance | None = None
     form: FormName | None = None
+    anchored: bool = False
     own_level: bool = False
+    step: float | None = None
 
-    def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Mapping[str, float]) -> Drawn:
-        rule: Acceptance | AcceptanceFit | None = self.rule
-        if self.form is not None:
-            rule = AcceptanceFit.load(problem.path(self.form, self.proposal))
-        step = steps["low" if self.own_level else self.proposal]
-        return run(problem.sampler(self.proposal, step, rule, own_level=self.own_level), n, length, seed)
+    def step_size(self, steps: Steps) -> float:
+        """Return the step: a given one, or the tuned one."""
+        return steps[self.proposal, self.own_level] if self.step is None else self.step
+
+    def path(self, problem: Problem) -> Path:
+        """Return the file of the learned acceptance."""
+        names = (self.form or "", self.proposal, "anchored" * self.anchored, "own level" * self.own_level)
+        return problem.path(*(name for name in names if name))
+
+    def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Steps) -> Drawn:
+        rule = self.rule if self.form is None else AcceptanceFit.load(self.path(problem))
+        sampler = problem.sampler(self.proposal, self.step_size(steps), rule, own_level=self.own_level)
+        return run(sampler, n, length, seed)
 
 
 @dataclass(frozen=True)
@@ -65,7 +81,7 @@ class Annealed:
     label: str
     rule: Acceptance
 
-    def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Mapping[str, float]) -> Drawn:
+    def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Steps) -> Drawn:
         high, low, count, each, _ = ANNEALING
         sampler, levels = problem.sampler(acceptance=self.rule), annealing.karras(high, low, int(count))
         found = sampler.anneal(n, int(each), levels=levels, generator=seeded(4, seed))
@@ -75,12 +91,37 @@ class Annealed:
 
 
 @dataclass(frozen=True)
+class Exchanged:
+    """Replica exchange from the highest noise level to the fit's own, as many local moves at each as a chain has steps.
+
+    Every level starts from broad noise of its own, as chains do.
+    """
+
+    label: str
+
+    def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Steps) -> Drawn:
+        sampler, (high, count, each) = problem.sampler(own_level=True), EXCHANGE
+        standard, levels = problem.score.standard, annealing.geometric(high, sampler.noise_level, count)
+
+        def kernel_at(level: float) -> Kernel:
+            return metropolis_hastings(standard.at(level), MALA(ANNEALING_STEP_SIZE * level**2), LineIntegral())
+
+        generator, sweeps = seeded(5, seed), max(2, length // each)
+        starts = [sampler.start(n, noise_level=level, generator=generator) for level in levels]
+        options: Any = {"draws": 2, "warmup": sweeps - 2, "steps_per_swap": each, "generator": seeded(4, seed)}
+        found = annealing.replica_exchange(kernel_at, levels, starts, model=standard, **options)
+        counted = {"acceptance": found.acceptance_rates[-1], "score_calls": found.score_calls, "steps": sweeps * each}
+        counted |= {"level": levels[-1], "least_swap_rate": min(found.swap_rates)}
+        return sampler.carry_down(found.last[-1], [sampler.noise_level]), counted
+
+
+@dataclass(frozen=True)
 class Estimator:
     """`ScoreMH` as it is."""
 
     label: str
 
-    def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Mapping[str, float]) -> Drawn:
+    def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Steps) -> Drawn:
         model = ScoreMH(random_state=seed).fit(problem.x.numpy())
         chains, sampler = model.sample_chains(n, draws=1), model.sampler_  # the last draws are those of `sample`
         counted = {"acceptance": chains.acceptance_rate, "score_calls": chains.score_calls}
@@ -94,7 +135,7 @@ class Direct:
     label: str
     function: Callable[[Problem, int, int], Tensor]
 
-    def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Mapping[str, float]) -> Drawn:
+    def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Steps) -> Drawn:
         return self.function(problem, n, seed), {}
 
 
@@ -104,6 +145,13 @@ def sobol_flow(problem: Problem, n: int, seed: int) -> Tensor:
     u = torch.from_numpy(qmc.Sobol(problem.x.shape[1], seed=seed).random_base2(math.ceil(math.log2(n)))[:n])
     z = torch.special.ndtri(u.clamp(1e-9, 1 - 1e-9)).to(problem.x)
     return problem.sampler().carry_down(math.sqrt(1 + high**2) * z, annealing.karras(high, low, levels))
+
+
+def flow(problem: Problem, n: int, seed: int) -> Tensor:
+    """Return independent points of the broad normal distribution, carried down to the samples."""
+    (high, low, levels), sampler = FLOW, problem.sampler()
+    start = sampler.start(n, noise_level=high, generator=seeded(5, seed))
+    return sampler.carry_down(start, annealing.karras(high, low, levels))
 
 
 def kernel_density(problem: Problem, n: int, seed: int) -> Tensor:
@@ -116,24 +164,40 @@ def spline_flow(problem: Problem, n: int, seed: int) -> Tensor:
     return outsiders.spline_flow(problem.x, n, seeded(4, seed))
 
 
+# a walk as wide as the samples' spread: it reaches every mode in one move
+LOW = partial(Chains, proposal="rw", own_level=True, step=1.0)
+
 METHODS: dict[str, Method] = {
     "ula": Chains("ULA", "mala", rule=Always()),
     "score_rw": Chains("Score RW, free", "rw", form="free"),
     "score_mala": Chains("Score MALA, free", "mala", form="free"),
     "score_pcn": Chains("Score pCN, free", "pcn", form="free"),
+    "rw_anchored": Chains("Score RW, free, anchored", "rw", form="free", anchored=True),
+    "mala_anchored": Chains("Score MALA, free, anchored", "mala", form="free", anchored=True),
+    "pcn_anchored": Chains("Score pCN, free, anchored", "pcn", form="free", anchored=True),
     "antisymmetric": Chains("Score MALA, antisymmetric", "mala", form="antisymmetric"),
     "potential": Chains("Score MALA, potential", "mala", form="potential"),
     "simpson": Chains("MALA, Simpson", "mala", rule=LineIntegral()),
     "adaptive": Chains("MALA, adaptive integral", "mala", rule=LineIntegral("adaptive")),
     "simpson_low": Chains("MALA, Simpson, at the fit's own level", "mala", rule=LineIntegral(), own_level=True),
+    "rw_low": LOW("Score RW, free, own level", form="free"),
+    "rw_low_anchored": LOW("Score RW, free, anchored, own level", form="free", anchored=True),
+    "antisymmetric_low_anchored": LOW(
+        "Score RW, antisymmetric, anchored, own level", form="antisymmetric", anchored=True
+    ),
+    "potential_low_anchored": LOW("Score RW, potential, anchored, own level", form="potential", anchored=True),
+    "through_noise": LOW("RW, through noise, own level", rule=ThroughNoise()),
+    "replica_exchange": Exchanged("Replica exchange, own level"),
     "annealed": Annealed("Annealed MALA, Simpson", LineIntegral()),
     "annealed_ula": Annealed("Annealed ULA", Always()),
+    "flow": Direct("Probability flow from independent noise", flow),
     "sobol_flow": Direct("Probability flow from Sobol points", sobol_flow),
     "scoremh": Estimator("ScoreMH, defaults"),
     "kde": Direct("Kernel density estimate", kernel_density),
     "spline_flow": Direct("Neural spline flow", spline_flow),
 }
 PAPER_METHODS = ("ula", "score_rw", "score_mala", "score_pcn")
+ANCHORED = {"rw_anchored": "score_rw", "mala_anchored": "score_mala", "pcn_anchored": "score_pcn"}  # to the paper's
 NOT_INDEPENDENT = ("sobol_flow",)
 OUTSIDERS = ("kde", "spline_flow")
 
@@ -143,22 +207,26 @@ def learned_rows() -> dict[str, Chains]:
     return {name: row for name, row in METHODS.items() if isinstance(row, Chains) and row.form is not None}
 
 
-def trainings() -> list[tuple[ProposalName, FormName]]:
-    """Return the proposals and forms for which acceptances are learned."""
-    return sorted({(row.proposal, row.form) for row in learned_rows().values() if row.form is not None})
+def tunings() -> list[tuple[ProposalName, bool]]:
+    """Return the proposals whose steps are tuned, each with whether it is at the fit's own noise level."""
+    rows = [row for row in METHODS.values() if isinstance(row, Chains) and row.step is None]
+    return sorted({(row.proposal, row.own_level) for row in rows})
 
 
-def train(problem: Problem, proposal: ProposalName, form: FormName, step: float, steps: int) -> Record:
-    """Learn an acceptance for a tuned step, with the paper's network but for a potential; return time and loss."""
-    generator, row = seeded(3, problem.seed), PRESETS[problem.name]
-    if form == "potential":
-        net, recipe = None, replace(RECIPE, steps=POTENTIAL_STEPS * steps)
+def train(problem: Problem, row: Chains, steps: Steps, length: int) -> Record:
+    """Learn the acceptance of a row, with the paper's network but for a potential; return time and loss."""
+    assert row.form is not None
+    generator, preset = seeded(3, problem.seed), PRESETS[problem.name]
+    if row.form == "potential":
+        net, recipe = None, replace(RECIPE, steps=POTENTIAL_STEPS * length)
     else:
-        sizes = {"hidden": row.hidden, "blocks": row.blocks}
-        net = FORMS[form].network(tuple(problem.x.shape[1:]), generator=rng.child(generator), **sizes)
-        recipe = replace(RECIPE, steps=steps, rate=RATE_TIMES_WIDTH / row.hidden)
-    sampler = problem.sampler(proposal, step)
-    fit = sampler.learn_acceptance(problem.x, form, net=net, recipe=recipe, generator=generator).acceptance
+        sizes = {"hidden": preset.hidden, "blocks": preset.blocks}
+        net = FORMS[row.form].network(tuple(problem.x.shape[1:]), generator=rng.child(generator), **sizes)
+        recipe = replace(RECIPE, steps=length, rate=RATE_TIMES_WIDTH / preset.hidden)
+    sampler = problem.sampler(row.proposal, row.step_size(steps), own_level=row.own_level)
+    options: Any = {"net": net, "recipe": recipe, "anchors": row.anchored, "generator": generator}
+    started = time.perf_counter()
+    fit = sampler.learn_acceptance(problem.x, row.form, **options).acceptance
     assert isinstance(fit, AcceptanceFit)
-    fit.save(problem.path(form, proposal))
-    return {"seconds": fit.seconds, "held_out": fit.history["held_out"][-1]}
+    fit.save(row.path(problem))
+    return {"seconds": time.perf_counter() - started, "held_out": fit.history["held_out"][-1]}

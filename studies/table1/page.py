@@ -12,7 +12,7 @@ from studies.framework import Record, Records
 from studies.framework.study import values
 from studies.framework.tables import mean, number, number_and_spread
 from studies.table1.judging import METRICS
-from studies.table1.methods import METHODS, NOT_INDEPENDENT, OUTSIDERS, PAPER_METHODS
+from studies.table1.methods import ANCHORED, METHODS, NOT_INDEPENDENT, OUTSIDERS, PAPER_METHODS, VERSION
 from studies.table1.problem import EVENLY_SPACED, Problem
 
 TITLES = {"moons": "Moons", "pinwheel": "Pinwheel", "s_curve": "S-curve", "swiss_roll": "Swiss roll"}
@@ -78,15 +78,53 @@ def entry(records: Sequence[Record]) -> Entry:
     return Entry(values(records, "value"), records[0]["paper"], *(mean(floor) if floor else None for floor in floors))
 
 
-def compared_with_paper(records: Records) -> dict[Place, Entry]:
-    """Return the numbers of the paper's Score-MH rows."""
-    return {p: e for p, e in entries(records).items() if p.method in PAPER_METHODS[1:] and e.paper is not None}
+def compared_with_paper(records: Records, methods: Sequence[str] = PAPER_METHODS[1:]) -> dict[Place, Entry]:
+    """Return the numbers of rows that the paper has numbers for."""
+    return {p: e for p, e in entries(records).items() if p.method in methods and e.paper is not None}
 
 
-def reached(records: Records) -> dict[str, bool]:
+def reached(records: Records, methods: Sequence[str] = PAPER_METHODS[1:]) -> dict[str, bool]:
     """Return which numbers of the Score-MH rows are at or below the paper's; one below 0 is no distance."""
-    there = {place: entry for place, entry in compared_with_paper(records).items() if entry.mean > 0}
+    there = {place: entry for place, entry in compared_with_paper(records, methods).items() if entry.mean > 0}
     return {described(place, entry): entry.mean <= (entry.paper or 0) for place, entry in there.items()}
+
+
+def reached_with_anchors(records: Records) -> dict[str, bool]:
+    """Return the same of the rows with anchors."""
+    return reached(records, list(ANCHORED))
+
+
+def label(entry: Entry, method: str, seeds: int) -> str:
+    """Return the name of a row, with the number of its seeds where it has not all."""
+    count = len(entry.values)
+    return METHODS[method].label + ("" if count == seeds else f" ({count} seed{'s' * (count > 1)})")
+
+
+def rows_by_version(records: Records) -> dict[bool, dict[str, list[str]]]:
+    """Return the datasets of every row, of rows that today's code drew (True) and of others."""
+    found: dict[bool, dict[str, list[str]]] = {True: {}, False: {}}
+    for row in records.kinds["rows"]:
+        there = found[row.get("version", 1) == VERSION].setdefault(METHODS[row["method"]].label, [])
+        if TITLES[row["dataset"]] not in there:
+            there.append(TITLES[row["dataset"]])
+    return found
+
+
+def missing_rows(records: Records) -> dict[str, list[str]]:
+    """Return the datasets that a row has not been computed on."""
+    there = {(row["dataset"], row["method"]) for row in records.kinds["rows"]}
+    missing = {
+        row.label: [title for name, title in TITLES.items() if (name, method) not in there]
+        for method, row in METHODS.items()
+    }
+    return {label: titles for label, titles in missing.items() if titles}
+
+
+def with_datasets(rows: Mapping[str, Sequence[str]]) -> str:
+    """Return rows as text, each with its datasets where it has not all."""
+    return "; ".join(
+        name if len(there) == len(TITLES) else f"{name} ({', '.join(there)})" for name, there in rows.items()
+    )
 
 
 def described(place: Place, entry: Entry) -> str:
@@ -127,8 +165,9 @@ def best_row(
     return min(worst.values(), key=lambda one: one[2], default=None)
 
 
-def best_rows(found: Mapping[Place, Entry]) -> list[Best]:
-    """Return the best row of every dataset, and the best of independent draws."""
+def best_rows(every: Mapping[Place, Entry], seeds: int) -> list[Best]:
+    """Return the best row of every dataset, and the best of independent draws, of those that have all seeds."""
+    found = {place: entry for place, entry in every.items() if len(entry.values) == seeds}
     ours = [method for method in METHODS if method not in OUTSIDERS]
     separate = [method for method in ours if method not in NOT_INDEPENDENT]
     answer = []
@@ -141,6 +180,12 @@ def best_rows(found: Mapping[Place, Entry]) -> list[Best]:
                 of = "floor of independent draws" if kind == "independent" else "floor"
                 answer.append(Best(title, rows, METHODS[method].label, ratio, of, metric))
     return answer
+
+
+def mode_weights(records: Records, dataset: str) -> dict[str, list[float]]:
+    """Return the total variation between weights of modes and the true ones by row, over seeds."""
+    there = {method: records.values("weights", "total_variation", dataset=dataset, method=method) for method in METHODS}
+    return {method: values for method, values in there.items() if values}
 
 
 def not_rejected(records: Records, dataset: str, method: str) -> tuple[int, int]:
@@ -164,14 +209,17 @@ def best_by_w1(found: Mapping[Place, Entry], dataset: str) -> str:
 
 
 def pictures(records: Records, folder: Path, docs: Path) -> None:
-    """Draw the samples of rows beside fresh ones."""
+    """Draw the samples of rows beside fresh ones; keep the picture where rows of it were not computed again."""
     seed = records.settings["seeds"][0]
     for name in {record["dataset"]: None for record in records.kinds["metrics"]}:
         problem = Problem(name, seed, folder)
         there = [m for m in PICTURED if records.where("metrics", dataset=name, method=m, seed=seed)]
+        path = docs / f"table1_{name}.png"
+        if path.exists() and len(there) < len(PICTURED):
+            continue
         panels = {"Fresh samples": problem.fresh(DOTS)}
         panels |= {METHODS[m].label: load_file(problem.path("draws", m))["draws"][:DOTS] for m in there}
         w1 = [number_and_spread(records.values("metrics", "w1", dataset=name, method=m)) for m in there]
         draw = plots.scatter_panels if problem.x.shape[1] == 2 else plots.space_panels
         captions = ["", *(f"W1 {one}" for one in w1)]
-        draw(panels, docs / f"table1_{name}.png", captions=captions, title=TITLES[name])
+        draw(panels, path, captions=captions, title=TITLES[name])

@@ -89,11 +89,14 @@ class Problem:
 class BoundedSampler(Sampler):
     """A sampler whose chains stay in the box of the samples."""
 
+    score: ScoreFit
+
     @property
     def target(self) -> Target:
         """The samples blurred by the noise level, in their box."""
-        to_data, box = self.score.coordinates, self.score.support
-        return super().target._replace(support=lambda u: box(to_data(u)))
+        to_data, box, blurred = self.score.coordinates, self.score.support, super().target
+        assert isinstance(blurred, Target)
+        return blurred._replace(support=lambda u: box(to_data(u)))
 
 
 def broad_start(sampler: Sampler, n: int, seed: int) -> Tensor:

@@ -25,6 +25,8 @@ SMALL = Config(
     dimensions=(2, 3),
     dimension_steps=20,
     probes=2,
+    chains=20,
+    chain_steps=3,
 )
 
 
@@ -80,6 +82,7 @@ def test_densities_write_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "agreement": 1,
         "heavy_tails": 4,
         "hutchinson": 2,
+        "chains": 12,
     }
     assert "missed" in page
     assert is_picture(tmp_path / "docs" / "densities_planes.png")

@@ -11,7 +11,19 @@ from studies.framework import Records
 from studies.mixture import cells
 from tests.studies.cases import is_picture, made_up, run_small, said
 
-SMALL = cells.Config(seeds=(11, 12), chains=40, steps=30, settling=5, samples=300, score_steps=4, acceptance_steps=4)
+SMALL = cells.Config(
+    seeds=(11, 12),
+    chains=40,
+    steps=30,
+    few_steps=20,
+    settling=5,
+    samples=300,
+    score_steps=4,
+    acceptance_steps=4,
+    anchored_steps=4,
+    sweeps=8,
+    settling_sweeps=2,
+)
 KEPT = dict(zip(cells.STARTS, (0.54, 1.0, 0.5, 0.8), strict=True))
 FOUND = dict.fromkeys(cells.STARTS, 0.8)
 
@@ -31,13 +43,14 @@ def made_up_chains(weights: dict[str, dict[str, float]], jumps: dict[str, float]
     """Return records with these weights by sampler and start, the same for two seeds."""
     chains = [
         {"sampler": name, "start": start, "seed": seed, "weight": weight, "start_weight": weight}
-        | {"jumps": jumps[name], "acceptance": 0.5, "variance": 1.0}
+        | {"jumps": jumps[name], "acceptance": 0.5, "variance": 1.0, "late_weight": weight}
         for name, starts in weights.items()
         for start, weight in starts.items()
         for seed in (1, 2)
     ]
     original = [{"seed": seed, "weight": 0.81, "variance": 1.0} for seed in (1, 2)]
-    return made_up(cells.Config(seeds=(1, 2)), original=original, chains=chains)
+    trainings = [{"sampler": name, "seed": seed, "seconds": 40.0} for name in weights for seed in (1, 2)]
+    return made_up(cells.Config(seeds=(1, 2)), original=original, chains=chains, acceptance=trainings)
 
 
 def test_the_mixture_is_read_from_its_numbers() -> None:
@@ -84,6 +97,22 @@ def test_the_mixture_names_what_is_biased_and_what_jumps_now_and_then() -> None:
     assert "RW, std 7 |" not in said(mixture.STUDY, some)  # not from all starts yet
 
 
+def test_learned_rows_that_find_the_weights_are_told_from_those_that_do_not() -> None:
+    weights = {"Score RW": KEPT, "anchored": FOUND, "through noise": FOUND | {"N((5, 5), I)": 0.84}}
+    records = made_up_chains(weights, dict.fromkeys(weights, 3.0))
+    labels = mixture.labels(records)
+    assert mixture.learned_finds_weights(records) == {
+        labels["Score RW"]: False,
+        labels["anchored"]: True,
+        labels["through noise"]: False,
+    }
+    text = said(mixture.STUDY, records)
+    assert "these find the weights from every start: Score RW, anchored, std 7; these do not: Score RW, std 7;" in text
+    assert "| Score RW, anchored, std 7 | 0.800, 0.800 | 0.000 | 40, 40 |" in text
+    assert "| Score RW, through noise, std 7 | 0.810, 0.810 | 0.010 | |" in text
+    assert "| Score RW, std 7 | 0.5" not in text  # it knows no values
+
+
 def test_a_wide_walk_with_the_density_jumps_and_langevin_does_not(tmp_path: Path) -> None:
     config = replace(SMALL, chains=200, steps=300)
     found = {name: cells.Chains(name, "N(0, I)", 11).measure(config, tmp_path) for name in ("RW", "MALA")}
@@ -95,7 +124,9 @@ def test_a_wide_walk_with_the_density_jumps_and_langevin_does_not(tmp_path: Path
 def test_the_mixture_runs(tmp_path: Path) -> None:
     found, page = run_small(mixture.STUDY, SMALL, tmp_path)
     assert is_picture(tmp_path / "docs" / "mixture.png")
-    assert len(found.kinds["chains"]) == 7 * 4 * 2
-    assert len(found.kinds["acceptance"]) == 3 * 2
+    assert len(found.kinds["chains"]) == 12 * 4 * 2
+    assert len(found.kinds["acceptance"]) == 6 * 2
     assert "| Score MALA, h = 0.5 |" in page
+    assert "| Score RW, antisymmetric, anchored, std 7 |" in page
+    assert "| Score MALA, replica exchange, 6 levels |" in page
     assert "40 chains of 30 steps from every start" in page

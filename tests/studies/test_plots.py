@@ -9,6 +9,7 @@ import torch
 from scoremh import targets
 from studies import plots
 from studies.acceptance.rules import FORMS, PAIRS
+from studies.plots.images import tile
 from studies.plots.lines import looks_of
 
 
@@ -25,6 +26,8 @@ def test_a_picture_without_panels_is_refused(tmp_path: Path) -> None:
         plots.histogram_panels({}, tmp_path / "empty.png")
     with pytest.raises(ValueError, match="expected at least one panel, got none"):
         plots.map_panels({}, tmp_path / "empty.png", extent=(0.0, 1.0, 0.0, 1.0))
+    with pytest.raises(ValueError, match="expected at least one panel, got none"):
+        plots.image_panels({}, tmp_path / "empty.png", columns=1)
 
 
 def test_curves_of_a_family_share_a_colour_or_a_kind_of_line() -> None:
@@ -61,3 +64,12 @@ def test_pictures_of_samples_are_small(tmp_path: Path) -> None:
         cloud = torch.randn(800, size, generator=torch.Generator().manual_seed(0))
         draw({str(i): cloud for i in range(6)}, tmp_path / "a.png", captions=["W1 0.1"] * 6, title="Moons")
         assert (tmp_path / "a.png").stat().st_size < 200_000
+
+
+def test_images_stand_in_rows_with_a_gap_and_spoiled_ones_are_grey() -> None:
+    images = torch.full((4, 1, 2, 2), -1.0)
+    images[1], images[3] = 5.0, torch.nan
+    shown = tile(images, 2)
+    assert shown.shape == (6, 6)
+    assert shown[0].tolist() == [-1, -1, 0, 1, 1, 0]
+    assert shown[3:5, 3:5].eq(0).all()

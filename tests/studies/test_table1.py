@@ -13,7 +13,7 @@ from scoremh import Recipe, ScoreMH, balance_matching, metrics, score_matching, 
 from scoremh.sampler import from_noise as sampler
 from studies import table1
 from studies.framework import Records, pages, runner
-from studies.table1 import cells, judging, methods, outsiders, page, problem
+from studies.table1 import cells, judging, kept, methods, outsiders, page, problem
 from studies.table1.page import Place
 from studies.table1.problem import Problem, seeded
 from tests.studies.cases import DOCS, said
@@ -33,6 +33,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> cells.Config:
     monkeypatch.setattr(outsiders, "HELD_OUT", 50)
     monkeypatch.setattr(problem, "fit_score", partial(score_matching.fit_score, recipe=BRIEF))
     monkeypatch.setattr(sampler, "tune", lambda make, x, **options: options["start"])
+    monkeypatch.setattr(methods, "EXCHANGE", (5.0, 3, 1))
     few: dict[str, Any] = {"score_steps": 6, "acceptance_steps": 6, "chain_steps": 3, "annealing_steps": 1}
     monkeypatch.setattr(methods, "ScoreMH", partial(ScoreMH, **few))
 
@@ -101,11 +102,70 @@ def test_starts_are_broad_and_nothing_is_judged_on_what_was_learned_from(tmp_pat
     assert all(float(torch.cdist(other, one.x).min()) > 0 for other in others)
 
 
+def row(method: str, seed: int, value: float, floor: float | None = 0.01, version: int | None = None) -> dict[str, Any]:
+    """Return the records of one row: one number and what was counted."""
+    at: dict[str, Any] = {"dataset": "moons", "method": method, "seed": seed}
+    stamp = {} if version is None else {"version": version}
+    return {
+        "records": [at | {"metric": "w1", "value": value, "floor": floor, "independent_floor": floor}],
+        "rows": [at | stamp],
+        "test": [at | {"number": 0, "p_value": value}],
+        "score": [{"dataset": "moons", "seed": seed, "seconds": value}],
+    }
+
+
+def joined(*rows: dict[str, Any]) -> Records:
+    return Records({}, {kind: [one for row in rows for one in row[kind]] for kind in rows[0]})
+
+
+def test_rows_that_are_not_computed_again_are_carried_over() -> None:
+    """A row is replaced with all of its seeds or not at all, and a new one has the floor of the kept ones."""
+    before = joined(row("ula", 1, 0.1), row("ula", 2, 0.2), row("kde", 1, 0.3), row("kde", 2, 0.4))
+    now = joined(row("ula", 1, 1.1), row("kde", 1, 1.3), row("kde", 2, 1.4), row("flow", 1, 1.5, floor=None))
+    found = kept.carried_over(now, before)
+    values = {(r["method"], r["seed"]): r["value"] for r in found.kinds["records"]}
+    assert values == {("ula", 1): 0.1, ("ula", 2): 0.2, ("kde", 1): 1.3, ("kde", 2): 1.4, ("flow", 1): 1.5}
+    assert {r["floor"] for r in found.kinds["records"]} == {r["independent_floor"] for r in found.kinds["records"]}
+    assert {r["floor"] for r in found.kinds["records"]} == {0.01}
+    assert sorted(r["p_value"] for r in found.kinds["test"]) == [0.1, 0.2, 1.3, 1.4, 1.5]
+    assert {(one["seed"], one["seconds"] > 1) for one in found.kinds["score"]} == {(1, True), (2, True)}
+    assert kept.carried_over(now, now).kinds == now.kinds
+
+
+def test_the_page_says_of_which_version_a_row_is() -> None:
+    found = page.rows_by_version(joined(row("ula", 1, 0.1), row("flow", 1, 0.1, version=methods.VERSION)))
+    assert found == {True: {"Probability flow from independent noise": ["Moons"]}, False: {"ULA": ["Moons"]}}
+    assert page.with_datasets(found[False]) == "ULA (Moons)"
+    assert page.with_datasets({"ULA": list(page.TITLES.values())}) == "ULA"
+
+
+def test_anchored_rows_have_the_papers_numbers_and_few_seeds_are_named() -> None:
+    assert set(methods.ANCHORED.values()) == set(methods.PAPER_METHODS[1:])
+    for name, other in methods.ANCHORED.items():
+        anchored, plain = methods.METHODS[name], methods.METHODS[other]
+        assert isinstance(anchored, methods.Chains)
+        assert replace(anchored, anchored=False, label=plain.label) == plain
+    one = page.Entry([0.1, 0.2], None, None, None)
+    assert page.label(one, "ula", 3) == "ULA (2 seeds)"
+    assert page.label(one, "ula", 2) == "ULA"
+
+
+def test_weights_of_modes_are_those_of_the_draws(tmp_path: Path) -> None:
+    one = Problem("moons", 1, tmp_path)
+    score_matching.fit_score(one.x, recipe=Recipe(steps=1, check_every=1)).save(one.path("score"))
+    even = judging.mode_weights(one, one.fresh(4000))
+    assert even["total_variation"] < 0.02
+    upper = one.fresh(4000)
+    upper = upper[upper[:, 1] > 0.6]  # hardly any of the lower moon reaches up to there
+    assert judging.mode_weights(one, upper)["total_variation"] > 0.45
+
+
 def made_up_numbers(*values: float | None, metric: str = "w1") -> Records:
     record = {"dataset": "moons", "method": "score_rw", "metric": metric, "samples": 10, "paper": 0.019, "floor": 0.01}
     rows = [{"dataset": "moons", "method": "score_rw", "nearest": None, "fresh_nearest": 0.1}]
     records = [record | {"value": value, "seed": seed} for seed, value in enumerate(values)]
-    return Records({"tested": ["annealed"], "seeds": [1]}, {"records": records, "rows": rows, "test": []})
+    kinds: dict[str, list[dict[str, Any]]] = {"records": records, "rows": rows, "test": [], "weights": []}
+    return Records({"tested": ["annealed"], "seeds": [1]}, kinds)
 
 
 def test_a_cell_above_the_papers_is_said_to_be() -> None:
@@ -116,7 +176,7 @@ def test_a_cell_above_the_papers_is_said_to_be() -> None:
     whole = Records(above.settings, {**above.kinds, "records": every_metric(above)})
     text = said(table1.STUDY, whole)
     assert "**Not computed yet**: Moons (seeds 1); Pinwheel (seeds 1);" in text
-    assert "At or below the paper: 0 of the 5 Score-MH cells computed (of 36)" in text
+    assert "With the free form, at or below the paper: 0 of the 5 Score-MH cells computed (of 36)" in text
     assert "Above: Moons, Score RW, free, W1: 0.0191 for 0.019 (floor 0.01)." in text
 
 

@@ -1,0 +1,72 @@
+"""Posteriors with a diffusion prior: the known answers, and the page."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from scoremh import diagnostics, targets
+from studies import posteriors
+from studies.posteriors import cells, problems
+from tests.studies.cases import is_picture, run_small
+
+SMALL = cells.Config(
+    seeds=(21,),
+    steps=10,
+    pool=20,
+    observations=(10, 10),
+    draws=(2, 2),
+    annealed_chains=(60, 60),
+    annealed_levels=3,
+    annealed_steps=2,
+    annealed_final=2,
+)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_the_denoiser_is_that_of_the_mixture() -> None:
+    own = problems.prior(2)
+    exact = targets.GaussianMixture(own.weights, own.means, own.variances[0] * torch.eye(2).double())
+    two = problems.separated(2)
+    other = targets.GaussianMixture(two.weights, two.means, torch.diag(two.variances[0]))
+    x, sigma = torch.randn(20, 2, generator=seeded(), dtype=torch.float64), torch.full((20,), 0.7).double()
+    for mixture, law in ((own, exact), (two, other)):
+        torch.testing.assert_close(mixture.denoised(x, sigma), x + 0.49 * law.at(0.7).score(x))
+
+
+@pytest.mark.parametrize("d", problems.DIMENSIONS)
+@pytest.mark.parametrize("problem", problems.PROBLEMS)
+def test_an_observation_is_that_of_its_matrix(problem: str, d: int) -> None:
+    x = problems.prior(d).sample(3, 0.0, seeded())
+    torch.testing.assert_close(problems.seen(problem, x), x @ problems.operator(problem, d).mT)
+
+
+@pytest.mark.parametrize("problem", problems.PROBLEMS)
+def test_the_known_posterior_is_calibrated(problem: str) -> None:
+    verdict = diagnostics.calibration(
+        lambda n, generator: problems.prior(2).sample(n, 0.05, generator),
+        lambda x, generator: problems.observed(problem, x[None], generator)[0],
+        lambda y, generator: problems.known_posterior(problem, 2, y, 0.05).sample(31, generator=generator),
+        generator=seeded(1),
+    )
+    assert verdict.passed, verdict
+
+
+@pytest.mark.parametrize("rule", cells.RULES)
+def test_chains_agree_with_the_known_posterior_where_they_are_adjusted(rule: str) -> None:
+    """On a seed that the page does not use; in the plane."""
+    record = cells.Posterior("deblurring", 2, rule, 31).measure(cells.Config(), Path())
+    assert posteriors.agrees(record) == (rule == "mala"), record
+
+
+@pytest.mark.slow
+def test_the_study_writes_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posteriors, "PROBLEMS", ("inpainting",))
+    found, page = run_small(posteriors.STUDY, SMALL, tmp_path)
+    assert len(found.kinds["posterior"]) == 2 * 3
+    assert len(found.kinds["annealed"]) == 2 * 2
+    assert "all cells agree with the truth" in page
+    assert is_picture(tmp_path / "docs" / "posteriors.png")

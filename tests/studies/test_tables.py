@@ -1,0 +1,84 @@
+"""Tables: what is judged, the peers, and the page."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from studies import tables
+from studies.tables import peers
+from studies.tables.cells import Config, beyond, broken
+from studies.tables.data import TABLES, standard_units
+from tests.studies.cases import kept, made_up, run_small, said
+
+SMALL = Config((1,), ("one", "counts"), 60, 80, floors=2, chains=20, steps=20, timed=(100, 2), development=False)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_has_rows_to_learn_from_and_others_to_judge_by(name: str) -> None:
+    train, judge, other = TABLES[name].split(1, 50)
+    assert list(train.columns) == list(judge.columns) == list(other.columns)
+    assert not train.isna().any().any()
+    units = standard_units(judge, train, robust=TABLES[name].robust)
+    assert np.isfinite(units).all()
+    if TABLES[name].law is None:  # halves of an open table
+        assert abs(len(train) - len(judge)) <= 1
+    assert broken(TABLES[name], judge) == 0
+
+
+def test_categories_have_unit_variance_together() -> None:
+    rows = pd.DataFrame({"c": pd.Categorical(["a", "a", "b", "c"] * 50)})
+    assert standard_units(rows, rows).var(0).sum() == pytest.approx(1)
+
+
+def test_shares_beyond_the_range_count_rows() -> None:
+    train = pd.DataFrame({"a": [0.0, 1.0], "b": [0, 5]})
+    rows = pd.DataFrame({"a": [0.5, 2.0, 2.0, 0.1], "b": [1, 1, 9, 9]})
+    assert beyond(train, rows) == 0.75
+
+
+def test_a_copula_has_the_margins_and_the_correlation_of_its_rows() -> None:
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(4000, 2, generator=g, dtype=torch.float64) @ torch.tensor([[1.0, 0.8], [0.0, 0.6]]).double()
+    drawn = peers.copula(z.exp(), 4000, g)
+    assert float(torch.corrcoef(drawn.log().mT)[0, 1]) == pytest.approx(0.8, abs=0.04)
+    torch.testing.assert_close(drawn.median(0).values, z.exp().median(0).values, atol=0.1, rtol=0)
+    assert bool((drawn >= z.exp().amin(0)).all())
+
+
+def test_peers_draw_rows_like_those_of_a_mixed_table() -> None:
+    train = TABLES["counts"].split(1, 10)[0][:200]
+    for name in ("kernel", "copula"):
+        drawn = peers.drawn(name, train, 50, torch.Generator().manual_seed(0))
+        pd.testing.assert_series_equal(drawn.dtypes, train.dtypes)
+
+
+@pytest.mark.slow
+def test_the_study_from_end_to_end(tmp_path: Path) -> None:
+    records, page = run_small(tables.STUDY, SMALL, tmp_path)
+    assert tables.present(records) == ["counts", "one"]
+    assert "one column of three modes" in page
+    assert all(one["broken"] == 0 for one in records.where("draws", method="scoremh"))
+
+
+def test_claims_compare_with_floors_and_peers() -> None:
+    ours = {"w1": 1.2, "c2st": 0.55, "beyond": 0.02, "broken": 0.0, "noise_level": 1.0, "fit_seconds": 40.0}
+    draws = [{"table": "one", "method": "scoremh", "seed": 1, **ours}]
+    draws += [{"table": "one", "method": "kernel", "seed": 1, "w1": 1.0, "beyond": 0.0, "broken": 0.0}]
+    floors = [{"table": "one", "seed": 1, "w1": 1.0, "c2st": 0.5, "beyond": 0.0}]
+    records = made_up(Config(), draws=draws, floor=floors, time=[{"rows": 1, "columns": 1, "seconds": 130.0}], level=[])
+    found = tables.STUDY.verdicts(records)
+    title = TABLES["one"].title
+    for claim in ("floor", "peers", "classifier", "range"):
+        assert found[claim] == {title: False}, claim
+    assert found["steps"] == {}
+    assert found["bounds"] == {}
+    assert found["time"] is False
+    assert f"| {title} | 1.20 | **1.00** |" in said(tables.STUDY, records)
+
+
+def test_the_page_says_what_the_records_say() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "tables.md").read_text()
+    assert said(tables.STUDY, kept("tables")) in " ".join(page.split())

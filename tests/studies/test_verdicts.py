@@ -1,0 +1,87 @@
+"""Whether verdicts are right: how that is counted, how draws are spoiled, and the page."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from studies import verdicts
+from studies.framework import Records, pages
+from tests.studies.cases import made_up
+
+CONFIG = verdicts.Config(seeds=(1,))
+
+
+def records() -> Records:
+    """Return made-up records: fresh rows are good, the rest is not to be used, and one of these is taken for good."""
+    found = []
+    for cell in verdicts.stages(CONFIG)[1]:
+        good = cell.axes["defect"] == "perfect"
+        missed = cell.axes["defect"] == "leaking" and cell.axes["law"] == "banana"
+        level = "good" if good or missed else "do not use"
+        numbers = {"w1_ratio": 1.0 if good else 3.0, "c2st_excess": 0.01, "beyond_excess": 0.0}
+        found.append(cell.axes | numbers | {"verdict": level, "passes": good, "reason": ""})
+    return made_up(CONFIG, fitted=[], judged=found)
+
+
+@pytest.mark.parametrize(
+    ("level", "passes", "right"),
+    [
+        ("good", True, True),
+        ("good", False, False),
+        ("do not use", True, False),
+        ("do not use", False, True),
+        ("usable", True, True),
+        ("usable", False, True),
+    ],
+)
+def test_good_keeps_every_limit_and_do_not_use_breaks_one(level: str, passes: bool, right: bool) -> None:
+    assert verdicts.right({"verdict": level, "passes": passes}) == right
+
+
+def test_the_page_counts_and_names_what_is_wrong() -> None:
+    found = records()
+    held_out = verdicts.judged(found, held_out=True)
+    assert len(held_out) == 7 * 6 - 1  # a single column has none to be shuffled against
+    assert verdicts.share_right(held_out) == pytest.approx(40 / 41)
+    assert len(verdicts.decided(held_out)) == 41
+    page = pages.render(verdicts.STUDY, found)
+    assert "and 97.6 % of these are right" in " ".join(page.split())
+    assert 'banana, seed 1, 3 % in a false mode: "good", with W1 3.00 times its floor' in " ".join(page.split())
+    assert "no limit was chosen on: reached" in page
+
+
+def test_draws_are_spoiled_as_they_say() -> None:
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.randn(3000, 2, generator=generator) @ torch.tensor([[1.0, 0.9], [0.0, 0.3]])
+    shuffled = verdicts.shuffled(draws, generator)
+    assert torch.equal(shuffled[:, 0], draws[:, 0])
+    assert torch.equal(shuffled[:, 1].sort().values, draws[:, 1].sort().values)
+    assert abs(float(torch.corrcoef(shuffled.T)[0, 1])) < 0.1
+    dropped = verdicts.dropped(draws, generator)
+    assert len(dropped) == len(draws)
+    assert 0.5 < len(dropped.unique(dim=0)) / len(draws) < 0.8
+    far = verdicts.leaking(torch.randn(3000, 2, generator=generator), generator).norm(dim=1) > 4
+    assert float(far.double().mean()) == pytest.approx(0.03, abs=0.003)
+
+
+@pytest.mark.slow
+def test_fresh_rows_keep_the_limits_and_others_do_not() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = verdicts.LAWS["line"][1](2000, generator)
+    fresh = verdicts.LAWS["line"][1](2000, generator)
+    assert verdicts.truth(fresh, "line", rows, generator)["passes"]
+    assert not verdicts.truth(fresh + 1, "line", rows, generator)["passes"]
+
+
+@pytest.mark.slow
+def test_a_fit_is_judged(tmp_path: Path) -> None:
+    small = verdicts.Config(
+        seeds=(1,), rows=200, draws=100, others=1000, score_steps=20, annealing_steps=1, chain_steps=8
+    )
+    for steps in ("good", "poor"):
+        kept = verdicts.Fitted("line", 1, steps).measure(small, tmp_path)
+        assert kept["finite"]
+    found = verdicts.Judged("line", 1, "poor").measure(small, tmp_path)
+    assert found["verdict"] in ("good", "usable", "do not use")
+    assert set(verdicts.LIMITS) <= set(found)
