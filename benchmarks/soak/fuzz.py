@@ -29,7 +29,7 @@ DEADLINE_MS = 10_000
 ALLOWED = (ValueError, TypeError, OSError)
 NUMBERS = st.one_of(st.integers(), st.floats(), st.sampled_from([-1, 0, 2**31, 2**63, 10**30, 1e300]))
 TEXTS = st.text(st.characters(exclude_characters="{"), max_size=8)  # a brace would be opened as JSON by the next edit
-EMPTY = st.builds(dict)  # a new one each time: the next edit may write into it
+EMPTY: st.SearchStrategy[dict[str, Any]] = st.builds(dict)  # a new one each time: the next edit may write into it
 VALUES = st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS, st.lists(NUMBERS, max_size=4), EMPTY)
 
 
