@@ -22,6 +22,8 @@ from scoremh import (
     sample,
     targets,
 )
+from scoremh.acceptance.exact_decision import LONG, bounds, limits
+from scoremh.acceptance.five_nodes import FiveNodes
 from scoremh.acceptance.poisson_product import MAX_SHARE, shared_correction
 from scoremh.acceptance.residual import Residual
 from scoremh.types import Point, Tally
@@ -262,3 +264,57 @@ def test_a_bound_beyond_measure_is_a_rejection_and_no_lack_of_memory(rule: Any, 
 def test_the_number_of_loops_is_at_least_one() -> None:
     with pytest.raises(ValueError, match="loops"):
         TwoCoin(loops=0)
+
+
+def five_nodes_of(score: Any) -> FiveNodes:
+    """Return what five nodes know of a move from 0 to 1 along which the score is f itself."""
+    ends = [Point(x, score(x)) for x in (torch.zeros(1, 1).double(), torch.ones(1, 1).double())]
+    residual = Residual.between(*ends, Target(score), torch.Generator().manual_seed(0))
+    return FiveNodes.ask(residual, torch.zeros(1).long())
+
+
+def test_five_nodes_integrate_polynomials_of_degree_seven() -> None:
+    five = five_nodes_of(lambda x: 8 * x**7 - 3 * x**2)
+    assert float(five.residual.slopes.integral + five.correction) == pytest.approx(0, abs=1e-14)
+    assert abs(float(five.residual.slopes.integral)) > 0.1
+
+
+def test_five_nodes_miss_nothing_of_degree_four_and_something_of_degree_five() -> None:
+    places = torch.zeros(100).long()
+    missed = [five_nodes_of(lambda x, power=power: x**power).draw(places).abs().max() for power in (4, 5)]
+    assert missed[0] < 1e-14
+    assert missed[1] > 1e-3
+
+
+@pytest.mark.parametrize("balance", ["metropolis", "barker"])
+def test_what_three_nodes_decide_five_would_decide_alike(balance: Any) -> None:
+    """Whatever five nodes find within what three allow, log a lies between the limits."""
+    balanced = LineIntegral(balance=balance).log_balanced
+    log_ratio, change, most = (part.flatten() for part in torch.meshgrid(GRID - 4, GRID / 4, GRID / 4, indexing="ij"))
+    lowest, highest = limits(log_ratio, change, most, balanced)
+    for share in torch.linspace(-1, 1, 9):
+        for smaller in (0.0, 0.3, 1.0):
+            low, high, rate = bounds(log_ratio + share * change, smaller * most, balanced)
+            assert (lowest - 1e-12 <= low).all()
+            assert (high <= highest + 1e-12).all()
+            assert (rate >= -1e-12).all()
+
+
+def test_a_rough_move_is_not_rejected_before_it_is_judged() -> None:
+    assert LONG.change + LONG.bound >= MAX_SHARE
+
+
+def test_structure_that_no_node_shows_is_refused() -> None:
+    """Three scores on a line, as at equal offsets from teeth of a comb: only a probe sees that much lies between."""
+
+    def score(x: Tensor) -> Tensor:
+        return -0.5 * x - 40 * (4 * math.pi * x).sin() * (2 * math.pi * x).sin().abs()
+
+    n, generator = 2_000, torch.Generator().manual_seed(0)
+    ends = [Point(x.expand(n, 1), score(x.expand(n, 1))) for x in torch.tensor([[[-1.0]], [[1.5]]]).double()]
+    parts: dict[str, Any] = {"target": Target(score), "proposal": RandomWalk(1.0), "generator": generator}
+    log_uniform = torch.full((n,), -1e-3).double()
+    residual = Residual.between(*ends, Target(score), None)
+    assert float(residual.second_difference[0]) < 1e-9
+    accepted = log_uniform < LineIntegral("exact").log_accept_against(*ends, log_uniform, **parts)
+    assert accepted.double().mean() < 0.3

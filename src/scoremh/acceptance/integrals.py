@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scoremh._shared import checks
+from scoremh._shared import checks, rng
 from scoremh._shared.algebra import (
     Quadrature,
     gauss_legendre,
@@ -20,7 +20,7 @@ from scoremh._shared.algebra import (
     weighted_sum,
 )
 from scoremh._shared.detailed_balance import log_q_ratio
-from scoremh.acceptance import poisson_product
+from scoremh.acceptance import exact_decision
 from scoremh.acceptance.ratio import RatioRule
 from scoremh.acceptance.residual import Residual, Slopes
 from scoremh.acceptance.romberg import Undecided, refined, too_long
@@ -100,8 +100,8 @@ class LineIntegral(RatioRule):
     intervals as the move is long in units of the score's own scale, |v| |s| / sqrt(d). Whatever the bounds are worth,
     the rule is a Metropolis rule for an antisymmetric ratio: the last estimate, clipped to the bounds before it.
 
-    `rule="exact"` decides for the true integral: Simpson's decision, corrected by a Poisson product over what Simpson's
-    rule misses (`acceptance.poisson_product`). It draws random numbers of its own.
+    `rule="exact"` decides for the true integral: by Simpson's rule where its error cannot matter, else by two nodes
+    more and a Poisson product over what they miss (`acceptance.exact_decision`). It draws random numbers of its own.
 
     Args:
         rule: "trapezoid", "simpson", "gauss", "adaptive" or "exact".
@@ -176,8 +176,8 @@ class LineIntegral(RatioRule):
         """Return log a; the exact rule draws it."""
         if self.rule != "exact":
             return super().log_accept(current, proposed, target=target, proposal=proposal)
-        open_ = torch.full_like(current.x.flatten(1)[:, 0], -math.inf)
-        return self.log_accept_against(current, proposed, open_, target=target, proposal=proposal)
+        log_uniform = rng.log_uniform((len(current.x),), current.x, None)
+        return self.log_accept_against(current, proposed, log_uniform, target=target, proposal=proposal)
 
     def log_accept_against(
         self,
@@ -195,7 +195,7 @@ class LineIntegral(RatioRule):
             log_q = log_q_ratio(proposal, current, proposed)
             residual = Residual.between(*self._bent(current, proposed, target), generator)
             log_ratio = _finite(residual.slopes.integral) + log_q
-            return poisson_product.log_accept(residual, log_ratio, self.log_balanced(log_ratio), log_uniform, tally)
+            return exact_decision.log_accept(residual, log_ratio, self.log_balanced, log_uniform, tally)
         if self.quadrature is not None:
             return self.log_accept(current, proposed, target=target, proposal=proposal)
         log_q = log_q_ratio(proposal, current, proposed)

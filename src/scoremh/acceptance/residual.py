@@ -4,7 +4,7 @@ With `f(t) = s(x + t v) . v` and its quadratic interpolant g through t = 0, 1/2,
 
     D = int_0^1 g dt + int_0^1 (f - g) dt
 
-Rules that decide for the true D (`poisson_product`, `two_coin`) ask for R = f - g at uniform places, and for a bound of
+Rules that decide for the true D (`exact_decision`, `two_coin`) ask for R = f - g at uniform places, and for a bound of
 it. For the reversed move R changes its sign, and a bound has to have the same distribution. One from the three scores
 alone, the second difference |f(0) - 2 f(1/2) + f(1)|, is falsely small where a move begins, halves and ends at places
 that look alike (modes at equal distances), so R is also asked for at random places, the probes: the more of them, the
@@ -12,7 +12,7 @@ longer the move is in units of the score's own scale. Where R is clipped to a bo
 antisymmetric.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -54,9 +54,13 @@ class Slopes(NamedTuple):
         """Simpson's estimate of the integral."""
         return (self.first + 4 * self.middle + self.last) / 6
 
+    def of(self, rows: Tensor) -> "Slopes":
+        """Return those of some chains."""
+        return Slopes(*(part[rows] for part in self))
+
     def at(self, t: Float[Tensor, " place"], rows: Tensor) -> Float[Tensor, " place"]:
         """Return the quadratic interpolant at t, for these chains."""
-        first, middle, last, _ = (part[rows] for part in self)
+        first, middle, last, _ = self.of(rows)
         return first * (1 - t) * (1 - 2 * t) + 4 * middle * t * (1 - t) + last * t * (2 * t - 1)
 
 
@@ -88,6 +92,10 @@ class Residual:
         middle = scores_along(target.score, x, v, (0.5,))[0]
         return cls(target.score, x, v, Slopes.along(v, current.score, middle, proposed.score), generator)
 
+    def of(self, rows: Int[Tensor, " row"]) -> "Residual":
+        """Return what is missed along the moves of some of the chains."""
+        return replace(self, x=self.x[rows], v=self.v[rows], slopes=self.slopes.of(rows))
+
     def uniform(self, n: int) -> Float[Tensor, " n"]:
         """Draw n uniform numbers."""
         return rng.uniform((n,), self.x, self.generator)
@@ -98,6 +106,8 @@ class Residual:
 
     def at(self, chains: Int[Tensor, " place"], t: Float[Tensor, " place"]) -> Float[Tensor, " place"]:
         """Return f - g at these places of the moves of these chains, which may be named several times."""
+        if not len(chains):
+            return t  # a score may not like to be asked for nothing
         moves = self.v[chains]
         return inner(self.score(self.x[chains] + per_chain(t, self.x) * moves), moves) - self.slopes.at(t, chains)
 
@@ -121,4 +131,4 @@ class Residual:
         """Return the largest |f - g| at probes of these chains, one for each of these lengths that a move exceeds."""
         length, largest = self.slopes.length, torch.zeros_like(self.slopes.length)
         probes = torch.cat([asked[length[asked] > least] for least in lengths])
-        return largest.scatter_reduce(0, probes, self.draw(probes).abs(), "amax") if len(probes) else largest
+        return largest.scatter_reduce(0, probes, self.draw(probes).abs(), "amax")
