@@ -25,7 +25,7 @@ smartquotes = False  # x' is the proposed point
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 nb_execution_mode, nb_execution_raise_on_error, nb_execution_timeout = "cache", True, 300
-nb_merge_streams = True
+nb_merge_streams = nb_execution_in_temp = True  # what a notebook writes is not left in docs/
 
 # every reference within the project is checked; nothing outside it is asked for
 nitpicky = True

@@ -5,7 +5,6 @@ import importlib
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
@@ -257,24 +256,6 @@ def test_what_cannot_be_learned_leaves_nothing_behind(tmp_path: Path, capsys: py
         assert not (tmp_path / "run").exists()
     cli.main([*call, "--key", "good"])
     assert (tmp_path / "run" / "score.safetensors").exists()
-
-
-def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_table(tmp_path / "data.csv")
-    write_table(tmp_path / "test.csv", 100, seed=9)
-    wine = {"quality": np.arange(200) % 6, "share": np.random.default_rng(0).uniform(size=200)}
-    pd.DataFrame(wine).to_csv(tmp_path / "wine.csv", index=False)
-    text = (Path(__file__).parent.parent / "README.md").read_text()
-    lines = [shlex.split(line, comments=True) for line in re.findall(r"^scoremh (.*)$", text, re.MULTILINE)]
-    assert {words[0] for words in lines} == {"fit", "sample", "evaluate", "report", "doctor"}
-    for words in lines:
-        cli.main([*words, *(BRIEF if words[0] == "fit" else ["--quiet"])])
-    assert (tmp_path / "run" / "report.html").exists()
-    made = re.findall(r"^make (\w+)", text, re.MULTILINE)
-    rules = (Path(__file__).parent.parent / "Makefile").read_text()
-    assert made
-    assert all(f"\n{name}:" in rules for name in made)
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
+GUIDES = "start", "choosing", "learning", "noise-levels", "diffusion-models", "judging", "scaling", "developers"
+PAGES = "index", *GUIDES, "correctness", "acceptance", "api/index", "gallery/two_modes"
 pytestmark = pytest.mark.slow
 
 
@@ -38,7 +40,7 @@ def test_pages_open_offline_without_an_error(site: Path, browser: Any, width: in
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
-    for name in ("index", "start", "choosing", "correctness", "acceptance", "api/index", "gallery/two_modes"):
+    for name in PAGES:
         page.goto((site / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
     page.close()

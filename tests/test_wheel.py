@@ -1,11 +1,15 @@
-"""The wheel: what it holds, what it asks for, and that the core works with its hard dependencies alone."""
+"""The wheel and the sdist: what they hold and ask for, and that the core works with its hard dependencies alone."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import textwrap
 import tomllib
+import venv
 import zipfile
 from collections.abc import Iterable
 from email.parser import Parser
@@ -14,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+import scoremh
 
 ROOT = Path(__file__).parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -49,30 +56,82 @@ def test_all_has_every_extra_and_dev_has_all() -> None:
     assert "scoremh[all,docs]" in EXTRAS["dev"]  # which `make demo` and `make test` install
 
 
+def built(kind: str, folder: Path, source: Path = ROOT) -> Path:
+    """Build a wheel or an sdist as an installer would, without a network, and return its path."""
+    script = f"from hatchling.build import build_{kind}; print(build_{kind}({str(folder)!r}))"
+    ran = subprocess.run([sys.executable, "-c", script], cwd=source, capture_output=True, text=True, check=True)
+    return folder / ran.stdout.split()[-1]
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Build the wheel as an installer would, without a network."""
-    folder = tmp_path_factory.mktemp("dist")
-    script = f"from hatchling.build import build_wheel; print(build_wheel({str(folder)!r}))"
-    ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    return zipfile.ZipFile(folder / ran.stdout.split()[-1])
+    return zipfile.ZipFile(built("wheel", tmp_path_factory.mktemp("dist")))
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an sdist."""
+    folder = tmp_path_factory.mktemp("sdist")
+    with tarfile.open(built("sdist", folder)) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    (found,) = (folder / "unpacked").iterdir()
+    return found
+
+
+def package() -> set[str]:
+    """Return the files of the package, from `src`."""
+    source = ROOT / "src"
+    tree = {str(path.relative_to(source)) for path in (source / "scoremh").rglob("*") if path.is_file()}
+    return {name for name in tree if "__pycache__" not in name}
+
+
+def held(wheel: zipfile.ZipFile) -> set[str]:
+    return {name for name in wheel.namelist() if ".dist-info/" not in name}
 
 
 @pytest.mark.slow
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
-    held = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    source = ROOT / "src"
-    tree = {str(path.relative_to(source)) for path in (source / "scoremh").rglob("*") if path.is_file()}
-    assert held == {name for name in tree if "__pycache__" not in name}
-    assert {Path(name).suffix for name in held} <= {".py", ".typed", ".html", ".css", ".js"}  # no data
-    assert not [name for name in held if re.search("experiments|studies|tests|mnist|ubyte", name)]
+    assert held(wheel) == package()
+    assert {Path(name).suffix for name in held(wheel)} <= {".py", ".typed", ".html", ".css", ".js"}  # no data
+    assert not [name for name in held(wheel) if re.search("experiments|studies|tests|mnist|ubyte", name)]
     assert sum(entry.file_size for entry in wheel.infolist()) < 1_500_000  # bytes, of code: 1.1 million now
+    about = {Path(name).relative_to(Path(name).parts[0]).as_posix() for name in set(wheel.namelist()) - held(wheel)}
+    assert about == {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_what_a_wheel_is_built_from(unpacked: Path, wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    names = {path.relative_to(unpacked).as_posix() for path in unpacked.rglob("*") if path.is_file()}
+    documents = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "README.md", "SECURITY.md"}
+    written = {".gitignore", "PKG-INFO", "pyproject.toml"}  # by hatchling, whatever it is told
+    assert names == {f"src/{name}" for name in package()} | documents | written
+    again = zipfile.ZipFile(built("wheel", tmp_path, unpacked))
+    assert {name: again.read(name) for name in held(again)} == {name: wheel.read(name) for name in held(wheel)}
+
+
+def description(wheel: zipfile.ZipFile) -> bytes:
+    """Return what an index is told of the wheel."""
+    (path,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    return wheel.read(path)
+
+
+@pytest.mark.slow
+def test_an_index_takes_the_description(wheel: zipfile.ZipFile, unpacked: Path) -> None:
+    """Every field is valid by the standard of core metadata, and the long description is the README as Markdown."""
+    for raw in (description(wheel), (unpacked / "PKG-INFO").read_bytes()):
+        head = Metadata.from_email(raw)
+        assert (head.name, str(head.version)) == (PROJECT["name"], scoremh.__version__)
+        assert head.summary == PROJECT["description"]
+        assert head.license_expression == PROJECT["license"]
+        assert str(head.requires_python) == PROJECT["requires-python"]
+        assert head.description_content_type == "text/markdown"
+        assert head.description is not None
+        assert head.description.strip() == (ROOT / "README.md").read_text().strip()
 
 
 @pytest.mark.slow
 def test_the_wheel_asks_for_what_is_declared(wheel: zipfile.ZipFile) -> None:
-    (path,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
-    head = Parser().parsestr(wheel.read(path).decode())
+    head = Parser().parsestr(description(wheel).decode())
     required = [Requirement(text) for text in head.get_all("Requires-Dist", [])]
     assert {each.name for each in required if each.marker is None} == HARD
     assert set(head.get_all("Provides-Extra", [])) == set(EXTRAS)
@@ -126,10 +185,25 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
 """
 
 
-def alone(script: str, blocked: list[str], folder: Path) -> Any:
+@pytest.fixture(scope="module")
+def installed(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel into an empty environment that sees the libraries of this one, and return its Python."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, str(wheel.filename)], check=True, capture_output=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    places = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    (packages / "libraries.pth").write_text("\n".join(places))  # whose own .pth files are not read
+    return python
+
+
+def alone(script: str, blocked: list[str], python: Path, folder: Path) -> Any:
     """Run a script in a process that cannot import these modules, and return the JSON that it prints."""
     program = f"BLOCKED = set({blocked!r})" + ALONE + textwrap.dedent(script)
-    ran = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ran = subprocess.run([python, "-c", program], cwd=folder, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout.splitlines()[-1])
 
@@ -141,7 +215,7 @@ def test_what_is_blocked_below_is_what_the_extras_bring() -> None:
 
 
 @pytest.mark.slow
-def test_the_core_works_with_the_hard_dependencies_alone(tmp_path: Path) -> None:
+def test_the_core_works_with_the_hard_dependencies_alone(installed: Path, tmp_path: Path) -> None:
     script = """
         import torch, scoremh
         from scoremh import datasets, diagnostics, metrics, targets
@@ -165,11 +239,19 @@ def test_the_core_works_with_the_hard_dependencies_alone(tmp_path: Path) -> None
             "p_value": p_value,
             "distance": metrics.energy_distance(data, data),
             "drawn": list(drawn.shape),
+            "file": scoremh.__file__,
         }))
     """
-    found = alone(script, other_modules(), tmp_path)
-    assert found == {"same": True, "r_hat": True, "p_value": found["p_value"], "distance": 0, "drawn": [5, 2]}
-    assert 1e-4 < found["p_value"] <= 1
+    found = alone(script, other_modules(), installed, tmp_path)
+    assert Path(found.pop("file")).is_relative_to(installed.parent.parent)
+    assert 1e-4 < found.pop("p_value") <= 1
+    assert found == {"same": True, "r_hat": True, "distance": 0, "drawn": [5, 2]}
+
+
+@pytest.mark.slow
+def test_the_command_is_installed(installed: Path) -> None:
+    ran = subprocess.run([installed.parent / "scoremh", "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip().endswith(scoremh.__version__)
 
 
 NEEDS: dict[str, str] = {  # an extra, and something that needs it
@@ -181,7 +263,7 @@ NEEDS: dict[str, str] = {  # an extra, and something that needs it
 
 
 @pytest.fixture(scope="module")
-def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def refusals(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return what each says without its extra, all of one process."""
     script = f"""
         import contextlib, io, torch, scoremh
@@ -196,7 +278,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
                 said[extra] = f"exit code {{end.code}}: {{printed.getvalue()}}"
         print(json.dumps(said))
     """
-    said: dict[str, str] = alone(script, other_modules(), tmp_path_factory.mktemp("alone"))
+    said: dict[str, str] = alone(script, other_modules(), installed, tmp_path_factory.mktemp("alone"))
     return said
 
 

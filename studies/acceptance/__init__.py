@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scipy import stats
 
+from scoremh import ThroughNoise
 from scoremh._shared import checks
 from scoremh.balance_matching import MATCHING
 from studies import plots
@@ -136,9 +137,10 @@ STUDY = Study(
     stages,
     KINDS,
     picture,
-    ChainMap(globals(), vars(exactness)),
+    ChainMap(globals(), vars(exactness), {"ThroughNoise": ThroughNoise}),
     {"alike": Claim("learned rules decide as the adaptive line integral does in 95 % of cases", decide_alike)},
     prepare=prepare,
     page="acceptance.md",
     partial=True,
+    excerpts={"../README.md": "acceptance-excerpt.md"},
 )

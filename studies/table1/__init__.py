@@ -59,5 +59,5 @@ STUDY = Study(
     carried_over=carried_over,
     partial=True,
     packages=("zuko",),
-    excerpts={"../README.md": "table1-excerpt.md"},
+    excerpts={"index.md": "table1-excerpt.md"},
 )
