@@ -24,7 +24,7 @@ from scoremh import (
 )
 from scoremh.balance_matching import MATCHING, RECIPE, FormName, Pairs
 from scoremh.types import Acceptance, Proposal
-from studies.acceptance import exactness
+from studies.acceptance import elsewhere, exactness
 from studies.acceptance.rules import (
     BEST_PAIRS,
     BIAS_PROPOSALS,
@@ -58,7 +58,9 @@ class Config:
     variance_chains: int = 100_000  # chains whose variance is measured
     variance_steps: int = 60  # steps of such a chain
     tuned_chains: int = 64  # chains whose effective draws are counted
-    tuned_draws: int = 4_000  # draws of such a chain
+    tuned_draws: int = 2_000  # draws of such a chain
+    elsewhere_chains: int = 40_000  # chains of a test of stationarity of the exact rule on other distributions
+    tuned_runs: int = 8  # runs of all of them, over which effective draws are averaged
 
 
 def fresh_moons(config: Config) -> Tensor:
@@ -202,7 +204,7 @@ def largest_distance(x: Tensor, y: Tensor) -> float:
     return max(float(stats.ks_2samp(a.numpy(), b.numpy()).statistic) for a, b in columns)
 
 
-KINDS = (Untrained, Simpson, Decisions, Quality, Bias, *exactness.KINDS)
+KINDS = (Untrained, Simpson, Decisions, Quality, Bias, *exactness.KINDS, *elsewhere.KINDS)
 
 
 def stages(config: Config) -> list[list[Cell]]:
@@ -213,7 +215,7 @@ def stages(config: Config) -> list[list[Cell]]:
     short, *longer = config.budgets
     bias = grid(Bias, proposal=BIAS_PROPOSALS, rule=[*RULES, *LEARNED])
     rest = [cell for best in (True, False) for budget in longer for cell in trainings(config, budget, best=best)]
-    first += exactness.cells()
+    first += [*exactness.cells(), *elsewhere.cells()]
     return [[*first, *trainings(config, short, best=True), *trainings(config, short, best=False), *bias, *rest]]
 
 

@@ -1,8 +1,9 @@
 """Which rules decide for the true ratio: by stationarity across narrow structure, by a variance, and what it costs."""
 
 import math
+import statistics
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,19 +122,21 @@ class Efficiency(Cell, kind="efficiency"):
     rule: str
 
     def measure(self, config: "Config", folder: Path) -> Record:
-        law, rule = SMOOTH[self.distribution], COMPARED[self.rule]
-        start = law.sample(config.tuned_chains, generator=seeded(2))
-        tuned = tune(lambda h: kernel_of(law, MALA(h), rule), start, generator=seeded(3))
-        kernel = kernel_of(law, MALA(tuned), rule)
-        chains = sample(kernel, start, draws=config.tuned_draws, generator=seeded(4))
+        law, rule, n = SMOOTH[self.distribution], COMPARED[self.rule], config.tuned_chains
+        tuned = tune(lambda h: kernel_of(law, MALA(h), rule), law.sample(n, generator=seeded(2)), generator=seeded(3))
+        kernel, runs = kernel_of(law, MALA(tuned), rule), []
+        for seed in range(1, config.tuned_runs + 1):
+            start = law.sample(n, generator=seeded(2, seed))
+            runs.append(sample(kernel, start, draws=config.tuned_draws, generator=seeded(4, seed)))
+        steps = len(runs) * n * config.tuned_draws
         return {
             "step_size": tuned,
-            "effective_per_call": diagnostics.summary(chains).ess_per_score_call,
-            "effective_squares_per_call": diagnostics.summary(squared(chains, law)).ess_per_score_call,
-            "acceptance": chains.acceptance_rate,
-            "calls": (chains.score_calls - len(start)) / (len(start) * config.tuned_draws),
-            "factors": chains.factors,
-            "clipped": chains.clipped,
+            "effective_per_call": [diagnostics.summary(run).ess_per_score_call for run in runs],
+            "effective_squares_per_call": [diagnostics.summary(squared(run, law)).ess_per_score_call for run in runs],
+            "acceptance": statistics.mean(run.acceptance_rate for run in runs),
+            "calls": sum(run.score_calls - n for run in runs) / steps,
+            "factors": sum(run.factors for run in runs),
+            "clipped": sum(run.clipped for run in runs),
         }
 
 
@@ -175,9 +178,17 @@ def clipped_share(record: Mapping[str, float]) -> str:
     return f"{record['clipped'] / record['factors']:.1%}" if record["factors"] else ""
 
 
-def relative_efficiency(records: Records, rule: str, distribution: str, of: str = "effective_per_call") -> float:
-    """Return effective draws per score call, of coordinates or of squares, in units of Simpson's."""
-    (one,), (simpson,) = (
-        records.values("efficiency", of, rule=name, distribution=distribution) for name in (rule, "LineIntegral()")
+def relative_efficiency(records: Records, rule: str, distribution: str, of: str = "effective_per_call") -> str:
+    """Return effective draws per score call, of coordinates or of squares, in units of Simpson's, and the error."""
+    one, simpson = (
+        records.where("efficiency", rule=name, distribution=distribution)[0][of] for name in (rule, "LineIntegral()")
     )
-    return one / simpson
+    ratio = statistics.mean(one) / statistics.mean(simpson)
+    if rule == "LineIntegral()":
+        return f"{ratio:.2f}"
+    return f"{ratio:.2f} +- {ratio * math.hypot(relative_error(one), relative_error(simpson)):.2f}"
+
+
+def relative_error(values: Sequence[float]) -> float:
+    """Return the standard error of a mean in units of it."""
+    return statistics.stdev(values) / math.sqrt(len(values)) / statistics.mean(values)

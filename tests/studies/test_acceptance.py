@@ -39,7 +39,16 @@ def test_acceptances_write_their_page(tmp_path: Path, monkeypatch: pytest.Monkey
     for module in (cells, learning):
         monkeypatch.setattr(module, "fit_acceptance", briefly)
     small = cells.Config((1,), (1, 2, 3), samples=200, fresh=200, chains=50, chain_steps=3, exact=10_000)
-    small = replace(small, test_chains=100, test_steps=1, variance_chains=50, variance_steps=2, tuned_draws=20)
+    small = replace(
+        small,
+        test_chains=100,
+        test_steps=1,
+        variance_chains=50,
+        variance_steps=2,
+        tuned_draws=20,
+        tuned_runs=2,
+        elsewhere_chains=100,
+    )
     monkeypatch.setattr(exactness, "STDS", {name: stds[:1] for name, stds in narrow.STDS.items()})
     found, page = run_small(acceptance.STUDY, small, tmp_path)
     assert set(found.kinds) == {kind.kind for kind in cells.KINDS}
