@@ -27,6 +27,7 @@ from scoremh.acceptance.five_nodes import FiveNodes
 from scoremh.acceptance.poisson_product import MAX_SHARE, shared_correction
 from scoremh.acceptance.residual import Residual
 from scoremh.types import Point, Tally
+from studies.acceptance.elsewhere import ELSEWHERE
 from studies.acceptance.exactness import REFUSED, never_refused, refused_at
 from studies.acceptance.narrow import NARROW, STDS, on_a_line
 from studies.acceptance.rules import STEPPED
@@ -259,6 +260,17 @@ def test_a_bound_beyond_measure_is_a_rejection_and_no_lack_of_memory(rule: Any, 
         assert log_accept.isfinite().all()
         assert (log_accept < -80).all()
         assert tally.factors == 0
+
+
+@pytest.mark.parametrize(("step_size", "warned"), [(0.05, False), (0.8, True)])
+def test_a_summary_warns_of_clipped_factors(step_size: float, warned: bool) -> None:
+    """On a lattice of broad modes three nodes of a long step look alike, whatever lies between."""
+    lattice = ELSEWHERE["25 modes"]
+    kernel = metropolis_hastings(lattice, MALA(step_size), LineIntegral("exact"))
+    generator = torch.Generator().manual_seed(0)
+    chains = sample(kernel, lattice.sample(500, generator=generator), draws=20, generator=generator)
+    kinds = [caution.kind for caution in diagnostics.summary(chains).warnings]
+    assert ("clipped" in kinds) == warned
 
 
 def test_the_number_of_loops_is_at_least_one() -> None:

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 R_HAT_LIMIT = 1.01  # of a few long chains, 50 effective draws each: Vehtari et al. (2021)
+# share of clipped factors: exact rules were refused by the test of stationarity from 9 % on, and not below
+CLIPPED_LIMIT = 0.05
 SHORT_CHAINS_R_HAT_LIMIT = 1.05  # of many short chains: 10 effective draws each
 
 CautionKind = Literal[
@@ -24,6 +26,7 @@ CautionKind = Literal[
     "weights_known_to",
     "cluster_difference",
     "conservativity",
+    "clipped",
 ]
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scoremh._shared import checks
-from scoremh.diagnostics.cautions import R_HAT_LIMIT, Caution, mixing_cautions
+from scoremh.diagnostics.cautions import CLIPPED_LIMIT, R_HAT_LIMIT, Caution, mixing_cautions
 
 ROWS_SHOWN = 12
 
@@ -136,7 +136,7 @@ def summary(chains: Record) -> Summary:
         int(chains.outside.sum()),
         chains.score_calls,
         fewest / chains.score_calls if chains.score_calls else float("nan"),
-        _warnings(table, x.shape[:2], chains.nonfinite),
+        [*_warnings(table, x.shape[:2], chains.nonfinite), *_clipping(chains.clipped, chains.factors)],
         chains.factors,
         chains.clipped,
     )
@@ -156,6 +156,14 @@ def _warnings(table: dict[str, NDArray[np.float64]], shape: tuple[int, int], non
         text = f"{stuck} of {shape[0]} chains diverged, or met a score or a ratio that was not finite, and stayed."
         cautions.append(Caution("nonfinite", float(stuck), text))
     return cautions
+
+
+def _clipping(clipped: int, factors: int) -> list[Caution]:
+    """Return a caution where so many factors of an exact rule were clipped that its decisions are not exact."""
+    if clipped <= CLIPPED_LIMIT * factors:
+        return []
+    text = f"{clipped / factors:.0%} of the factors were clipped: decisions are not exact; take a smaller step."
+    return [Caution("clipped", clipped / factors, text)]
 
 
 def _format(name: str, value: float) -> str:
