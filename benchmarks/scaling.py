@@ -10,15 +10,17 @@ import pickle
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from scoremh import MALA, LineIntegral, Target, metropolis_hastings, networks, sample
-from scoremh.sampling.block import Job, Plan
+from scoremh.sampling.block import Plan
+from scoremh.sampling.jobs import jobs_of, run_alone
 from scoremh.sampling.loop import block_size
-from scoremh.sampling.pools import _dumped, run_remotely
+from scoremh.sampling.pools import dumped, run_remotely
 
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
 MARKS = ("<!-- measured -->", "<!-- end -->")
@@ -42,10 +44,10 @@ def seconds(pool: Any, steps: int) -> float:
 def wire(steps: int) -> dict[str, float]:
     """Return the bytes of a kernel, of a block there and back, and what a block costs beside its steps."""
     size = block_size(CHAINS)
-    payload = _dumped(Plan(kernel(), 1, 0, steps, None))
-    job = Job(0, torch.zeros(CHAINS, 2)[:size].clone(), 0, 0)
+    payload = dumped(partial(run_alone, Plan(kernel(), 1, 0, steps, None)))
+    job = jobs_of([torch.zeros(CHAINS, 2)[:size]], [0])[0]
     began = time.perf_counter()
-    answer = run_remotely(payload, job)
+    answer = run_remotely(payload, (0, job))
     made = time.perf_counter() - began
     return {
         "kernel_bytes": len(payload),

@@ -1,10 +1,12 @@
 """`python -m studies NAME`: compute a table or a figure, and write its page."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from scoremh.sampling.pools import named_pool
 from studies.framework import catalog, recompute, runner
 
 WRONG, STOPPED = 2, 130  # exit codes
@@ -18,7 +20,10 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--preset", help='how much to compute: "paper" for the numbers of the documentation')
     found.add_argument("--out", type=Path, default=Path("out"), help="folder for runs")
     found.add_argument("--docs", type=Path, help="folder of page, pictures and results; that of the run if not given")
-    found.add_argument("--workers", type=int, help="cells at the same time; the number of cores if not given")
+    pool = (
+        "number of processes to compute cells in, or the address of a dask scheduler; the number of cores if not given"
+    )
+    found.add_argument("--pool", default=str(os.cpu_count()), help=pool)
     found.add_argument("--as-is", action="store_true", help="compute nothing; write the page from what is there")
     found.add_argument("--recompute", nargs="+", metavar="AXIS=VALUE", help="compute cells again; compare with --docs")
     return found
@@ -43,16 +48,17 @@ def main(words: Sequence[str] | None = None) -> None:
         return
     try:
         study, preset = catalog.chosen(given.name, given.preset)
-        if given.recompute:
-            docs = given.docs or Path("docs")
-            recompute.recompute(study, preset, given.recompute, given.out, docs, given.workers)
-        else:
-            runner.run(study, preset, given.out, given.docs, workers=given.workers, as_is=given.as_is)
+        with named_pool(given.pool) as pool:
+            if given.recompute:
+                docs = given.docs or Path("docs")
+                recompute.recompute(study, preset, given.recompute, given.out, docs, pool)
+            else:
+                runner.run(study, preset, given.out, given.docs, pool=pool, as_is=given.as_is)
     except KeyboardInterrupt:
         print(f"studies: stopped. What is done is in {given.out}; the same command resumes.", file=sys.stderr)
         sys.exit(STOPPED)
     except (ValueError, ImportError) as error:
-        print(f"studies: {error}", file=sys.stderr)
+        print("studies:", error, *getattr(error, "__notes__", ()), file=sys.stderr)
         sys.exit(WRONG)
 
 

@@ -1,16 +1,20 @@
 """A fitted estimator as files: saved and loaded without pickle, damaged files refused, killed fits resumed."""
 
+import copy
 import json
 import pickle
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
 from scoremh import ScoreMH
 from tests.estimator_cases import FRAME, SMALL, X, small
@@ -35,6 +39,23 @@ def test_saved_and_loaded_without_pickle(small: ScoreMH, tmp_path: Path, monkeyp
     assert again.get_params() == small.get_params()
     with pytest.raises(FileExistsError, match="to be a new folder, got one with a run in it"):
         small.save(tmp_path / "run")
+
+
+@pytest.mark.parametrize("pool", [None, 2, ThreadPoolExecutor(1)], ids=["none", "number", "executor"])
+def test_clones_share_a_pool_and_files_and_pickles_hold_a_number_alone(
+    small: ScoreMH, tmp_path: Path, pool: Any
+) -> None:
+    model = copy.deepcopy(small).set_params(pool=pool)
+    assert clone(model).pool is pool
+    assert clone(model).get_params() == model.get_params()
+    assert not hasattr(clone(model), "sampler_")
+    model.save(tmp_path / "run")
+    number = pool if pool == 2 else None
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model), ScoreMH.load(tmp_path / "run")):
+        assert again.get_params() == model.get_params() | {"pool": number}
+        pd.testing.assert_frame_equal(again.sample(5), small.sample(5))
+    with pytest.raises(TypeError, match="expected pool to be a number or to have map, got str 'two'"):
+        model.set_params(pool="two").fit(FRAME)
 
 
 @pytest.mark.parametrize("name", ["config.json", "score.safetensors", "acceptance.safetensors", "held_out.safetensors"])

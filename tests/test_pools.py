@@ -1,58 +1,32 @@
 """Blocks of chains in pools: the same bits from every pool, also where a worker is killed; errors say where."""
 
 import multiprocessing
-import os
 import pickle
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
 import torch
-from torch import Tensor
 
-from scoremh import (
-    MALA,
-    Chains,
-    LineIntegral,
-    Target,
-    annealing,
-    cli,
-    hamiltonian,
-    metropolis_hastings,
-    sample,
-    targets,
-)
+from scoremh import MALA, Chains, LineIntegral, Target, cli, hamiltonian, metropolis_hastings, sample
 from scoremh._shared.workers import begin_worker
 from scoremh.kernel import surrogate
+from scoremh.sampling import pools
 from scoremh.sampling.pools import check_pool
-from scoremh.types import Kernel
 from tests.cases import PROPOSALS, RULES
 from tests.cli_cases import data, ended, run, whole
+from tests.deadly_scores import Broken, Deadly
+from tests.pool_cases import CALLERS, KERNEL, LAW, OF_A_SCORE, Answer, assert_same, from_noise, sampled, start
 
 __all__ = ["data", "run", "whole"]  # fixtures
-LAW = targets.GaussianMixture([0.4, 0.6], [[-1.0, 0.0], [1.0, 0.5]])
-KERNEL = metropolis_hastings(LAW, MALA(0.4), LineIntegral())
-RECORDS = ("draws", "acceptance_prob", "accepted", "nonfinite", "outside")
-
-
-def start(chains: int = 1300) -> Tensor:
-    return LAW.sample(chains, generator=torch.Generator().manual_seed(0))
-
-
-def drawn(pool: Any, store: Path | None = None, kernel: Kernel = KERNEL) -> Chains:
-    return sample(kernel, start(), draws=6, thin=2, generator=torch.Generator().manual_seed(1), pool=pool, store=store)
-
-
-def assert_same(a: Chains, b: Chains) -> None:
-    for name in RECORDS:
-        assert torch.equal(getattr(a, name), getattr(b, name)), name
-    assert (a.score_calls, a.moves, a.factors) == (b.score_calls, b.moves, b.factors)
 
 
 class Reversed:
@@ -62,75 +36,130 @@ class Reversed:
         return [function(job) for job in reversed(list(jobs))]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stored", [False, True])
-def test_every_pool_gives_the_same_bits(stored: bool, tmp_path: Path) -> None:
-    expected = drawn(None)
+def answer(name: str, pool: Any, folder: Path) -> Answer:
+    """Return what a caller returns with a pool."""
+    caller, stored = CALLERS[name]
+    return caller(pool, folder if stored else None)
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ProcessPoolExecutor]:
     context = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(2, mp_context=context, initializer=begin_worker) as processes:
-        pools = {"threads": ThreadPoolExecutor(2), "processes": 2, "executor": processes, "map": Reversed()}
-        for name, pool in pools.items():
-            assert_same(drawn(pool, tmp_path / name if stored else None), expected)
+    with ProcessPoolExecutor(2, mp_context=context, initializer=begin_worker) as pool:
+        yield pool
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CALLERS)
+def test_every_pool_gives_the_same_bits(name: str, processes: ProcessPoolExecutor, tmp_path: Path) -> None:
+    expected = answer(name, None, tmp_path / "here")
+    every = {"threads": ThreadPoolExecutor(2), "processes": 2, "executor": processes, "map": Reversed()}
+    for kind, pool in every.items():
+        assert_same(answer(name, pool, tmp_path / kind), expected)
+
+
+@contextmanager
+def cluster(workers: int) -> Iterator[Any]:
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": ":0", "memory_limit": 0}
+    with distributed.LocalCluster(**options) as local, distributed.Client(local) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with cluster(2) as found:
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CALLERS)
+def test_a_dask_cluster_gives_the_same_bits(name: str, client: Any, tmp_path: Path) -> None:
+    assert_same(answer(name, client, tmp_path / "there"), answer(name, None, tmp_path / "here"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_dask_cluster_gives_the_same_bits_also_where_a_worker_is_killed(stored: bool, tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed")
-    flag = tmp_path / "killed"
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "memory_limit": 0}
-    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
-        assert_same(drawn(client, tmp_path / "store" if stored else None), drawn(None))
-        deadly = metropolis_hastings(Target(score=Deadly(flag)), MALA(0.4), LineIntegral())
-        found = drawn(client, tmp_path / "deadly" if stored else None, kernel=deadly)
-        assert flag.exists(), "no worker was killed"
-        assert_same(found, drawn(None, kernel=deadly))
+@pytest.mark.parametrize("name", OF_A_SCORE)
+@pytest.mark.parametrize("pool", ["processes", "cluster"])
+def test_a_killed_worker_is_replaced(
+    pool: str, name: str, stored: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    workers = 2 if pool == "processes" else request.getfixturevalue("client")
+    deadly = Deadly(tmp_path / "killed")
+    found = OF_A_SCORE[name](workers, tmp_path / "store" if stored else None, deadly)
+    assert (tmp_path / "killed").exists(), "no worker was killed"
+    assert_same(found, OF_A_SCORE[name](None, None, deadly))
+
+
+@pytest.mark.slow
+def test_a_cluster_may_lose_all_workers_and_names_the_block_that_kills_them(tmp_path: Path) -> None:
+    deadly = Deadly(tmp_path / "killed")
+    with cluster(1) as client:
+        assert_same(sampled(client, None, deadly), sampled(None, None, deadly))
+        assert (tmp_path / "killed").exists()
+        with pytest.raises(Exception, match="died while running it") as caught:
+            sampled(client, None, Deadly(None))
+    (note,) = caught.value.__notes__
+    assert note in ("It happened in chains 0 to 649.", "It happened in chains 650 to 1299.")
 
 
 def test_chains_are_saved_while_a_cluster_is_in_use(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     chains = sample(KERNEL, torch.zeros(3, 2), draws=2)
-    options = {"n_workers": 0, "protocol": "tcp://", "dashboard_address": None}
+    options = {"n_workers": 0, "protocol": "tcp://", "dashboard_address": ":0"}
     with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster):
         chains.save(tmp_path / "chains.nc")
         assert torch.equal(Chains.load(tmp_path / "chains.nc").draws, chains.draws)
 
 
-class Deadly:
-    """The score of a standard normal, which kills the first worker that has called it some times."""
-
-    def __init__(self, flag: Path) -> None:
-        self.flag, self.calls, self.parent = flag, 0, os.getpid()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        if self.calls > 5 and os.getpid() != self.parent and not self.flag.exists():
-            self.flag.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return -x
-
-
 @pytest.mark.slow
-def test_a_killed_process_is_replaced(tmp_path: Path) -> None:
-    deadly = metropolis_hastings(Target(score=Deadly(tmp_path / "killed")), MALA(0.4), LineIntegral())
-    found = drawn(2, tmp_path / "store", kernel=deadly)
-    assert (tmp_path / "killed").exists()
-    assert_same(found, drawn(None, kernel=deadly))
-
-
-def broken(x: Tensor) -> Tensor:
-    if len(x) == 650 and bool(x.isfinite().all()) and float(x[0, 0]) == float(start()[650, 0]):
-        raise ZeroDivisionError("of the user's")
-    return -x
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pool", [None, 2], ids=str)
-def test_a_failed_block_names_its_chains_and_the_others_are_kept(pool: Any, tmp_path: Path) -> None:
-    kernel = metropolis_hastings(Target(score=broken), MALA(0.4), LineIntegral())
+@pytest.mark.parametrize("name", OF_A_SCORE)
+@pytest.mark.parametrize("pool", [None, 2, Reversed()], ids=["here", "processes", "map"])
+def test_a_failed_block_names_its_chains(pool: Any, name: str) -> None:
     with pytest.raises(ZeroDivisionError, match="of the user's") as caught:
-        sample(kernel, start(), draws=6, generator=torch.Generator().manual_seed(1), pool=pool)
+        OF_A_SCORE[name](pool, None, Broken(float(start()[650, 0])))
     assert caught.value.__notes__ == ["It happened in chains 650 to 1299."]
+
+
+class Wire:
+    """A pool that weighs what is sent to it and what it sends back."""
+
+    def __init__(self) -> None:
+        self.there: list[int] = []
+        self.back: list[int] = []
+
+    def map(self, function: Any, jobs: Any) -> Any:
+        for job in jobs:
+            self.there.append(len(raw := pickle.dumps(job)))
+            self.back.append(len(back := pickle.dumps(function(pickle.loads(raw)))))
+            yield pickle.loads(back)
+
+
+def test_a_block_takes_its_own_points_alone_over_the_wire(tmp_path: Path) -> None:
+    wire = Wire()
+    sampled(wire, tmp_path)
+    points = 650 * 2 * 4
+    assert len(wire.there) == 2
+    assert points < max(wire.there) < points + 1000
+    assert max(wire.back) < 1000  # the draws are in the store
+
+
+def test_processes_are_started_once_for_all_levels_and_for_one_block_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = []
+
+    def counted(*given: Any, **options: Any) -> ProcessPoolExecutor:
+        begun.append(given)
+        return ProcessPoolExecutor(*given, **options)
+
+    monkeypatch.setattr(pools, "ProcessPoolExecutor", counted)
+    alone = metropolis_hastings(Target(score=lambda x: -x), MALA(0.4), LineIntegral())
+    sample(alone, start(3), draws=1, pool=2)
+    assert not begun
+    from_noise(2, None)  # three levels, and the kernel
+    assert begun == [(2,)]
 
 
 def test_what_is_no_pool_is_refused() -> None:
@@ -170,20 +199,7 @@ def test_a_kernel_that_cannot_be_sent_says_what_to_do(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     kernel = metropolis_hastings(Target(score=lambda x: -x), MALA(0.4), LineIntegral())
     with pytest.raises(TypeError, match=r"expected a kernel that can be sent to other processes.*scoremh\[cluster\]"):
-        sample(kernel, start(3), draws=1, pool=2)
-
-
-def test_anneal_takes_a_pool() -> None:
-    def kernel_at(level: float) -> Kernel:
-        return metropolis_hastings(LAW.at(level), MALA(0.3 * level**2), LineIntegral())
-
-    runs = [
-        annealing.anneal(
-            kernel_at, [2.0, 1.0], start(), steps_per_level=2, generator=torch.Generator().manual_seed(3), pool=pool
-        )
-        for pool in (None, ThreadPoolExecutor(2))
-    ]
-    assert torch.equal(runs[0].draws, runs[1].draws)
+        sample(kernel, start(), draws=1, pool=2)
 
 
 SCRIPT = """
@@ -200,7 +216,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=str)
 def test_processes_end_with_their_parent(how: signal.Signals, tmp_path: Path) -> None:
-    from tests.studies.test_framework import in_session
+    from tests.studies.test_framework import session_ends
 
     (script := tmp_path / "script.py").write_text(SCRIPT)
     process = subprocess.Popen(
@@ -215,10 +231,7 @@ def test_processes_end_with_their_parent(how: signal.Signals, tmp_path: Path) ->
     process.send_signal(how)
     process.communicate(timeout=60)
     assert process.returncode != 0
-    deadline = time.monotonic() + 30
-    while (left := in_session(process.pid)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not left
+    assert session_ends(process.pid)
 
 
 @pytest.mark.slow

@@ -8,12 +8,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from scoremh.sampling.pools import Pool, started
 from studies.framework import runner
 from studies.framework.study import Cell, Record, Records, Study
 from studies.framework.tables import spread
 
 
-def recompute(study: Study, preset: str, wanted: Sequence[str], out: Path, docs: Path, workers: int | None) -> None:
+def recompute(study: Study, preset: str, wanted: Sequence[str], out: Path, docs: Path, pool: Pool) -> None:
     """Compute the cells on these axes, and print each number beside the kept one.
 
     Args:
@@ -23,17 +24,17 @@ def recompute(study: Study, preset: str, wanted: Sequence[str], out: Path, docs:
             without such an axis is computed.
         out: Folder for runs.
         docs: Folder with the kept records, `results/NAME.json`.
-        workers: Number of cells to compute at the same time; the number of cores if None.
+        pool: Where cells are computed.
     """
     config, folder = study.presets[preset], out / study.name / preset
     axes = {axis: values.split("|") for axis, _, values in (word.partition("=") for word in wanted)}
+    folder.mkdir(parents=True, exist_ok=True)
     if study.prepare is not None:
-        folder.mkdir(parents=True, exist_ok=True)
         study.prepare(config, folder)
     stages = [[cell for cell in stage if matches(cell, axes)] for stage in study.stages(config)]
-    for stage in stages:
-        folder.mkdir(parents=True, exist_ok=True)
-        runner.compute_stage(stage, config, study.settings(config), folder, workers=workers)
+    with started(pool) as workers:
+        for stage in stages:
+            runner.compute_stage(stage, config, study.settings(config), folder, pool=workers)
     records = Records(study.settings(config), runner.by_kind(study, runner.cells_in(folder, study.kinds)))
     summary = study.summary(records) if study.summary else records
     kept = Records.from_json(json.loads((docs / "results" / f"{study.name}.json").read_text()))

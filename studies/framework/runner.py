@@ -1,12 +1,10 @@
-"""Compute the cells that are missing, in processes; a run that is stopped is resumed by the same command."""
+"""Compute the cells that are missing, on a pool; a run that is stopped is resumed by the same command."""
 
 import importlib.metadata
 import json
-import multiprocessing
-import os
 import platform
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from rich.console import Console
 
 from scoremh._shared import checks
 from scoremh._shared.files import replacing, require_same
-from scoremh._shared.workers import begin_worker
+from scoremh.sampling.pools import Pool, run_jobs, started
 from studies.framework import pages
 from studies.framework.study import Cell, Record, Records, Study
 
@@ -26,7 +24,7 @@ COMPUTE = "Run the same without --as-is."
 
 
 def run(
-    study: Study, preset: str, out: Path, docs: Path | None = None, *, workers: int | None = None, as_is: bool = False
+    study: Study, preset: str, out: Path, docs: Path | None = None, *, pool: Pool = None, as_is: bool = False
 ) -> None:
     """Compute what is missing, and write results, page and picture.
 
@@ -35,7 +33,7 @@ def run(
         preset: Name of one of its presets.
         out: Folder for runs; this one has a folder of its own in it.
         docs: Folder of the page, the pictures and `results/NAME.json`; that of the run if None.
-        workers: Number of cells to compute at the same time; the number of cores if None.
+        pool: Where cells are computed, as `scoremh.sample` has it: None for here, one after the other.
         as_is: Whether to compute nothing, and write what is there.
     """
     torch.set_num_threads(1)
@@ -43,7 +41,7 @@ def run(
     docs = folder if docs is None else docs
     results = results_file(study, preset, docs)
     if not as_is:
-        compute(study, config, folder, workers=workers)
+        compute(study, config, folder, pool=pool)
     elif not (folder / FILE).exists():
         raise ValueError(checks.message(f"results of {study.name} in {folder}", "none", COMPUTE))
     records = gather(study, preset, cells_in(folder, study.kinds))
@@ -56,7 +54,7 @@ def run(
     pages.write(study, kept, docs)
 
 
-def compute(study: Study, config: Any, folder: Path, *, workers: int | None = None) -> None:
+def compute(study: Study, config: Any, folder: Path, *, pool: Pool = None) -> None:
     """Compute the missing cells of a preset, stage by stage."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = study.settings(config)
@@ -64,28 +62,26 @@ def compute(study: Study, config: Any, folder: Path, *, workers: int | None = No
         require_same(settings, json.loads((folder / FILE).read_text())["settings"], folder, "study", "folder")
     if study.prepare is not None:
         study.prepare(config, folder)
-    for stage in study.stages(config):
-        compute_stage(stage, config, settings, folder, workers=workers)
+    with started(pool) as workers:
+        for stage in study.stages(config):
+            compute_stage(stage, config, settings, folder, pool=workers)
 
 
 def compute_stage(
-    stage: Sequence[Cell], config: Any, settings: Mapping[str, Any], folder: Path, *, workers: int | None = None
+    stage: Sequence[Cell], config: Any, settings: Mapping[str, Any], folder: Path, *, pool: Pool = None
 ) -> None:
     """Compute those cells of a stage that are not in the folder yet, and keep each as soon as it is done."""
     cells = cells_in(folder, list({type(cell): None for cell in stage}))
     missing, console = [cell for cell in stage if cell not in cells], Console()
-    with ProcessPoolExecutor(workers or os.cpu_count(), initializer=begin_worker) as pool:
-        running = {pool.submit(cell.measure, config, folder): cell for cell in missing}
-        try:
-            for number, done in enumerate(as_completed(running), len(stage) - len(missing) + 1):
-                cell, record = running[done], done.result()
-                add(cell, record, settings, folder)
-                console.print(f"{number} of {len(stage)}:", str(cell), brief(record))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # else a stopped run would first compute all the rest
-            for worker in multiprocessing.active_children():
-                worker.terminate()
-            raise
+    computed = run_jobs(pool, partial(measured, config, folder.resolve()), missing)
+    for number, (cell, record) in enumerate(computed, len(stage) - len(missing) + 1):
+        add(cell, record, settings, folder)
+        console.print(f"{number} of {len(stage)}:", str(cell), brief(record))
+
+
+def measured(config: Any, folder: Path, cell: Cell) -> Record:
+    """Return what a cell measures."""
+    return cell.measure(config, folder)
 
 
 def brief(record: Record) -> Record:

@@ -29,7 +29,7 @@ class Cell(ABC):
 
     @abstractmethod
     def measure(self, config: Any, folder: Path) -> Record:
-        """Return what is measured with a preset, in a process with one thread.
+        """Return what is measured with a preset, with one thread of torch's.
 
         Files that later cells need go into the folder; the records of earlier cells are read with `runner.earlier`.
         """

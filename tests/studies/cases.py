@@ -27,10 +27,10 @@ def said(study: Study, records: Records) -> str:
     return " ".join(pages.render(study, records).split())
 
 
-def run_small(study: Study, config: Any, out: Path, *, workers: int = 1) -> tuple[Records, str]:
+def run_small(study: Study, config: Any, out: Path) -> tuple[Records, str]:
     """Run a study from end to end; return its results and its page, without line breaks."""
     docs = out / "docs"
-    runner.run(replace(study, presets={"quick": config}), "quick", out, docs, workers=workers)
+    runner.run(replace(study, presets={"quick": config}), "quick", out, docs)
     found = json.loads((docs / "results" / f"{study.name}.json").read_text())
     page = (docs / study.page).read_text()
     assert pages.render(study, Records.from_json(found)) in page  # the page says what the results say

@@ -88,7 +88,7 @@ def test_a_cell_is_a_typed_record() -> None:
 
 @pytest.mark.usefixtures("templates")
 def test_cells_are_computed_once_and_kept_with_their_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner.run(KNOWN, "quick", tmp_path, workers=2)
+    runner.run(KNOWN, "quick", tmp_path)
     folder = tmp_path / "known" / "quick"
     found = json.loads((folder / "results" / "known.json").read_text())
     assert found["number"][1] == {
@@ -102,7 +102,7 @@ def test_cells_are_computed_once_and_kept_with_their_axes(tmp_path: Path, monkey
     assert (folder / "reproduction.md").read_text() == "<!-- known -->\n## Known\n\n3.5, 4.0\n<!-- end -->\n"
     before = (folder / runner.FILE).stat().st_mtime_ns
     monkeypatch.setattr(Number, "measure", lambda *given: pytest.fail("computed again"))
-    runner.run(KNOWN, "quick", tmp_path, workers=2)
+    runner.run(KNOWN, "quick", tmp_path)
     assert (folder / runner.FILE).stat().st_mtime_ns == before
 
 
@@ -114,7 +114,7 @@ def test_kept_records_of_cells_that_are_not_computed_again_stay(tmp_path: Path) 
     old = [{"seed": 2, "value": 7.0}, {"seed": 9, "value": 8.0}]
     settings = {"preset": "quick"}
     (folder / "results" / "known.json").write_text(json.dumps({"settings": settings, "total": old}))
-    runner.run(study, "quick", tmp_path, workers=1)
+    runner.run(study, "quick", tmp_path)
     found = json.loads((folder / "results" / "known.json").read_text())["total"]
     assert sorted(found, key=lambda one: one["seed"]) == [
         {"seed": 1, "value": 3.5},
@@ -125,7 +125,7 @@ def test_kept_records_of_cells_that_are_not_computed_again_stay(tmp_path: Path) 
 
 @pytest.mark.usefixtures("templates")
 def test_only_complete_seeds_are_written_and_the_others_named(tmp_path: Path) -> None:
-    runner.run(KNOWN, "quick", tmp_path, workers=1)
+    runner.run(KNOWN, "quick", tmp_path)
     path = tmp_path / "known" / "quick" / runner.FILE
     found = json.loads(path.read_text())
     found["total"] = [record for record in found["total"] if record["seed"] == 1]
@@ -144,7 +144,7 @@ def test_only_complete_seeds_are_written_and_the_others_named(tmp_path: Path) ->
 def test_what_is_kept_is_not_lost(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"expected results of known in .*, got none"):
         runner.run(KNOWN, "quick", tmp_path, as_is=True)
-    runner.run(KNOWN, "quick", tmp_path, workers=1)
+    runner.run(KNOWN, "quick", tmp_path)
     other = replace(KNOWN, presets={"quick": Config((1, 2), size=4)})
     with pytest.raises(ValueError, match=r"to hold this study, with size = 4, got size = 3"):
         runner.run(other, "quick", tmp_path)
@@ -153,6 +153,35 @@ def test_what_is_kept_is_not_lost(tmp_path: Path) -> None:
     results.write_text(json.dumps({"settings": {"preset": "paper"}}))
     with pytest.raises(ValueError, match="to hold the preset 'quick', got those of 'paper'"):
         runner.run(KNOWN, "quick", tmp_path, tmp_path / "docs", as_is=True)
+
+
+class Broken(Cell, kind="broken"):
+    """A cell that fails for one seed."""
+
+    seed: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        return {"value": 1 / (2 - self.seed)}
+
+
+def test_a_failed_cell_is_named_and_those_before_it_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = replace(KNOWN, stages=lambda config: [grid(Broken, seed=config.seeds)], kinds=(Broken,))
+    with pytest.raises(ZeroDivisionError) as caught:
+        runner.run(study, "quick", tmp_path)
+    assert caught.value.__notes__ == ["It happened in broken(seed=2)."]
+    assert list(runner.cells_in(tmp_path / "known" / "quick", [Broken])) == [Broken(1)]
+
+    def refuse(self: Broken, config: Config, folder: Path) -> Record:
+        raise ValueError("expected another seed.")
+
+    monkeypatch.setattr(Broken, "measure", refuse)
+    monkeypatch.setattr(catalog, "all_studies", lambda: {"known": study})
+    monkeypatch.setattr(command, "named_pool", lambda name: contextlib.nullcontext())  # here, where it is patched
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["known", "--out", str(tmp_path)])
+    assert capsys.readouterr().err == "studies: expected another seed. It happened in broken(seed=2).\n"
 
 
 def test_a_section_has_its_place() -> None:
@@ -216,7 +245,8 @@ class Slow(Cell, kind="slow"):
 
 slow = Study("slow", "", {"only": Config()}, lambda config: [grid(Slow, seed=range(200))], (Slow,), None, {})
 catalog.all_studies = lambda: {"slow": slow}
-command.main()
+if __name__ == "__main__":
+    command.main()
 """
 
 
@@ -225,7 +255,7 @@ def begun_study(folder: Path) -> subprocess.Popen[bytes]:
     script = folder / "slow.py"
     script.write_text(SLOW_CELLS)
     process = subprocess.Popen(
-        [sys.executable, str(script), "slow", "--out", str(folder), "--workers", "2"],
+        [sys.executable, str(script), "slow", "--out", str(folder), "--pool", "2"],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
@@ -253,6 +283,14 @@ def in_session(leader: int) -> list[int]:
     return found
 
 
+def session_ends(leader: int, seconds: float = 30.0) -> bool:
+    """Return whether all processes of a session end soon."""
+    deadline = time.monotonic() + seconds
+    while (left := in_session(leader)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return not left
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_workers_end_with_a_study_that_is_killed(tmp_path: Path) -> None:
@@ -260,7 +298,7 @@ def test_workers_end_with_a_study_that_is_killed(tmp_path: Path) -> None:
     assert len(in_session(process.pid)) >= 3
     process.kill()
     process.communicate(timeout=20)  # the end of a pipe that the workers hold as well
-    assert not in_session(process.pid)
+    assert session_ends(process.pid)
 
 
 @pytest.mark.slow

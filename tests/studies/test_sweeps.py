@@ -105,7 +105,7 @@ def test_sweeps_run_from_end_to_end(study: Study, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(sampler, "fit_acceptance", briefly)
     small = replace(study.presets["quick"], factors=(0.5, 1.0), draws=40, chain_steps=3, training=4)
-    found, page = run_small(study, small, tmp_path, workers=2)
+    found, page = run_small(study, small, tmp_path)
     assert {(r["rule"], r["factor"]) for r in found.kinds["draws"]} == {
         (r, f) for r in small.rules for f in small.factors
     }
@@ -115,7 +115,7 @@ def test_sweeps_run_from_end_to_end(study: Study, tmp_path: Path, monkeypatch: p
     assert is_picture(tmp_path / "docs" / f"{study.name}.png")
     path = tmp_path / study.name / "quick" / FILE
     before = path.stat().st_mtime_ns
-    assert run_small(study, small, tmp_path, workers=2)[1] == page
+    assert run_small(study, small, tmp_path)[1] == page
     assert path.stat().st_mtime_ns == before  # nothing is computed twice
 
 

@@ -50,7 +50,7 @@ def test_all_cells_are_computed_once_and_the_page_shows_them(
     small: cells.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = replace(table1.STUDY, presets={"quick": small})
-    runner.run(study, "quick", tmp_path, workers=2)
+    runner.run(study, "quick", tmp_path)
     folder = tmp_path / "table1" / "quick"
     found = json.loads((folder / "results" / "table1.json").read_text())
     records = found["records"]
@@ -82,7 +82,7 @@ def test_all_cells_are_computed_once_and_the_page_shows_them(
         assert (folder / f"table1_{name}.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(cells.Score, "measure", partial(pytest.fail, "computed again"))
     monkeypatch.setattr(cells.Draws, "measure", partial(pytest.fail, "computed again"))
-    runner.run(study, "quick", tmp_path, workers=2)
+    runner.run(study, "quick", tmp_path)
     assert json.loads((folder / "results" / "table1.json").read_text()) == found
     there = runner.cells_in(folder, study.kinds)
     half = {cell: record for cell, record in there.items() if cell.axes.get("method") != "score_mala"}

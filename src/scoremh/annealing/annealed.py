@@ -19,7 +19,7 @@ from scoremh._shared.progress import progress_bar
 from scoremh.annealing.arrival import RHO_LIMIT, EarlyAnnealingWarning, NoiseRatio, noise_ratio
 from scoremh.annealing.schedules import check_levels
 from scoremh.sampling import sample
-from scoremh.sampling.pools import Pool
+from scoremh.sampling.pools import Pool, started
 from scoremh.types import Kernel
 
 MAX_ROUNDS = 4  # how often the steps of a level are made again at most
@@ -124,8 +124,9 @@ def anneal(
         )
     stages = [(level, steps_per_level) for level in levels] + [(levels[-1], final_steps)] * (final_steps > 0)
     how: dict[str, Any] = {"watch": watch or adaptive, "rounds": MAX_ROUNDS * adaptive, "predict": predict}
-    descent = _Descent(initial, adjust_above, {"generator": generator, "pool": pool}, store)
-    with progress_bar(sum(steps for _, steps in stages), "annealing", unit="steps", show=progress) as tick:
+    bar = progress_bar(sum(steps for _, steps in stages), "annealing", unit="steps", show=progress)
+    with started(pool) as workers, bar as tick:
+        descent = _Descent(initial, adjust_above, {"generator": generator, "pool": workers}, store)
         for number, (level, steps) in enumerate(stages):
             descent.walk(kernel_at, number, level, steps, **how)
             tick(steps, f"noise {level:.3g}, accepted {descent.rates[-1]:.3f}")

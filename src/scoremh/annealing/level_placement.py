@@ -19,6 +19,7 @@ from scoremh._shared.progress import progress_bar
 from scoremh.annealing.ladder import known_span
 from scoremh.annealing.replica_exchange import replica_exchange
 from scoremh.annealing.schedules import geometric
+from scoremh.sampling.pools import Pool, started
 from scoremh.types import Kernel, ScoreModel
 
 FIRST_LEVELS = 12  # of the first round, where their number is to be found
@@ -38,6 +39,7 @@ def tune_levels(
     steps_per_swap: int = 4,
     generator: torch.Generator | None = None,
     progress: bool = False,
+    pool: Pool = None,
 ) -> list[float]:
     """Return noise levels, from high to low, whose neighbours swap at equal rates, for `replica_exchange`.
 
@@ -54,6 +56,7 @@ def tune_levels(
         steps_per_swap: Local moves in a sweep.
         generator: Random number generator; the same seed gives the same levels.
         progress: Show a progress bar.
+        pool: Where blocks of chains are run, as for `sample`.
 
     Example:
         >>> import torch
@@ -77,7 +80,7 @@ def tune_levels(
     x: Tensor | Sequence[Tensor] = initial
     options: dict[str, Any] = {"model": model, "steps_per_swap": steps_per_swap, "generator": generator}
     half = sweeps // 2
-    with progress_bar(ROUNDS, "placing levels", unit="rounds", show=progress) as tick:
+    with started(pool) as options["pool"], progress_bar(ROUNDS, "placing levels", unit="rounds", show=progress) as tick:
         for _ in range(ROUNDS):
             found = replica_exchange(kernel_at, levels, x, draws=sweeps - half, warmup=half, **options)
             levels = levels_of_equal_rates(levels, found.swap_rates, n, swap_rate)

@@ -17,12 +17,14 @@ from torch import Tensor
 from scoremh._shared import checks, rng
 from scoremh._shared.files import fingerprint
 from scoremh._shared.probe import Probe
-from scoremh._shared.progress import Tick, progress_bar
+from scoremh._shared.progress import progress_bar
 from scoremh.annealing.ladder import Ladder, require_levels, validated_ladder
 from scoremh.annealing.replicas import Replicas, round_trips
 from scoremh.diffusion import NODES_BETWEEN_LEVELS, log_density_change
 from scoremh.sampling.block import SAVE_SECONDS
+from scoremh.sampling.jobs import Job, RateReport, Report, jobs_of, run_blocks
 from scoremh.sampling.loop import PROBE_CHAINS, block_size, first_step, stored_run
+from scoremh.sampling.pools import Pool, check_pool
 from scoremh.sampling.records import Records
 from scoremh.sampling.store import Layout, State, Store
 from scoremh.types import Kernel, Point, ScoreModel
@@ -41,6 +43,7 @@ def replica_exchange(
     generator: torch.Generator | None = None,
     progress: bool = False,
     store: str | Path | None = None,
+    pool: Pool = None,
 ) -> Replicas:
     """Run chains at every noise level, with swaps between neighbouring levels, and return draws of the lowest.
 
@@ -62,6 +65,7 @@ def replica_exchange(
         progress: Show a progress bar.
         store: Folder to write to during the run. The same call with the same folder resumes from what is there, and
             ends with the same bits as a run that was never interrupted.
+        pool: Where blocks of chains, each with all of its levels, are run, as for `sample`.
 
     Returns:
         The draws of the lowest level, swap rates, acceptance rates, and how often walkers came around.
@@ -82,13 +86,14 @@ def replica_exchange(
     """
     checks.count(draws, "draws", at_least=2)  # two sweeps offer a swap to every pair
     checks.count(warmup, "warmup", at_least=0)
+    check_pool(pool)
     require_levels(levels, model)
     x = _initial_points(initial, len(levels))
     ladder = validated_ladder(kernel_at, levels, x, model, steps_per_swap, nodes)
     size, total = block_size(x.shape[1]), warmup + draws
-    starts, records = x.split(size, dim=1), _empty_records(x, total)
+    starts, records = x.transpose(0, 1).split(size), _empty_records(x.transpose(0, 1), total)
     seeds, folder = rng.seeds(len(starts), generator), None
-    showing = progress_bar(total * len(starts), "replica exchange", unit="sweeps", show=progress)
+    showing = progress_bar(total * x.shape[1], "replica exchange", unit="sweeps", show=progress)
     with stored_run(store) as place, showing as tick:
         if place is not None:
             header = {"levels": list(ladder.levels), "kernels": [kernel.description for kernel in ladder.kernels]}
@@ -97,11 +102,8 @@ def replica_exchange(
             layout, probe = Layout.of(records, x.shape[1], total, size), _probe(ladder, x[:, :PROBE_CHAINS])
             folder = Store.begin(place, header, probe, layout, any_seeds=generator is None)
             seeds = folder.seeds
-        plan = _Plan(ladder, total, folder, tick)
-        ends = []
-        for block, (start, seed) in enumerate(zip(starts, seeds, strict=True)):
-            own = {name: rows.split(size)[block] for name, rows in records.items()}
-            ends.append(_run_block(plan, block, start, seed, own))
+        report = RateReport(tick, "swapped", (len(levels) - 1) / 2)
+        ends = run_blocks(pool, _Plan(ladder, total, folder), jobs_of(starts, seeds), records, report)
     return _summary(ladder, records, warmup, ends)
 
 
@@ -117,9 +119,9 @@ def _initial_points(initial: Tensor | Sequence[Tensor], levels: int) -> Float[Te
     return torch.stack(each).detach()
 
 
-def _empty_records(x: Float[Tensor, "level chain *event"], total: int) -> Records:
+def _empty_records(x: Float[Tensor, "chain level *event"], total: int) -> Records:
     """Return zeros for all that is recorded of every sweep, `(chain, sweep, ...)`."""
-    levels, chains, *event = x.shape
+    chains, levels, *event = x.shape
     counts = {name: x.new_zeros(chains, total, levels, dtype=torch.int32) for name in ("walkers", "accepted")}
     return {"draws": x.new_zeros(chains, total, *event), "swap_prob": x.new_zeros(chains, total, levels - 1)} | counts
 
@@ -139,31 +141,39 @@ class _Plan:
     ladder: Ladder
     sweeps: int
     store: Store | None
-    tick: Tick
 
+    def empty_records(self, initial: Tensor) -> Records:
+        """Return zeros for the records of chains; they are kept in memory, also where they are stored."""
+        return _empty_records(initial, self.sweeps)
 
-@torch.inference_mode()
-def _run_block(plan: _Plan, block: int, start: Tensor, seed: int, records: Records) -> State:
-    """Run one block of chains to the end, fill in its records, and return its last state."""
-    generator = rng.seeded(seed, start.device)
-    stored = None if plan.store is None else plan.store.block(block)
-    state = None if stored is None else stored.load_into(records, generator)
-    state = State(Point(start), 0, 0, 0) if state is None else state
-    x, walkers, calls = state.point.x, _walkers(records, state.done), state.score_calls
-    plan.tick(state.done)
-    written = time.monotonic()
-    for done in range(state.done, plan.sweeps):
-        x, walkers, accepted, swap_prob, new_calls = plan.ladder.sweep(x, walkers, done, generator)
-        calls += new_calls
+    @torch.inference_mode()
+    def run(self, job: Job, rows: Records | None, report: Report, stopped: Callable[[], bool]) -> State:
+        """Run one block of chains to the end, or to where it was stopped, and return its last state."""
+        assert rows is not None
+        generator = rng.seeded(job.seed, job.initial.device)
+        stored = None if self.store is None else self.store.block(job.block)
+        state = None if stored is None else stored.load_into(rows, generator)
+        state = State(Point(job.initial.transpose(0, 1).contiguous())) if state is None else state
+        report(state.done * len(job.initial), None)
+        written = time.monotonic()
+        while state.done < self.sweeps and not stopped():
+            after = self._sweep(state, rows, generator)
+            report(len(job.initial), after.moves - state.moves)
+            state = after
+            if stored is not None and (state.done == self.sweeps or time.monotonic() - written > SAVE_SECONDS):
+                stored.save_from(rows, state, generator)
+                written = time.monotonic()
+        return state
+
+    def _sweep(self, state: State, rows: Records, generator: torch.Generator) -> State:
+        """Make a sweep, record it, and return the state after it; its moves are swaps."""
+        before = _walkers(rows, state.done)
+        x, walkers, accepted, swap_prob, calls = self.ladder.sweep(state.point.x, before, state.done, generator)
         values = {"draws": x[-1], "walkers": walkers, "accepted": accepted, "swap_prob": swap_prob}
         for name, value in values.items():
-            records[name][:, done] = value
-        state = State(Point(x), done + 1, calls, 0)
-        plan.tick(1, f"swapped {2 * float(swap_prob.nan_to_num(0).mean()):.3f}")
-        if stored is not None and (done + 1 == plan.sweeps or time.monotonic() - written > SAVE_SECONDS):
-            stored.save_from(records, state, generator)
-            written = time.monotonic()
-    return state
+            rows[name][:, state.done] = value
+        swaps = int((walkers != before).sum()) // 2
+        return State(Point(x), state.done + 1, state.score_calls + calls, state.moves + swaps)
 
 
 def _walkers(records: Records, done: int) -> Tensor:

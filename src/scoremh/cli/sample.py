@@ -1,8 +1,6 @@
 """`scoremh sample`: new rows from a fitted estimator."""
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,14 +45,15 @@ def sample(
     from scoremh.cli.run_files import CHAINS, METRICS, REPORT, SAMPLING_CHECKPOINTS, removal
     from scoremh.estimator.run_folder import RunFolder
     from scoremh.estimator.serialization import load_model
+    from scoremh.sampling.pools import named_pool
 
     folder = RunFolder.open(run)
     model = load_model(ScoreMH, folder).set_params(verbose=output.verbose)
     store, kept = run / SAMPLING_CHECKPOINTS, min(MAX_TRACE, model.chain_steps) if trace is None else trace
     _check(model, draws, kept, csv, seed)
-    with sole_writer(run), _workers(pool) as workers, resumable(), numbered_steps(2):
+    with sole_writer(run), named_pool(pool) as workers, resumable(), numbered_steps(2):
         _check_resume(store, resume=resume, overwrite=overwrite)
-        flat = model.sample_chains(draws, draws=kept, random_state=seed, store=store, pool=workers)
+        flat = model.set_params(pool=workers).sample_chains(draws, draws=kept, random_state=seed, store=store)
         chains = replace(flat, draws=flat.draws.reshape(draws, kept, *folder.config["event"]))
         if csv is not None:
             _write_csv(csv, model.set_output(transform="pandas").to_rows(flat.last))
@@ -64,25 +63,6 @@ def sample(
     result["removed"] = removed
     text = f"{chains}\nSaved in {run / CHAINS}{removal(removed, 'other draws')}. Next: scoremh evaluate {run}"
     output.result(result, text)
-
-
-@contextmanager
-def _workers(pool: str | None) -> Iterator[Any]:
-    """Yield where blocks of chains are run: None for here, a number of processes, or the client of a cluster."""
-    from scoremh._shared import checks
-
-    if pool is None or pool.isdecimal():
-        yield None if pool is None else int(pool)
-    elif "://" in pool:
-        from scoremh._shared.extras import extra
-
-        with extra("cluster"):
-            from distributed import Client
-        with Client(pool) as client:
-            yield client
-    else:
-        fix = "Pass --pool 2, or --pool tcp://HOST:8786."
-        raise ValueError(checks.message("a number of processes or the address of a scheduler", repr(pool), fix))
 
 
 def _check(model: "ScoreMH", draws: int, kept: int, csv: Path | None, seed: int) -> None:

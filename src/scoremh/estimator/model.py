@@ -19,6 +19,7 @@ from scoremh._shared import checks, rng
 from scoremh.balance_matching import RECIPE
 from scoremh.estimator.acceptance_names import RULES, AcceptanceName
 from scoremh.estimator.adjustment import find_adjustment
+from scoremh.estimator.chain_runs import ChainRunsMixin
 from scoremh.estimator.diagnosis import diagnose
 from scoremh.estimator.fitted import FittedMixin
 from scoremh.estimator.frames import FramesMixin
@@ -31,7 +32,7 @@ from scoremh.estimator.table import Kinds, Table
 from scoremh.networks import NoiseConditionalMLP
 from scoremh.sampler import ProposalName, Sampler
 from scoremh.sampling.chains import Chains
-from scoremh.sampling.pools import Pool
+from scoremh.sampling.pools import Pool, check_pool
 from scoremh.score_matching import MIN_SAMPLES, MultilevelDenoising, ScoreFit, fit_score
 from scoremh.training import Recipe
 
@@ -40,7 +41,7 @@ MAX_CORRECTED_COLUMNS = 32  # beyond, log p through noise, with a tangent for ev
 TUNING_CHAINS = 200  # chains that the step size is tuned on
 
 
-class ScoreMH(FittedMixin, FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
+class ScoreMH(FittedMixin, ChainRunsMixin, FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
     """Learn a distribution from rows, and draw more of them, by score-based Metropolis-Hastings.
 
     Args:
@@ -61,6 +62,9 @@ class ScoreMH(FittedMixin, FramesMixin, JudgingMixin, DensityMixin, BaseEstimato
         chain_steps: Number of steps of the last kernel, after annealing.
         validation_fraction: Share of the rows that is held out to check the fit, 2,000 rows at most.
         verbose: Show progress bars.
+        pool: Where chains are run, in blocks beyond 1,000 of them, as for `scoremh.sample`: a number of processes, an
+            `Executor`, a dask `Client`. The rows do not depend on it. Clones share it; files and pickles hold a number
+            of processes at most.
         random_state: Random seed or generator. With an int, `fit` learns the same model and `sample` returns the same
             rows every time.
 
@@ -99,6 +103,7 @@ class ScoreMH(FittedMixin, FramesMixin, JudgingMixin, DensityMixin, BaseEstimato
         chain_steps: int = 300,
         validation_fraction: float = 0.1,
         verbose: bool = True,
+        pool: Pool = None,
         random_state: Seed = None,
     ) -> None:
         self.proposal = proposal
@@ -111,6 +116,7 @@ class ScoreMH(FittedMixin, FramesMixin, JudgingMixin, DensityMixin, BaseEstimato
         self.chain_steps = chain_steps
         self.validation_fraction = validation_fraction
         self.verbose = verbose
+        self.pool = pool
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: object = None, *, checkpoint: str | Path | None = None) -> "ScoreMH":
@@ -173,6 +179,7 @@ class ScoreMH(FittedMixin, FramesMixin, JudgingMixin, DensityMixin, BaseEstimato
         """Raise an error for invalid parameters; `fit` does so first."""
         checks.one_of(self.proposal, get_args(ProposalName), "proposal")
         checks.one_of(self.acceptance, get_args(AcceptanceName), "acceptance")
+        check_pool(self.pool)
         for name in ("score_steps", "acceptance_steps", "annealing_steps", "chain_steps"):
             checks.count(getattr(self, name), name)
         low, high = MultilevelDenoising().low, MultilevelDenoising().high  # what the score learns
@@ -207,7 +214,6 @@ class ScoreMH(FittedMixin, FramesMixin, JudgingMixin, DensityMixin, BaseEstimato
         draws: int | None = None,
         random_state: Seed = None,
         store: str | Path | None = None,
-        pool: Pool = None,
     ) -> Chains:
         """Run chains from noise, and return their draws of the last kernel, for traces and diagnostics.
 
@@ -216,7 +222,6 @@ class ScoreMH(FittedMixin, FramesMixin, JudgingMixin, DensityMixin, BaseEstimato
             draws: Number of draws to keep of each, the last one included; one per step if None.
             random_state: Random seed; the estimator's own if None.
             store: Folder for checkpoints. After an interruption, the same call with the same seed resumes from there.
-            pool: Where blocks of chains are run, as for `scoremh.sample`.
         """
         check_is_fitted(self)
         draws = self.chain_steps if draws is None else draws
@@ -226,7 +231,7 @@ class ScoreMH(FittedMixin, FramesMixin, JudgingMixin, DensityMixin, BaseEstimato
             expected = f"draws of at most chain_steps, {self.chain_steps}"
             raise ValueError(checks.message(expected, draws, "Keep fewer, or raise chain_steps."))
         (generator,) = _generators(self.random_state if random_state is None else random_state, 1)
-        chains = self._run(int(n_chains), int(draws), generator, None if store is None else Path(store), pool)
+        chains = self._run(int(n_chains), int(draws), generator, store)
         return replace(chains, draws=self.table_.numbers(chains.draws), columns=tuple(self._names))
 
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -278,20 +283,6 @@ class ScoreMH(FittedMixin, FramesMixin, JudgingMixin, DensityMixin, BaseEstimato
             path: Folder that it was written to.
         """
         return load_model(cls, RunFolder.open(Path(path)))
-
-    def _run(
-        self, n: int, draws: int, generator: torch.Generator, store: Path | None = None, pool: Pool = None
-    ) -> Chains:
-        return self.sampler_.sample(
-            n,
-            annealing_steps=int(self.annealing_steps),
-            chain_steps=int(self.chain_steps),
-            draws=draws,
-            generator=generator,
-            progress=self.verbose,
-            store=store,
-            pool=pool,
-        )
 
 
 def _generators(random_state: Seed, n: int) -> list[torch.Generator]:

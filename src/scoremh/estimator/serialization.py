@@ -11,6 +11,7 @@ from scoremh._shared import checks
 from scoremh._shared.files import naming, reading, save_tensors
 from scoremh.balance_matching import AcceptanceFit
 from scoremh.estimator.acceptance_names import RULES, acceptance_name
+from scoremh.estimator.chain_runs import lasting_pool
 from scoremh.estimator.diagnosis import Diagnosis
 from scoremh.estimator.frames import layout_from_json, layout_to_json
 from scoremh.estimator.run_folder import CONFIG, RunFolder
@@ -53,7 +54,7 @@ def save_model(model: "ScoreMH", folder: RunFolder) -> None:
 
 
 def json_parameters(model: "ScoreMH") -> dict[str, Any]:
-    """Return the parameters of an estimator as JSON holds them; the state of a generator is not kept.
+    """Return the parameters of an estimator as JSON holds them, without the state of a generator or a pool.
 
     Args:
         model: Estimator, fitted or not.
@@ -64,7 +65,8 @@ def json_parameters(model: "ScoreMH") -> dict[str, Any]:
         plain["columns"] = [
             [key, list(kind) if isinstance(kind, tuple) else kind] for key, kind in plain["columns"].items()
         ]
-    return plain | {"random_state": int(seed) if isinstance(seed, int | np.integer) else None}
+    kept_seed = int(seed) if isinstance(seed, int | np.integer) else None
+    return plain | {"random_state": kept_seed, "pool": lasting_pool(model.pool)}
 
 
 def load_model(cls: type["ScoreMH"], folder: RunFolder) -> "ScoreMH":

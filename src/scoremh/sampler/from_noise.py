@@ -14,8 +14,9 @@ of the score, in which the data have mean 0 (and unit covariance, where the scor
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ from scoremh.kernel import metropolis_hastings
 from scoremh.proposals import MALA
 from scoremh.sampler.level_kernel import LevelKernel
 from scoremh.sampling import Chains, sample, tune
-from scoremh.sampling.pools import Pool
-from scoremh.types import Kernel
+from scoremh.sampling.jobs import Job, jobs_of
+from scoremh.sampling.pools import Pool, pool_for, run_jobs, started
+from scoremh.types import Kernel, TargetLike
 
 ANNEALING_LEVELS, ANNEALING_STEP_SIZE = 15, 0.5  # the latter of MALA, over the squared noise level
 FLOW_LEVELS = 8  # from the kernel's noise level to the lowest, whose noise is removed in one step
@@ -145,6 +147,7 @@ class Sampler(LevelKernel):
         annealing_steps: int = 20,
         generator: torch.Generator | None = None,
         progress: bool = False,
+        pool: Pool = None,
     ) -> "Sampler":
         """Return the sampler with the step size at which its proposal is accepted at the most efficient rate.
 
@@ -156,9 +159,10 @@ class Sampler(LevelKernel):
             annealing_steps: Transitions at every level, where chains are annealed for it.
             generator: Random number generator; the same seed gives the same step size.
             progress: Show a progress bar.
+            pool: Where blocks of chains are annealed, as for `sample`; the step is tuned here, on all chains together.
         """
         if not isinstance(start, Tensor):
-            start = self.anneal(start, annealing_steps, generator=generator, progress=progress).draws
+            start = self.anneal(start, annealing_steps, generator=generator, progress=progress, pool=pool).draws
         options: dict[str, Any] = {"steps": steps, "generator": generator, "progress": progress}
         step_size = tune(
             lambda step_size: metropolis_hastings(self.target, self.proposal_at(step_size), self.integral),
@@ -197,22 +201,29 @@ class Sampler(LevelKernel):
         thin = steps // draws
         if self.moves is not None and thin >= self.moves:
             thin -= thin % self.moves  # draws at the ends of groups, which are judged
-        options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store, "pool": pool}
-        chains = sample(self.kernel, start, draws=draws, warmup=steps - thin * draws, thin=thin, **options)
+        options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store}
         levels = annealing.geometric(self.noise_level, self.noise_range[0], FLOW_LEVELS)
-        rows = self.carry_down(chains.draws.flatten(0, 1), levels)
+        with started(pool) as workers:
+            options |= {"draws": draws, "warmup": steps - thin * draws, "thin": thin, "pool": workers}
+            chains = sample(self.kernel, start, **options)
+            rows = self.carry_down(chains.draws.flatten(0, 1), levels, pool=workers)
         calls = chains.score_calls + (2 * len(levels) - 1) * len(rows)  # two a level, one for the last
         return replace(chains, draws=rows.reshape(chains.draws.shape), score_calls=calls)
 
-    def carry_down(self, u: Float[Tensor, "chain *event"], levels: Sequence[float]) -> Float[Tensor, "chain *event"]:
+    def carry_down(
+        self, u: Float[Tensor, "chain *event"], levels: Sequence[float], *, pool: Pool = None
+    ) -> Float[Tensor, "chain *event"]:
         """Return draws u of the first of these noise levels as rows x of the data, along the probability flow.
 
         Args:
             u: Draws of the data blurred by the first level.
             levels: Noise levels from high to low; what the last leaves is removed in one step.
+            pool: Where blocks of 10,000 draws are carried down, as for `sample`.
         """
-        rows = [annealing.flow(self.score.standard.at, [*levels, 0.0], part) for part in u.split(FLOW_CHUNK_ROWS)]
-        return self.score.coordinates(torch.cat(rows))  # type: ignore[no-any-return]
+        jobs = jobs_of(u.split(FLOW_CHUNK_ROWS), kind="draws")
+        work = partial(_carried_down, self.score.standard.at, (*levels, 0.0))
+        rows = {job.block: part for job, part in run_jobs(pool_for(pool, jobs), work, jobs)}
+        return self.score.coordinates(torch.cat([rows[job.block] for job in jobs]))  # type: ignore[no-any-return]
 
     def sample(
         self,
@@ -239,9 +250,10 @@ class Sampler(LevelKernel):
             pool: Where blocks of chains are run, as for `sample`.
         """
         stores = [None if store is None else Path(store) / name for name in ("annealing", "chains")]
-        options: dict[str, Any] = {"generator": generator, "progress": progress, "pool": pool}
-        annealed = self.anneal(n, annealing_steps, store=stores[0], **options)
-        chains = self.run(annealed.draws, chain_steps, draws=draws, store=stores[1], **options)
+        options: dict[str, Any] = {"generator": generator, "progress": progress}
+        with started(pool) as options["pool"]:
+            annealed = self.anneal(n, annealing_steps, store=stores[0], **options)
+            chains = self.run(annealed.draws, chain_steps, draws=draws, store=stores[1], **options)
         return replace(chains, score_calls=chains.score_calls + annealed.score_calls)
 
     def blur(
@@ -274,3 +286,7 @@ class Sampler(LevelKernel):
         blurred = self.blur(rows, generator=generator)
         options = {"form": form, "standardize": False, "generator": generator, **options}  # u is standard already
         return replace(self, acceptance=fit_acceptance(self.target, self.tuned_proposal, blurred, **options))
+
+
+def _carried_down(at: Callable[[float], TargetLike], levels: Sequence[float], job: Job) -> Tensor:
+    return annealing.flow(at, levels, job.initial)

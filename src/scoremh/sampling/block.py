@@ -4,20 +4,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from scoremh._shared import rng
+from scoremh.sampling.jobs import Job, Report
 from scoremh.sampling.records import Recorder, Records, empty_records
 from scoremh.sampling.store import Block, State, Store
 from scoremh.types import Kernel, Point, Trace
 
 SEGMENT_FLOATS = 131_072  # noise drawn at once, per block
 SAVE_SECONDS = 5.0  # between two states of a stored run
-
-Report = Callable[[int, int | None], None]  # transitions made, and how many were accepted; None where they were loaded
 
 
 @dataclass(frozen=True)
@@ -43,50 +41,14 @@ class Plan:
         """Transitions of every chain."""
         return self.warmup + self.draws * self.thin
 
+    def empty_records(self, initial: Tensor) -> Records | None:
+        """Return zeros for the records of chains; None where they go to the store."""
+        return None if self.store is not None else empty_records(initial, self.draws)
 
-class Job(NamedTuple):
-    """A block of chains to run.
-
-    Args:
-        block: Its number.
-        initial: Where its chains start.
-        seed: Its random seed.
-        first: The number of its first chain.
-    """
-
-    block: int
-    initial: Tensor
-    seed: int
-    first: int
-
-
-def no_report(advance: int, accepted: int | None) -> None:
-    """Report nothing."""
-
-
-def never() -> bool:
-    """Return that a block may go on."""
-    return False
-
-
-def run_block(
-    plan: Plan, job: Job, rows: Records | None, report: Report = no_report, stopped: Callable[[], bool] = never
-) -> State:
-    """Run one block of chains to the end, or to where it was stopped, and return its state without the points.
-
-    Args:
-        plan: What to do.
-        job: The block.
-        rows: Records of all its draws, to be filled in; None where they go to the store.
-        report: Called as transitions are made.
-        stopped: Whether to end after this segment.
-    """
-    try:
-        state = _run(plan, job, rows, report, stopped)
-        return state._replace(point=Point(job.initial[:0]))  # the last points are a view of all that were traced
-    except Exception as error:
-        error.add_note(f"It happened in chains {job.first} to {job.first + len(job.initial) - 1}.")
-        raise
+    def run(self, job: Job, rows: Records | None, report: Report, stopped: Callable[[], bool]) -> State:
+        """Run one block of chains to the end, or to where it was stopped, and return its state without the points."""
+        state = _run(self, job, rows, report, stopped)
+        return state._replace(point=Point(job.initial.new_empty(0)))  # the last are a view of all that were traced
 
 
 @torch.inference_mode()

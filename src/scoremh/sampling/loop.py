@@ -5,9 +5,8 @@ when a run was interrupted.
 """
 
 import math
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,13 @@ from scoremh._shared import checks, rng
 from scoremh._shared.files import fingerprint
 from scoremh._shared.locks import sole_writer
 from scoremh._shared.probe import Probe
-from scoremh._shared.progress import Tick, progress_bar
-from scoremh.sampling.block import Job, Plan, Report, no_report, run_block
+from scoremh._shared.progress import progress_bar
+from scoremh.sampling.block import Plan
 from scoremh.sampling.chains import Chains, attributes
-from scoremh.sampling.pools import Pool, check_pool, is_local, one_thread, run_elsewhere
-from scoremh.sampling.records import Records, empty_records, finished
-from scoremh.sampling.store import COUNTS, Layout, State, Store
+from scoremh.sampling.jobs import RateReport, jobs_of, run_blocks
+from scoremh.sampling.pools import Pool, check_pool
+from scoremh.sampling.records import empty_records, finished
+from scoremh.sampling.store import COUNTS, Layout, Store
 from scoremh.sampling.stored_chains import StoredChains
 from scoremh.types import Kernel
 
@@ -90,10 +90,10 @@ def sample(
             options["attributes"] = attributes(kernel.description, thin)
             run = Store.begin(folder, header, first_step(kernel, points[:PROBE_CHAINS]), layout, **options)
             seeds = run.seeds
-        jobs = [Job(n, start, seed, n * size) for n, (start, seed) in enumerate(zip(starts, seeds, strict=True))]
         plan = Plan(kernel, draws, warmup, thin, run)
+        records = plan.empty_records(points)
         with progress_bar(plan.total * len(points), "sampling", unit="steps", show=progress) as tick:
-            records, ends = _run_blocks(plan, jobs, points, pool, _Report(tick) if progress else no_report)
+            ends = run_blocks(pool, plan, jobs_of(starts, seeds), records, RateReport(tick))
         counts = {name: sum(getattr(end, name) for end in ends) for name in COUNTS[1:]}
         if run is not None:
             return StoredChains(run, counts)
@@ -128,52 +128,3 @@ def first_step(kernel: Kernel, initial: Tensor) -> Probe:
     """Return what one step makes of a few chains: it tells kernels apart whose descriptions are the same."""
     _, move = kernel.step(kernel.init(initial), generator=rng.seeded(0, initial.device))
     return Probe.of(move.proposed, move.log_accept)
-
-
-def _run_blocks(
-    plan: Plan, jobs: list[Job], points: Tensor, pool: Pool, report: Report
-) -> tuple[Records | None, list[State]]:
-    """Run all blocks, and return their records, where they are not stored, and their last states."""
-    records = empty_records(points, plan.draws) if plan.store is None else None
-    if is_local(pool):
-        return records, _run_here(plan, jobs, records, pool, report)
-    ends = []
-    for job, state, rows in run_elsewhere(pool, plan, jobs):
-        for name, part in (rows or {}).items():
-            assert records is not None
-            records[name][job.first : job.first + len(job.initial)] = part
-        report(state.done * len(job.initial), state.moves)
-        ends.append(state)
-    return records, ends
-
-
-def _run_here(plan: Plan, jobs: list[Job], records: Records | None, pool: Pool, report: Report) -> list[State]:
-    """Run all blocks in this process, one after the other or on threads; where one fails, the others end too."""
-    stop = threading.Event()
-
-    def run(job: Job) -> State:
-        own = slice(job.first, job.first + len(job.initial))
-        rows = None if records is None else {name: record[own] for name, record in records.items()}
-        if pool is not None:
-            torch.set_num_threads(1)  # of this thread
-        return run_block(plan, job, rows, report, stop.is_set)
-
-    try:
-        with nullcontext() if pool is None else one_thread():
-            return list(map(run, jobs) if pool is None else pool.map(run, jobs))  # type: ignore[union-attr]
-    except BaseException:
-        stop.set()
-        raise
-
-
-class _Report:
-    """Show on the progress bar how far all blocks are, and the acceptance rate so far."""
-
-    def __init__(self, tick: Tick) -> None:
-        self.tick, self.lock, self.judged, self.accepted = tick, threading.Lock(), 0, 0
-
-    def __call__(self, advance: int, accepted: int | None) -> None:
-        with self.lock:
-            if accepted is not None:
-                self.judged, self.accepted = self.judged + advance, self.accepted + accepted
-            self.tick(advance, f"acceptance {self.accepted / self.judged:.3f}" if self.judged else "")

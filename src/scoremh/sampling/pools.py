@@ -1,30 +1,29 @@
-"""Where blocks of chains are run: here, on threads, in processes, or on a cluster.
+"""Where jobs are run: here, on threads, in processes, or on a cluster.
 
-A block is the unit of work. It has a random seed of its own and depends on no other, so that the same bits come from
-any pool, any number of workers, any order, and from a block that was begun again elsewhere. Over the wire goes the
-kernel, in the same bytes for all blocks, and for every block its initial points; back come its draws, or, where they
-are stored, a few counts.
+A job is a block of chains (`sampling.jobs`), or a cell of a study. It depends on no other, so that the same bits come
+from any pool, any number of workers, any order, and from a job that was begun again elsewhere. Over the wire goes what
+there is to do, in the same bytes for all jobs, and for every job what it needs of its own; back comes its answer.
 """
 
 import multiprocessing
 import pickle  # for what is sent to workers; none is read from disk  # nosec B403
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
 from scoremh._shared import checks
+from scoremh._shared.extras import extra
 from scoremh._shared.workers import begin_worker
-from scoremh.sampling.block import Job, Plan, run_block
-from scoremh.sampling.records import Records, empty_records
-from scoremh.sampling.store import State
 
-MAX_RESTARTS = 3  # of a pool whose worker was killed, and of a block on a cluster
-Result = tuple[Job, State, Records | None]
+MAX_RESTARTS = 3  # of processes one of which was killed, and of a job on a cluster
+J = TypeVar("J")  # a job
+A = TypeVar("A")  # its answer
 
 
 @runtime_checkable
@@ -35,7 +34,140 @@ class HasMap(Protocol):
         """Return the answers of a function."""
 
 
-Pool = int | Executor | HasMap | None
+class Processes:
+    """A number of worker processes, started when they are first needed, and again where one was killed."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._executor: ProcessPoolExecutor | None = None
+
+    @property
+    def executor(self) -> ProcessPoolExecutor:
+        """The processes, which run."""
+        if self._executor is None:
+            self._executor = ProcessPoolExecutor(self.workers, mp_context=_context(), initializer=begin_worker)
+        return self._executor
+
+    def end(self) -> None:
+        """End all processes at once, also in the middle of a job."""
+        if self._executor is not None:
+            for process in list((self._executor._processes or {}).values()):
+                process.terminate()
+            self._executor.shutdown(wait=True, cancel_futures=True)
+        self._executor = None
+
+
+Pool = int | Processes | Executor | HasMap | None
+
+
+def check_pool(pool: object) -> None:
+    """Refuse what is no pool."""
+    if isinstance(pool, int):
+        checks.count(pool, "pool")
+    elif pool is not None and not isinstance(pool, Processes | Executor | HasMap):
+        fix = "Pass a number of processes, an Executor, a dask Client, or leave it out."
+        raise TypeError(checks.message("pool to be a number or to have map", checks.describe(pool), fix))
+
+
+def is_local(pool: Pool) -> bool:
+    """Return whether jobs are run in this process, where they can fill in its records."""
+    return pool is None or isinstance(pool, ThreadPoolExecutor)
+
+
+def pool_for(pool: Pool, jobs: Sequence[object]) -> Pool:
+    """Return where to run jobs: here, where one job would have a process of its own."""
+    return None if len(jobs) == 1 and isinstance(pool, int | Processes) else pool
+
+
+@contextmanager
+def started(pool: Pool) -> Iterator[Pool]:
+    """Yield a pool for several calls: for a number, processes that stay until the end of the last."""
+    check_pool(pool)
+    if not isinstance(pool, int):
+        yield pool
+        return
+    processes = Processes(pool)
+    try:
+        yield processes
+    finally:
+        processes.end()
+
+
+@contextmanager
+def named_pool(name: str | None) -> Iterator[Pool]:
+    """Yield the pool that is named on a command line: a number of processes, or the address of a dask scheduler."""
+    if name is None or name.isdecimal():
+        with started(None if name is None else int(name)) as pool:
+            yield pool
+    elif "://" in name:
+        with extra("cluster"):
+            from distributed import Client
+        with Client(name) as client:
+            yield client
+    else:
+        fix = "Pass --pool 2, or --pool tcp://HOST:8786."
+        raise ValueError(checks.message("a number of processes or the address of a scheduler", repr(name), fix))
+
+
+def run_jobs(pool: Pool, work: Callable[[J], A], jobs: Sequence[J]) -> Iterator[tuple[J, A]]:
+    """Run jobs, and yield each with its answer as it ends; an error names the job it happened in.
+
+    Args:
+        pool: Where they are run.
+        work: What to do with a job; it is sent to other processes unless the pool is local.
+        jobs: Jobs; `str` is their name.
+    """
+    with started(pool) as workers:
+        for number, answer in _answers(workers, work, list(enumerate(jobs))):
+            yield jobs[number], answer
+
+
+Numbered = tuple[int, Any]  # a job, or its answer, with its number
+
+
+def _answers(pool: Pool, work: Callable[[Any], Any], jobs: list[Numbered]) -> Iterator[Numbered]:
+    if pool is None:
+        yield from (_answer(work, job) for job in jobs)
+    elif isinstance(pool, ThreadPoolExecutor):
+        with one_thread():
+            yield from _submitted(pool, partial(_answer_on_thread, work), jobs)
+    elif isinstance(pool, Processes):
+        yield from _in_processes(pool, partial(run_remotely, dumped(work)), jobs)
+    elif hasattr(pool, "scatter"):
+        yield from _on_cluster(pool, dumped(work), jobs)
+    elif isinstance(pool, Executor):
+        yield from _submitted(pool, partial(run_remotely, dumped(work)), jobs)
+    else:
+        assert isinstance(pool, HasMap)
+        yield from pool.map(partial(run_remotely, dumped(work)), jobs)
+
+
+@contextmanager
+def _naming(job: Numbered) -> Iterator[None]:
+    """Say of an error within in which job it happened."""
+    try:
+        yield
+    except Exception as error:
+        note = f"It happened in {job[1]}."
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise
+
+
+def _answer(work: Callable[[Any], Any], job: Numbered) -> Numbered:
+    with _naming(job):
+        return job[0], work(job[1])
+
+
+def _answer_on_thread(work: Callable[[Any], Any], job: Numbered) -> Numbered:
+    torch.set_num_threads(1)  # of this thread
+    return _answer(work, job)
+
+
+def run_remotely(payload: bytes, job: Numbered) -> Numbered:
+    """Run one job in a worker; return its answer."""
+    with one_thread():
+        return _answer(_loaded(payload), job)
 
 
 @contextmanager
@@ -49,100 +181,52 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def check_pool(pool: object) -> None:
-    """Refuse what is no pool."""
-    if isinstance(pool, int):
-        checks.count(pool, "pool")
-    elif pool is not None and not isinstance(pool, Executor | HasMap):
-        fix = "Pass a number of processes, an Executor, a dask Client, or leave it out."
-        raise TypeError(checks.message("pool to be a number or to have map", checks.describe(pool), fix))
-
-
-def is_local(pool: Pool) -> bool:
-    """Return whether blocks are run in this process, where they can fill in its records."""
-    return pool is None or isinstance(pool, ThreadPoolExecutor)
-
-
-def run_elsewhere(pool: Pool, plan: Plan, jobs: Sequence[Job]) -> Iterator[Result]:
-    """Run blocks in other processes, and yield them as they end."""
-    payload = _dumped(plan)
-    if isinstance(pool, int):
-        yield from _in_processes(pool, payload, jobs)
-    elif hasattr(pool, "scatter"):
-        yield from _on_cluster(pool, payload, jobs)
-    elif isinstance(pool, Executor):
-        yield from _submitted(pool, payload, jobs)
-    else:
-        assert isinstance(pool, HasMap)
-        yield from _in_order(jobs, pool.map(partial(run_remotely, payload), jobs))
-
-
-def run_remotely(payload: bytes, job: Job) -> tuple[int, State, Records | None]:
-    """Run one block in a worker; return its number, its counts, and its records where they are not stored."""
-    plan = _loaded(payload)
-    rows = empty_records(job.initial, plan.draws) if plan.store is None else None
-    with one_thread():
-        state = run_block(plan, job, rows)
-    return job.block, state, rows
-
-
 @lru_cache(maxsize=2)
-def _loaded(payload: bytes) -> Plan:
-    """Return the plan that was sent; once per worker."""
-    plan: Plan = pickle.loads(payload)  # of our own making, in this call of `sample`  # nosec B301
-    return plan
+def _loaded(payload: bytes) -> Callable[[Any], Any]:
+    """Return what there is to do, as it was sent; once per worker."""
+    work: Callable[[Any], Any] = pickle.loads(payload)  # of our own making, in this call  # nosec B301
+    return work
 
 
-def _dumped(plan: Plan) -> bytes:
-    """Return a plan as bytes; functions that were not imported from a module need cloudpickle."""
+def dumped(work: Callable[[Any], Any]) -> bytes:
+    """Return what there is to do as bytes; functions that were not imported from a module need cloudpickle."""
     try:
         import cloudpickle
     except ImportError:
         cloudpickle = pickle
     try:
-        return bytes(cloudpickle.dumps(plan))
+        return bytes(cloudpickle.dumps(work))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         fix = "Install cloudpickle (pip install 'scoremh[cluster]'), or use functions of a module; or leave pool out."
         raise TypeError(checks.message("a kernel that can be sent to other processes", error, fix)) from error
 
 
-def _in_order(jobs: Sequence[Job], answers: Any) -> Iterator[Result]:
-    by_block = {job.block: job for job in jobs}
-    for block, state, rows in answers:
-        yield by_block[block], state, rows
-
-
-def _submitted(pool: Executor, payload: bytes, jobs: Sequence[Job]) -> Iterator[Result]:
-    """Yield blocks as an executor ends them; where one fails, those that have not begun are not."""
-    futures: dict[Future[Any], Job] = {pool.submit(run_remotely, payload, job): job for job in jobs}
+def _submitted(pool: Executor, run: Callable[[Numbered], Numbered], jobs: list[Numbered]) -> Iterator[Numbered]:
+    """Yield answers as an executor has them; where a job fails, those that have not begun are not."""
+    futures = [pool.submit(run, job) for job in jobs]
     try:
         for future in as_completed(futures):
-            _, state, rows = future.result()
-            yield futures[future], state, rows
+            yield future.result()
     finally:
         for future in futures:
             future.cancel()
 
 
-def _in_processes(workers: int, payload: bytes, jobs: Sequence[Job]) -> Iterator[Result]:
-    """Yield blocks as processes end them; where a process is killed, others take its blocks over."""
-    left = {job.block: job for job in jobs}
+def _in_processes(pool: Processes, run: Callable[[Numbered], Numbered], jobs: list[Numbered]) -> Iterator[Numbered]:
+    """Yield answers as processes have them; where a process is killed, new ones take the jobs over that are left."""
+    left = dict(jobs)
     for restart in range(MAX_RESTARTS + 1):
-        pool = ProcessPoolExecutor(workers, mp_context=_context(), initializer=begin_worker)
         try:
-            for job, state, rows in _submitted(pool, payload, list(left.values())):
-                del left[job.block]
-                yield job, state, rows
+            for number, answer in _submitted(pool.executor, run, list(left.items())):
+                del left[number]
+                yield number, answer
             return
         except BrokenProcessPool as error:
+            pool.end()
             if restart == MAX_RESTARTS:
                 fix = "Look for a full memory; a script that starts processes needs `if __name__ == '__main__':`."
                 got = f"one that was killed, {MAX_RESTARTS + 1} times in a row"
                 raise RuntimeError(checks.message("worker processes that run to their end", got, fix)) from error
-        finally:
-            for process in list((pool._processes or {}).values()):  # at once, also in the middle of a block
-                process.terminate()
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _context() -> multiprocessing.context.BaseContext:
@@ -154,16 +238,24 @@ def _context() -> multiprocessing.context.BaseContext:
     return context
 
 
-def _on_cluster(client: Any, payload: bytes, jobs: Sequence[Job]) -> Iterator[Result]:
-    """Yield blocks as a dask cluster ends them; the kernel is sent once per worker, a lost block is begun again."""
+def _on_cluster(client: Any, payload: bytes, jobs: list[Numbered]) -> Iterator[Numbered]:
+    """Yield answers as a dask cluster has them; a lost job is begun again.
+
+    The work is the answer of a task, which workers have from each other, and make again where all that had it are lost.
+    Scattered data would be gone with them.
+    """
     from distributed import as_completed as ended
 
-    (kernel,) = client.scatter([payload], broadcast=True)
-    futures = {client.submit(run_remotely, kernel, job, pure=False, retries=MAX_RESTARTS): job for job in jobs}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sending large graph")  # it goes over the wire once
+        work = client.submit(bytes, payload, pure=False)
+        options = {"pure": False, "retries": MAX_RESTARTS}
+        futures = {client.submit(run_remotely, work, job, **options): job for job in jobs}
     try:
         for future in ended(list(futures)):
-            _, state, rows = future.result()
-            yield futures[future], state, rows
+            with _naming(futures[future]):  # one that killed its workers could not say so
+                answer = future.result()
+            yield answer
             future.release()
     finally:
         client.cancel(list(futures))

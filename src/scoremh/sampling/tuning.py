@@ -41,6 +41,9 @@ def tune(
 ) -> float:
     """Return a step for which the kernel accepts at its target rate.
 
+    It takes no pool: all chains move with one step size, which their mean acceptance changes after every transition.
+    Blocks of chains on their own would each find another step size, from fewer chains.
+
     Args:
         make_kernel: From a step to a kernel, for example `lambda h: metropolis_hastings(target, MALA(h),
             LineIntegral())`.

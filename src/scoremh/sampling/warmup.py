@@ -113,6 +113,8 @@ def warmup(
 ) -> Warmup:
     """Learn a step size and a covariance, and return them with the points that the chains came to.
 
+    As `tune`, it takes no pool: after every transition, all chains together decide on the next.
+
     Args:
         make_kernel: From a step size and a covariance to a kernel, for example `lambda h, covariance:
             metropolis_hastings(target, MALA(h, covariance), LineIntegral())`. It is called at every transition.
