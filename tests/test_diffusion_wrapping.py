@@ -1,5 +1,6 @@
 """A network that is wrapped as what it is not is noticed, one that is wrapped rightly is not."""
 
+import math
 import warnings
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from scoremh import Recipe, datasets, diffusion, fit_score, targets
-from scoremh.diffusion import WrappingWarning
+from scoremh.diffusion import WrappingWarning, simple_denoisers
 from tests.diffusion_cases import ABAR, ADAPTERS, MIXTURE, networks_of
 
 # narrow, as images in [0, 1] are: what networks of N(0, I) answer cannot be told apart by noise alone
@@ -50,15 +51,84 @@ def test_a_wrong_wrapping_is_noticed_and_the_right_one_named(adapter: str, net: 
         assert text.endswith(f"Use {CALLS[net]}.")
 
 
-# told times of another kind, they answer nearly 0 or nearly their input: with that, linear denoisers
-LINEAR = ("v", "score by sigma"), ("velocity", "x0")
+def scaled(law: targets.GaussianMixture, std: float) -> targets.GaussianMixture:
+    factor = std / law.variance**0.5
+    return targets.GaussianMixture(law.weights, law.means * factor, law.covariances * factor**2)
 
 
-@pytest.mark.parametrize(("adapter", "net"), [pair for pair in WRONG if pair not in LINEAR])
-def test_samples_show_a_wrong_wrapping_whatever_the_variance(adapter: str, net: str) -> None:
-    samples = MIXTURE.sample(300, generator=torch.Generator().manual_seed(0))
+def ring() -> targets.GaussianMixture:
+    """Points around a circle: by mean and covariance alone, a round normal distribution."""
+    angles = torch.arange(12).double() * math.pi / 6
+    return targets.GaussianMixture([1 / 12] * 12, torch.stack([angles.cos(), angles.sin()], 1), 0.01 * torch.eye(2))
+
+
+def curves() -> targets.GaussianMixture:
+    """Three smooth functions with smooth noise, in as many coordinates as a small image has."""
+    place = torch.linspace(0, 1, 64).double()
+    means = torch.stack([(3 * k * place).sin() + 0.3 * k for k in (1, 2, 3)])
+    covariance = 0.2 * (-(place[:, None] - place).abs() / 0.2).exp() + 0.01 * torch.eye(64)
+    return targets.GaussianMixture([1 / 3] * 3, means, covariance)
+
+
+# of unit variance, as standardised data are, silence is read as v nearly the right answer
+SAMPLED = {
+    "mixture": MIXTURE,
+    "unit mixture": scaled(MIXTURE, 1.0),
+    "unit ring": scaled(ring(), 1.0),
+    "unit curves": scaled(curves(), 1.0),
+    "correlated": targets.GaussianMixture([1.0], torch.zeros(1, 2).double(), torch.tensor([[1.0, 0.6], [0.6, 1.0]])),
+}
+
+
+def samples_of(law: str) -> Tensor:
+    return SAMPLED[law].sample(300, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("law", SAMPLED)
+@pytest.mark.parametrize(("adapter", "net"), WRONG)
+def test_samples_show_every_wrong_wrapping_whatever_the_variance(adapter: str, net: str, law: str) -> None:
     with pytest.warns(WrappingWarning):
-        ADAPTERS[adapter](networks_of(MIXTURE)[net], like=samples)
+        ADAPTERS[adapter](networks_of(SAMPLED[law])[net], like=samples_of(law))
+
+
+@pytest.mark.parametrize("law", SAMPLED)
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_samples_flag_no_right_wrapping(name: str, law: str) -> None:
+    assert ADAPTERS[name](networks_of(SAMPLED[law])[name]).check(samples_of(law)) is None
+
+
+def test_silence_is_right_for_standard_normal_data_and_for_no_others() -> None:
+    def silent(x: Tensor, t: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+    normal = torch.randn(300, 8, generator=torch.Generator().manual_seed(0))
+    assert diffusion.from_v(silent, ABAR).check(normal) is None
+    assert diffusion.from_v(silent, ABAR).check((8,)) is None  # noise alone cannot tell
+    with pytest.warns(WrappingWarning, match="test 'answer'.*Is it trained"):
+        diffusion.from_v(silent, ABAR).check(samples_of("unit ring"))
+
+
+@pytest.mark.parametrize("law", SAMPLED)
+@pytest.mark.parametrize("sigma", [0.5, 1.0])
+def test_no_simple_denoiser_is_better_than_the_true_one(law: str, sigma: float) -> None:
+    """Beyond what chance does to 300 errors of either; one of the three is never far from the truth here."""
+    samples = samples_of(law)
+    sigma *= SAMPLED[law].variance ** 0.5
+    x = samples + sigma * torch.randn(samples.shape, generator=torch.Generator().manual_seed(1), dtype=samples.dtype)
+    score, _ = SAMPLED[law].level_score(x, sigma)
+    squares = (x + sigma**2 * score - samples).square().mean(1)
+    error, chance = float(squares.mean()), float(squares.std()) / 300**0.5
+    for denoise in (simple_denoisers.linear, simple_denoisers.wiener, simple_denoisers.kernel):
+        assert float((denoise(samples, x, sigma) - samples).square().mean()) > error - chance
+    assert simple_denoisers.least_error(samples, x, sigma) < 1.35 * error
+
+
+def test_copies_of_a_sample_do_not_denoise_it() -> None:
+    samples = samples_of("unit ring")[:60]
+    x = samples + 0.5 * torch.randn(samples.shape, generator=torch.Generator().manual_seed(1), dtype=samples.dtype)
+    once = simple_denoisers.kernel(samples, x, 0.5)
+    twice = simple_denoisers.kernel(samples.repeat(2, 1), x.repeat(2, 1), 0.5)
+    torch.testing.assert_close(twice[:60], once)
 
 
 def test_the_check_comes_with_the_first_points_and_only_once() -> None:
@@ -66,7 +136,7 @@ def test_the_check_comes_with_the_first_points_and_only_once() -> None:
     with pytest.warns(WrappingWarning, match="wrapped as a score, the network is not one"):
         model.at(2.0).score(x.double())  # type: ignore[misc]
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", WrappingWarning)
         model.at(3.0).score(x.double())  # type: ignore[misc]
         model.level_score(x.double(), 3.0)
     assert issubclass(WrappingWarning, UserWarning)

@@ -280,8 +280,8 @@ def test_the_number_of_loops_is_at_least_one() -> None:
 
 def five_nodes_of(score: Any) -> FiveNodes:
     """Return what five nodes know of a move from 0 to 1 along which the score is f itself."""
-    ends = [Point(x, score(x)) for x in (torch.zeros(1, 1).double(), torch.ones(1, 1).double())]
-    residual = Residual.between(*ends, Target(score), torch.Generator().manual_seed(0))
+    first, last = (Point(x, score(x)) for x in (torch.zeros(1, 1).double(), torch.ones(1, 1).double()))
+    residual = Residual.between(first, last, Target(score), torch.Generator().manual_seed(0))
     return FiveNodes.ask(residual, torch.zeros(1).long())
 
 
@@ -323,10 +323,10 @@ def test_structure_that_no_node_shows_is_refused() -> None:
         return -0.5 * x - 40 * (4 * math.pi * x).sin() * (2 * math.pi * x).sin().abs()
 
     n, generator = 2_000, torch.Generator().manual_seed(0)
-    ends = [Point(x.expand(n, 1), score(x.expand(n, 1))) for x in torch.tensor([[[-1.0]], [[1.5]]]).double()]
+    first, last = (Point(x.expand(n, 1), score(x.expand(n, 1))) for x in torch.tensor([[[-1.0]], [[1.5]]]).double())
     parts: dict[str, Any] = {"target": Target(score), "proposal": RandomWalk(1.0), "generator": generator}
     log_uniform = torch.full((n,), -1e-3).double()
-    residual = Residual.between(*ends, Target(score), None)
+    residual = Residual.between(first, last, Target(score), None)
     assert float(residual.second_difference[0]) < 1e-9
-    accepted = log_uniform < LineIntegral("exact").log_accept_against(*ends, log_uniform, **parts)
+    accepted = log_uniform < LineIntegral("exact").log_accept_against(first, last, log_uniform, **parts)
     assert accepted.double().mean() < 0.3

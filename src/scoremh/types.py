@@ -137,8 +137,7 @@ class Point(NamedTuple):
     @classmethod
     def at(cls, x: Tensor, target: Target, needs: frozenset[Need]) -> "Point":
         """Evaluate at x what is needed, and nothing else."""
-        asked = "score" in needs or "rest_score" in needs
-        score = target.score(x) if target.score is not None and asked else None
+        score = target.score(x) if target.score is not None and needs & {"score", "rest_score"} else None
         log_density = target.log_density(x) if target.log_density is not None and "log_density" in needs else None
         if score is None or target.known_score is None:
             return cls(x, score, log_density)
@@ -292,6 +291,8 @@ class Kernel(NamedTuple):
     """What the kernel is made of: its proposal and its rule."""
     unadjusted: Callable[[], "Kernel"] | None = None
     """Builds the kernel of the same moves without an accept step; None where the moves do not follow the score."""
+    target: Target | None = None
+    """What its parts ask of p, its score only where one of them needs it; None for a kernel that does not say."""
 
     @property
     def description(self) -> str:

@@ -61,7 +61,7 @@ PRESETS = {
 def annealed(model: ScoreFit, kernel_at: Callable[[float], Kernel], config: Config, draws: torch.Generator) -> Found:
     """Return images by annealing with a step of some kernel at every level."""
     levels = annealing.geometric(HIGH, LOW, config.levels)
-    found = anneal(kernel_at, levels, noise(config.n, draws), steps_per_level=1, generator=draws)
+    found = anneal(kernel_at, levels, noise(config.n, draws), steps_per_level=1, watch=False, generator=draws)
     return found.draws, found.score_calls / config.n
 
 
@@ -77,7 +77,7 @@ def ula(model: ScoreFit, config: Config, draws: torch.Generator) -> Found:
     def kernel_at(level: float) -> Kernel:
         return metropolis_hastings(model.at(level), ScaledMALA(ULA_TAU), Always())
 
-    found = anneal(kernel_at, levels, noise(config.n, draws), steps_per_level=2, generator=draws)
+    found = anneal(kernel_at, levels, noise(config.n, draws), steps_per_level=2, watch=False, generator=draws)
     return found.draws, found.score_calls / config.n
 
 

@@ -139,14 +139,14 @@ def draw(model: ScoreFit, plan: Plan, n: int, seed: int, real: Tensor) -> Sample
         for levels in [[level] for level in group] if plan.predictor else [group]:
             if plan.predictor and previous is not None:
                 x, calls = reverse_step(model, x, previous, levels[0], draws), calls + n
-            found = anneal(kernel_at, levels, x, steps_per_level=steps, generator=draws)
+            found = anneal(kernel_at, levels, x, steps_per_level=steps, watch=False, generator=draws)
             x, calls, previous = found.draws, calls + found.score_calls, levels[-1]
             rates += found.acceptance_rates
         descent.append(sum(rates) / len(rates))
         lags.append(lag(model, x, real, group[-1]))
     last = math.nan
     if plan.final:
-        found = anneal(kernel_at, [LOW], x, steps_per_level=steps * plan.final, generator=draws)
+        found = anneal(kernel_at, [LOW], x, steps_per_level=steps * plan.final, watch=False, generator=draws)
         x, last, calls = found.draws, found.acceptance_rates[0], calls + found.score_calls
         lags[-1] = lag(model, x, real, LOW)
     with torch.inference_mode():

@@ -91,7 +91,7 @@ def _fitted_model(x: Tensor, seed: int, *, verbose: bool) -> ScoreMH:
 def _chains(model: ScoreMH, generator: torch.Generator, *, progress: bool) -> dict[str, Chains]:
     """Return chains of every kernel from the same start: one potential serves every proposal."""
     first = model.sampler_
-    start = first.anneal(DRAWS, model.annealing_steps, generator=generator, progress=progress).draws
+    start = first.anneal(DRAWS, model.annealing_steps, watch=False, generator=generator, progress=progress).draws
     chains = {}
     for name, (proposal, acceptance) in SAMPLERS.items():
         sampler = replace(first, proposal=proposal, acceptance=acceptance or first.acceptance)

@@ -141,7 +141,7 @@ class DiffusionModel:
 
         The score of noise must be that of noise: at the highest level near -x / (variance + sigma^2), and D, the
         denoiser that it implies, must follow x as a denoiser does. With samples, D must also come as near to them as
-        the best linear denoiser.
+        the best linear denoiser; where the network answers nearly 0, as the best that samples alone can give.
 
         Args:
             like: Shape of an event, or some samples of the data, `(sample, *event)`: the better check.

@@ -10,10 +10,12 @@ is read at some levels; the odd part in x is free of the mean of the data.
 | direct | highest level, for networks that answer D there | slope of D along z, within `DIRECT_SLOPE` sqrt(v) |
 | variance | 3 sqrt(v), for the same networks 10 sqrt(v) too | the v that the slope of D says, within `VARIANCES` v |
 | slope | 0.02 sqrt(v) | slope of D above `LEAST_SLOPE` |
-| samples | sqrt(v) | squared error of D below `LINEAR_EXCESS` times that of the best linear denoiser |
+| samples | sqrt(v), and sqrt(v) / 2 but for x0 and denoisers | squared error of D over a linear one: `LINEAR_EXCESS` |
+| answer | sqrt(v), where the network answers nearly 0 | the same over the best simple denoiser's: `SILENT_EXCESS` |
 
-What cannot be told: a network that answers nearly 0, because it is told times of another kind, is read as v the right
-one of N(0, I); an x0 network that answers its input, for the same reason, is read as a velocity nearly that.
+A network that is told times of another kind may answer nearly 0, which read as v is right for N(0, I), or its input,
+which read as a velocity is a linear denoiser too. Noise alone cannot tell these; samples do. The simple denoisers are
+those of `scoremh.diffusion.simple_denoisers`. What cannot be told at all: silence where the data are N(0, I).
 """
 
 import itertools
@@ -27,7 +29,7 @@ import torch
 from torch import Tensor
 
 from scoremh._shared import rng
-from scoremh.diffusion import predictions
+from scoremh.diffusion import predictions, simple_denoisers
 from scoremh.diffusion.predictions import Prediction
 from scoremh.diffusion.times import Time, Timesteps, flow_time, from_alphas_cumprod
 
@@ -37,8 +39,12 @@ DIRECT_SLOPE = 0.5  # an epsilon network has 1 / sqrt(v), a denoiser sqrt(v) / k
 VARIANCES = 0.01, 2.5  # the lower one for a variance left at 1, and images in [0, 1] (0.07) that vary in few directions
 LEAST_SLOPE = 0.1  # a denoiser has nearly 1 at low noise
 LINEAR_EXCESS = 1.1  # a denoiser has less than 1, but for what it has not learned
-LEAST_ANSWER = 0.01  # root mean square of a network's output at 3 sqrt(v), below which it says nothing
+SAMPLE_LEVELS = 0.5, 1.0  # in units of sqrt(v): a velocity that is its input is nearly right at one of them at most
+SILENT_EXCESS = 1.03  # for what chance does to the errors on 256 samples; where nothing is answered nothing was learned
+LEAST_ANSWER = 0.01  # root mean square of the odd part of a network's output at 3 sqrt(v): less says nothing
 MAX_SAMPLES = 256
+NOISE_ANSWERS = predictions.EPSILON, predictions.SCORE
+DATA_ANSWERS = predictions.DENOISER, predictions.X0
 
 
 class WrappingWarning(UserWarning):
@@ -102,7 +108,7 @@ def misfits(probe: Probe, reading: Reading) -> dict[str, float]:
     """Return how far a reading is from what the tests ask, by their names; above 1 is too far, infinite for NaN."""
     low, high = probe.noise_range
     width, k = math.sqrt(probe.variance), math.sqrt(probe.variance + high**2)
-    direct = reading.prediction not in (predictions.EPSILON, predictions.SCORE)
+    direct = reading.prediction not in NOISE_ANSWERS
     error, slope = _response(probe, reading, high)
     found = {"score": error / SCORE_ERROR}
     if direct:
@@ -116,16 +122,21 @@ def misfits(probe: Probe, reading: Reading) -> dict[str, float]:
     slope = _response(probe, reading, lowest)[1]
     found["slope"] = LEAST_SLOPE / slope if slope > 0 else math.inf
     if probe.samples is not None:
-        found["samples"] = _linear_excess(probe, reading, probe.samples) / LINEAR_EXCESS
+        found |= _sample_misfits(probe, reading, probe.samples)
     return {name: value if math.isfinite(value) else math.inf for name, value in found.items()}
+
+
+def _odd_part(probe: Probe, reading: Reading, sigma: float) -> tuple[Tensor, Tensor]:
+    """Return noise as wide as the data at a level, and the odd part of the score there."""
+    x = math.sqrt(probe.variance + sigma**2) * probe.noise
+    up, down = probe.score(reading, torch.cat([x, -x]), sigma).chunk(2)
+    return x, (up - down) / 2
 
 
 def _response(probe: Probe, reading: Reading, sigma: float) -> tuple[float, float]:
     """Return the relative error of the odd part of the score of noise, and the slope of D along x."""
-    wide = probe.variance + sigma**2
-    x = math.sqrt(wide) * probe.noise
-    up, down = probe.score(reading, torch.cat([x, -x]), sigma).chunk(2)
-    odd, expected = (up - down) / 2, -x / wide
+    x, odd = _odd_part(probe, reading, sigma)
+    expected = -x / (probe.variance + sigma**2)
     slope = 1 + sigma**2 * float((odd * x).sum() / x.square().sum())
     return float((odd - expected).norm() / expected.norm()), slope
 
@@ -142,22 +153,35 @@ def _variance_misfit(ratio: float) -> float:
     return math.log(ratio) / math.log(VARIANCES[1] if ratio > 1 else VARIANCES[0])
 
 
-def _linear_excess(probe: Probe, reading: Reading, samples: Tensor) -> float:
-    """Return the squared error of D on noisy samples, over that of the best linear denoiser."""
-    low, high = probe.noise_range
-    sigma = min(max(math.sqrt(probe.variance), low), high)
+def _sample_misfits(probe: Probe, reading: Reading, samples: Tensor) -> dict[str, float]:
+    """Return how far the errors of D on noisy samples are from what the tests ask."""
+    width, found = math.sqrt(probe.variance), {}
+    # where a network answers D, its error is that of D, at low noise as at high; that of others shrinks with sigma
+    for ratio in SAMPLE_LEVELS[reading.prediction in DATA_ANSWERS :]:
+        sigma, x, error = _noisy_samples(probe, reading, samples, ratio * width)
+        linear = simple_denoisers.linear(samples.flatten(1), x.flatten(1), sigma)
+        excess = error / float((linear - samples.flatten(1)).square().mean())
+        found[f"samples at {sigma:.3g}"] = excess / LINEAR_EXCESS
+    silence_denoises = reading.prediction not in (*NOISE_ANSWERS, *DATA_ANSWERS)
+    if silence_denoises and not _answers(probe, reading):  # the last level is sqrt(v)
+        found["answer"] = error / simple_denoisers.least_error(samples, x, sigma) / SILENT_EXCESS
+    return found
+
+
+def _noisy_samples(probe: Probe, reading: Reading, samples: Tensor, sigma: float) -> tuple[float, Tensor, float]:
+    """Return a level that the network knows, samples with its noise, and the mean squared error of D on them."""
+    sigma = min(max(sigma, probe.noise_range[0]), probe.noise_range[1])
     x = samples + sigma * rng.normal(tuple(samples.shape), samples, rng.seeded(1, samples.device))
     denoised = x + sigma**2 * probe.score(reading, x, sigma)
-    linear = torch.lerp(samples.mean(0), x, probe.variance / (probe.variance + sigma**2))
-    return float((denoised - samples).square().mean() / (linear - samples).square().mean())
+    return sigma, x, float((denoised - samples).square().mean())
 
 
 def _answers(probe: Probe, reading: Reading) -> bool:
-    """Return whether the network's output is more than nearly 0: that would fit several readings."""
+    """Return whether the network's output depends on its input: one that does not fits several readings."""
     raw = reading.prediction._replace(skip=torch.zeros_like, gain=torch.ones_like)
     sigma = min(3 * math.sqrt(probe.variance), probe.noise_range[1])
-    x = math.sqrt(probe.variance + sigma**2) * probe.noise
-    return float(probe.score(reading._replace(prediction=raw), x, sigma).square().mean()) > LEAST_ANSWER**2
+    _, odd = _odd_part(probe, reading._replace(prediction=raw), sigma)
+    return float(odd.square().mean()) > LEAST_ANSWER**2
 
 
 def _better_reading(probe: Probe, own: Reading, other_times: bool) -> tuple[str, str] | None:

@@ -148,7 +148,7 @@ class ScoreMH(FittedMixin, ChainRunsMixin, FramesMixin, JudgingMixin, DensityMix
         net = NoiseConditionalMLP(x.shape[1], residual=True, generator=rng.child(for_score)).to(x)
         score = fit_score(x, net=net, recipe=recipe, generator=for_score, checkpoint=places["score"], **show)
         sampler = find_adjustment(self._first_sampler(score, x, for_level), x, generator=for_gate)
-        start = sampler.anneal(TUNING_CHAINS, int(self.annealing_steps), generator=for_start, **show)
+        start = sampler.anneal(TUNING_CHAINS, int(self.annealing_steps), watch=False, generator=for_start, **show)
         sampler = sampler.tune(start.draws, steps=int(self.chain_steps), generator=for_step, **show)
         if self.acceptance not in RULES:
             training = {"recipe": replace(RECIPE, steps=int(self.acceptance_steps)), "checkpoint": places["acceptance"]}

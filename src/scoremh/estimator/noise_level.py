@@ -72,7 +72,7 @@ def trial_passes(
         chain_steps: Number of steps of a trial chain.
         generator: Random number generator; the same seed gives the same answer.
     """
-    start = sampler.anneal(TRIAL_CHAINS, annealing_steps, generator=generator).draws
+    start = sampler.anneal(TRIAL_CHAINS, annealing_steps, watch=False, generator=generator).draws
     tuned = sampler.tune(start, steps=chain_steps, generator=generator)
     chains = tuned.run(start, chain_steps, draws=min(TRIAL_DRAWS, chain_steps), generator=generator)
     r_hat = float(diagnostics.summary(chains).table["r_hat"].max())

@@ -61,6 +61,7 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Acce
         target_rate=_target_rate(proposal, acceptance),
         parts=(proposal, _named_density(target, acceptance)),
         unadjusted=partial(metropolis_hastings, target, proposal, Always()) if "score" in proposal.needs else None,
+        target=known if needs - {"log_density"} else known._replace(score=None),
     )
 
 

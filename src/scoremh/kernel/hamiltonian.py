@@ -86,7 +86,8 @@ def hamiltonian(
     unadjusted = partial(hamiltonian, target, step_size, steps, Always(), **options)
     init = partial(compatibility.first_point, known, frozenset(needs))
     step = partial(_step, checked(known), leapfrog, rule)
-    return Kernel(init, step, target_rate=rate, parts=(leapfrog, acceptance), unadjusted=unadjusted)
+    parts = leapfrog, acceptance
+    return Kernel(init, step, target_rate=rate, parts=parts, unadjusted=unadjusted, target=known)
 
 
 @torch.inference_mode()

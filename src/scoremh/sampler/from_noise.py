@@ -111,6 +111,7 @@ class Sampler(LevelKernel):
         steps_per_level: int,
         *,
         levels: Sequence[float] | None = None,
+        watch: bool | None = None,
         generator: torch.Generator | None = None,
         progress: bool = False,
         store: str | Path | None = None,
@@ -122,6 +123,8 @@ class Sampler(LevelKernel):
             n: Number of chains.
             steps_per_level: Transitions at each level.
             levels: Noise levels from high to low; 15 down to that of the kernel by default.
+            watch: Measure whether chains have arrived at the levels, and warn where not, as `anneal` has it. `tune` and
+                `sample` do not: their chains go on at the last level.
             generator: Random number generator; the same seed gives the same chains.
             progress: Show a progress bar.
             store: Folder from which an interrupted call resumes.
@@ -136,7 +139,7 @@ class Sampler(LevelKernel):
 
         start = self.start(n, noise_level=levels[0], generator=generator)
         options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store, "pool": pool}
-        options |= {"steps_per_level": steps_per_level, "adjust_above": self.adjust_above}
+        options |= {"steps_per_level": steps_per_level, "adjust_above": self.adjust_above, "watch": watch}
         return annealing.anneal(kernel_at, levels, start, **options)
 
     def tune(
@@ -162,7 +165,8 @@ class Sampler(LevelKernel):
             pool: Where blocks of chains are annealed, as for `sample`; the step is tuned here, on all chains together.
         """
         if not isinstance(start, Tensor):
-            start = self.anneal(start, annealing_steps, generator=generator, progress=progress, pool=pool).draws
+            how: dict[str, Any] = {"watch": False, "pool": pool, "generator": generator, "progress": progress}
+            start = self.anneal(start, annealing_steps, **how).draws
         options: dict[str, Any] = {"steps": steps, "generator": generator, "progress": progress}
         step_size = tune(
             lambda step_size: metropolis_hastings(self.target, self.proposal_at(step_size), self.integral),
@@ -252,7 +256,7 @@ class Sampler(LevelKernel):
         stores = [None if store is None else Path(store) / name for name in ("annealing", "chains")]
         options: dict[str, Any] = {"generator": generator, "progress": progress}
         with started(pool) as options["pool"]:
-            annealed = self.anneal(n, annealing_steps, store=stores[0], **options)
+            annealed = self.anneal(n, annealing_steps, watch=False, store=stores[0], **options)
             chains = self.run(annealed.draws, chain_steps, draws=draws, store=stores[1], **options)
         return replace(chains, score_calls=chains.score_calls + annealed.score_calls)
 
