@@ -177,13 +177,15 @@ def test_anneal_takes_a_pool() -> None:
     def kernel_at(level: float) -> Kernel:
         return metropolis_hastings(LAW.at(level), MALA(0.3 * level**2), LineIntegral())
 
-    runs = [
-        annealing.anneal(
-            kernel_at, [2.0, 1.0], start(), steps_per_level=2, generator=torch.Generator().manual_seed(3), pool=pool
-        )
-        for pool in (None, ThreadPoolExecutor(2))
-    ]
+    with pytest.warns(annealing.EarlyAnnealingWarning):  # of two steps per level
+        runs = [
+            annealing.anneal(
+                kernel_at, [2.0, 1.0], start(), steps_per_level=2, generator=torch.Generator().manual_seed(3), pool=pool
+            )
+            for pool in (None, ThreadPoolExecutor(2))
+        ]
     assert torch.equal(runs[0].draws, runs[1].draws)
+    assert runs[0].rho == runs[1].rho
 
 
 SCRIPT = """
