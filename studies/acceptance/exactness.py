@@ -129,10 +129,14 @@ class Efficiency(Cell, kind="efficiency"):
             start = law.sample(n, generator=seeded(2, seed))
             runs.append(sample(kernel, start, draws=config.tuned_draws, generator=seeded(4, seed)))
         steps = len(runs) * n * config.tuned_draws
+        effective = [diagnostics.summary(run).ess_per_score_call for run in runs]
+        squares = [diagnostics.summary(squared(run, law)).ess_per_score_call for run in runs]
         return {
             "step_size": tuned,
-            "effective_per_call": [diagnostics.summary(run).ess_per_score_call for run in runs],
-            "effective_squares_per_call": [diagnostics.summary(squared(run, law)).ess_per_score_call for run in runs],
+            "effective_per_call": statistics.mean(effective),
+            "effective_per_call_error": standard_error(effective),
+            "effective_squares_per_call": statistics.mean(squares),
+            "effective_squares_per_call_error": standard_error(squares),
             "acceptance": statistics.mean(run.acceptance_rate for run in runs),
             "calls": sum(run.score_calls - n for run in runs) / steps,
             "factors": sum(run.factors for run in runs),
@@ -181,14 +185,12 @@ def clipped_share(record: Mapping[str, float]) -> str:
 def relative_efficiency(records: Records, rule: str, distribution: str, of: str = "effective_per_call") -> str:
     """Return effective draws per score call, of coordinates or of squares, in units of Simpson's, and the error."""
     one, simpson = (
-        records.where("efficiency", rule=name, distribution=distribution)[0][of] for name in (rule, "LineIntegral()")
+        records.where("efficiency", rule=name, distribution=distribution)[0] for name in (rule, "LineIntegral()")
     )
-    ratio = statistics.mean(one) / statistics.mean(simpson)
-    if rule == "LineIntegral()":
-        return f"{ratio:.2f}"
-    return f"{ratio:.2f} +- {ratio * math.hypot(relative_error(one), relative_error(simpson)):.2f}"
+    ratio, errors = one[of] / simpson[of], [record[f"{of}_error"] / record[of] for record in (one, simpson)]
+    return f"{ratio:.2f}" if one is simpson else f"{ratio:.2f} +- {ratio * math.hypot(*errors):.2f}"
 
 
-def relative_error(values: Sequence[float]) -> float:
-    """Return the standard error of a mean in units of it."""
-    return statistics.stdev(values) / math.sqrt(len(values)) / statistics.mean(values)
+def standard_error(values: Sequence[float]) -> float:
+    """Return the standard error of a mean."""
+    return statistics.stdev(values) / math.sqrt(len(values))

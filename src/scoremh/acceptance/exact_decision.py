@@ -87,7 +87,7 @@ def log_accept(
     length, difference = residual.slopes.length, residual.second_difference
     short = length <= LONG_MOVE
     scale = difference * length.clamp(max=1)
-    change, most, _ = (torch.where(short, *shares) * scale for shares in zip(SHORT, LONG, strict=True))
+    change, most, _ = (torch.where(short, a * scale, b * scale) for a, b in zip(SHORT, LONG, strict=True))
     lowest, highest = limits(log_ratio, change, most, balanced)
     accepted, open_ = short & (log_uniform < lowest), log_ratio.isfinite() & (log_uniform < highest)
     excess = _excess(residual, (open_ & short & (length > NEARLY_LONG)).nonzero().flatten())
@@ -95,7 +95,7 @@ def log_accept(
     result = _outcome(accepted & ~hidden, log_uniform).masked_fill_(~excess.isfinite(), math.nan)
     rows = (open_ & ~accepted & ~hidden & (length <= LONGEST)).nonzero().flatten()
     five = FiveNodes.ask(residual, rows)
-    largest = five.largest * torch.where(short[rows], SHORT.node, LONG.node)
+    largest = torch.where(short[rows], SHORT.node * five.largest, LONG.node * five.largest)
     smooth = (five.correction.abs() <= change[rows]) & (largest <= most[rows].clamp(max=MOST_FACTORS)) | short[rows]
     rough = torch.cat([(open_ & (length > LONGEST)).nonzero().flatten(), rows[~smooth]])
     five, chains = five.of(smooth), rows[smooth]

@@ -251,12 +251,13 @@ def _warn_if_early(levels: Sequence[float], ratios: Sequence[NoiseRatio | None])
     early = {level: ratio.rho for level, ratio in measured.items() if ratio.p_value < FALSE_ALARM_RATE / len(measured)}
     if early:
         worst, last = max(early, key=early.__getitem__), min(measured)
+        places = dict.fromkeys((worst, last))  # one where they are the same
+        amounts = " and ".join(f"{measured[level].rho:.3g} times at level {level:.3g}" for level in places)
         text = (
             f"Chains left {len(early)} of {len(measured)} noise levels with more than {RHO_LIMIT} times their noise: "
-            f"{early[worst]:.3g} times at level {worst:.3g}, and {measured[last].rho:.3g} times at {last:.3g}, the "
-            "last that was measured. They are too wide there. Make more steps per level or final_steps, pass "
-            "adaptive=True or predict=True, or tune the step of every level (annealing.tune_steps); without an accept "
-            "step, make smaller steps."
+            f"{amounts}, the last that was measured. They are too wide there. Make more steps per level or "
+            "final_steps, pass adaptive=True or predict=True, or tune the step of every level (annealing.tune_steps); "
+            "without an accept step, make smaller steps."
         )
         warnings.warn(text, EarlyAnnealingWarning, stacklevel=3)
 

@@ -28,6 +28,7 @@ Other people's networks come in by an adapter, and are then one kind of object, 
 
 from scoremh.diffusion.adapters import (
     Settings,
+    TimestepSettings,
     from_denoiser,
     from_edm,
     from_epsilon,
@@ -57,6 +58,7 @@ __all__ = [
     "LogDensity",
     "Path",
     "Settings",
+    "TimestepSettings",
     "WrappingWarning",
     "flow_log_density",
     "from_denoiser",

@@ -39,6 +39,14 @@ class Settings(TypedDict, total=False):
     With samples the check sees more. A `Sampler` starts its chains in this shape."""
 
 
+class TimestepSettings(Settings, total=False):
+    """Settings of adapters for networks that are told a timestep, by keyword: `Settings` and one more."""
+
+    continuous_time: bool
+    """Whether the network takes times between two timesteps, as floats, the default; if not, it is called with whole
+    numbers, and its answers at both are mixed."""
+
+
 def from_denoiser(
     net: Network, noise_range: tuple[float, float] = EDM_RANGE, **settings: Unpack[Settings]
 ) -> DiffusionModel:
@@ -74,58 +82,42 @@ def from_edm(
 
 
 def from_epsilon(
-    net: Network,
-    alphas_cumprod: Tensor | Sequence[float],
-    *,
-    continuous_time: bool = True,
-    **settings: Unpack[Settings],
+    net: Network, alphas_cumprod: Tensor | Sequence[float], **settings: Unpack[TimestepSettings]
 ) -> DiffusionModel:
     """Adapt a network that predicts the noise: `net(sqrt(abar) x0 + sqrt(1 - abar) z, timestep)` is z.
 
     Args:
         net: Network.
         alphas_cumprod: abar of every timestep.
-        continuous_time: Whether the network takes times between two timesteps, as floats; if not, it is called with
-            whole numbers, and its answers at both are mixed.
-        settings: Settings of the model, see `Settings`.
+        settings: Settings of the model, see `TimestepSettings`.
     """
-    return discrete(net, EPSILON, from_alphas_cumprod(alphas_cumprod), continuous_time, **settings)
+    return discrete(net, EPSILON, from_alphas_cumprod(alphas_cumprod), **settings)
 
 
 def from_x0(
-    net: Network,
-    alphas_cumprod: Tensor | Sequence[float],
-    *,
-    continuous_time: bool = True,
-    **settings: Unpack[Settings],
+    net: Network, alphas_cumprod: Tensor | Sequence[float], **settings: Unpack[TimestepSettings]
 ) -> DiffusionModel:
     """Adapt a network that predicts the data: `net(sqrt(abar) x0 + sqrt(1 - abar) z, timestep)` is x0.
 
     Args:
         net: Network.
         alphas_cumprod: abar of every timestep.
-        continuous_time: Whether the network takes times between two timesteps, as floats.
-        settings: Settings of the model, see `Settings`.
+        settings: Settings of the model, see `TimestepSettings`.
     """
-    return discrete(net, X0, from_alphas_cumprod(alphas_cumprod), continuous_time, **settings)
+    return discrete(net, X0, from_alphas_cumprod(alphas_cumprod), **settings)
 
 
 def from_v(
-    net: Network,
-    alphas_cumprod: Tensor | Sequence[float],
-    *,
-    continuous_time: bool = True,
-    **settings: Unpack[Settings],
+    net: Network, alphas_cumprod: Tensor | Sequence[float], **settings: Unpack[TimestepSettings]
 ) -> DiffusionModel:
     """Adapt a network that predicts v = sqrt(abar) z - sqrt(1 - abar) x0 (Salimans and Ho 2022).
 
     Args:
         net: Network, called as `net(sqrt(abar) x0 + sqrt(1 - abar) z, timestep)`.
         alphas_cumprod: abar of every timestep.
-        continuous_time: Whether the network takes times between two timesteps, as floats.
-        settings: Settings of the model, see `Settings`.
+        settings: Settings of the model, see `TimestepSettings`.
     """
-    return discrete(net, V, from_alphas_cumprod(alphas_cumprod), continuous_time, **settings)
+    return discrete(net, V, from_alphas_cumprod(alphas_cumprod), **settings)
 
 
 def from_velocity(
@@ -162,7 +154,7 @@ def from_score(
 
 
 def discrete(
-    net: Network, prediction: Prediction, time: Timesteps, continuous_time: bool = True, **settings: Unpack[Settings]
+    net: Network, prediction: Prediction, time: Timesteps, **settings: Unpack[TimestepSettings]
 ) -> DiffusionModel:
     """Return the model of a network with timesteps.
 
@@ -170,10 +162,9 @@ def discrete(
         net: Network.
         prediction: What it predicts.
         time: Its timesteps.
-        continuous_time: Whether it takes times between two of them.
-        settings: Settings of the model, see `Settings`.
+        settings: Settings of the model, see `TimestepSettings`.
     """
-    return built(net, prediction, time, (min(time.levels), max(time.levels)), continuous_time, **settings)
+    return built(net, prediction, time, (min(time.levels), max(time.levels)), **settings)
 
 
 def built(
@@ -181,8 +172,7 @@ def built(
     prediction: Prediction,
     time: Time,
     noise_range: tuple[float, float],
-    continuous_time: bool = True,
-    **settings: Unpack[Settings],
+    **settings: Unpack[TimestepSettings],
 ) -> DiffusionModel:
     """Return the model of a network, having refused a random one, and checked its wrapping where the event is known.
 
@@ -191,8 +181,7 @@ def built(
         prediction: What it predicts.
         time: Function from sigma to what the network is told of it.
         noise_range: Lowest and highest noise level.
-        continuous_time: Whether it takes times between two timesteps.
-        settings: Settings of the model, see `Settings`.
+        settings: Settings of the model, see `TimestepSettings`.
     """
     if not callable(net):
         fix = "Pass a network or a function of x and a time."
@@ -203,8 +192,7 @@ def built(
     like = settings.pop("like", None)
     event = None if like is None else event_like(like, net)
     settings.setdefault("noise_level", noise_range[0])
-    options = {"continuous_time": continuous_time, "event": event, **settings}
-    model = DiffusionModel(net, prediction, time, noise_range, **options)  # type: ignore[arg-type]
+    model = DiffusionModel(net, prediction, time, noise_range, event=event, **settings)  # type: ignore[misc]
     if like is not None:
         model.check(like)
     return model

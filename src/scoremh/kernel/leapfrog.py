@@ -18,8 +18,7 @@ the target is a product of known and unknown parts, that of the unknown ones, wh
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import inner, per_chain, rows_finite
-from scoremh.coordinates import Affine
+from scoremh.proposals.noise import Colored
 from scoremh.types import SupportFn
 
 
@@ -60,7 +59,7 @@ def answers_where(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Leapfrog:
+class Leapfrog(Colored):
     """Leapfrog trajectories.
 
     Args:
@@ -70,6 +69,8 @@ class Leapfrog:
         random_length: Draw the number of steps anew for every transition, uniformly from 1 to `steps`.
     """
 
+    step_name: ClassVar[str] = "step_size"
+
     step_size: float
     steps: int
     covariance: Tensor | None = None
@@ -77,23 +78,9 @@ class Leapfrog:
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        checks.positive(self.step_size, "step_size", ", or use tune()")
+        super().__post_init__()
         checks.count(self.steps, "steps")
         checks.one_of(self.random_length, (True, False), "random_length")
-        _ = self.coordinates
-
-    def __repr__(self) -> str:
-        """Show what differs from the defaults."""
-        return checks.brief(self)
-
-    @cached_property
-    def coordinates(self) -> Affine | None:
-        """The coordinates u, x = L u, of the momenta; None for those of x."""
-        return None if self.covariance is None else Affine.from_covariance(self.covariance)
-
-    def color(self, momentum: Tensor) -> Tensor:
-        """Return L p."""
-        return momentum if self.coordinates is None else self.coordinates.color(momentum)
 
     def slope(self, score: Tensor) -> Tensor:
         """Return g = L^T s."""

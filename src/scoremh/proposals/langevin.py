@@ -1,7 +1,6 @@
 """Proposals that follow the score: Langevin steps and Barker's skewed walk."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,14 +9,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from scoremh._shared import checks, rng
+from scoremh._shared import rng
 from scoremh._shared.algebra import inner, per_chain
-from scoremh.proposals.noise import LANGEVIN_RATES, TUNE, GaussianProposal, Preconditioned
-from scoremh.types import Balance, Need, Point
+from scoremh.proposals.noise import GaussianProposal, ScoreGuided
+from scoremh.types import Point
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MALA(GaussianProposal):
+class MALA(ScoreGuided, GaussianProposal):
     """`x' = x + h C s(x) + sqrt(2h) L z`, one Euler step of Langevin dynamics.
 
     Args:
@@ -25,16 +24,10 @@ class MALA(GaussianProposal):
         covariance: C = L L^T, `(d,)` or `(d, d)`; the identity when None.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset({"score"})
-    optimal_rates: ClassVar[Mapping[Balance, float]] = LANGEVIN_RATES
+    step_name: ClassVar[str] = "step_size"
 
     step_size: float
     covariance: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse bad parameters."""
-        checks.positive(self.step_size, "step_size", TUNE)
-        _ = self.coordinates
 
     def moments(self, at: Point) -> tuple[Float[Tensor, "chain *event"], float]:
         """Return x + h C s(x) and sqrt(2h)."""
@@ -51,7 +44,7 @@ class MALA(GaussianProposal):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ScaledMALA(GaussianProposal):
+class ScaledMALA(ScoreGuided, GaussianProposal):
     """`x' = x + h s(x) + sqrt(2h) z` with a step of every chain's own, `h(x) = 2 snr^2 d / |s(x)|^2`.
 
     The corrector of score-based diffusion models (Song et al. 2021): where a chain carries more noise than its level
@@ -65,16 +58,10 @@ class ScaledMALA(GaussianProposal):
             s in h. The identity when None.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset({"score"})
-    optimal_rates: ClassVar[Mapping[Balance, float]] = LANGEVIN_RATES
+    step_name: ClassVar[str] = "snr"
 
     snr: float
     covariance: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse bad parameters."""
-        checks.positive(self.snr, "snr", TUNE)
-        _ = self.coordinates
 
     def step_size(self, at: Point) -> Float[Tensor, " chain"]:
         """Return h(x), one step size per chain."""
@@ -103,7 +90,7 @@ class ScaledMALA(GaussianProposal):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Barker(Preconditioned):
+class Barker(ScoreGuided):
     """`x' = x + L w`: Gaussian steps w, each coordinate of which is turned about unless the score favours its sign.
 
     Livingstone and Zanella (2022). With z ~ N(0, 2h) and g = L^T s(x), w_i is z_i with probability sigmoid(z_i g_i),
@@ -114,16 +101,10 @@ class Barker(Preconditioned):
         covariance: C = L L^T, `(d,)` or `(d, d)`; the identity when None.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset({"score"})
-    optimal_rates: ClassVar[Mapping[Balance, float]] = LANGEVIN_RATES
+    step_name: ClassVar[str] = "step_size"
 
     step_size: float
     covariance: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse bad parameters."""
-        checks.positive(self.step_size, "step_size", TUNE)
-        _ = self.coordinates
 
     def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Float[Tensor, "chain *event"]:
         """Draw one candidate per chain."""

@@ -23,12 +23,18 @@ LANGEVIN_RATES: Mapping[Balance, float] = {"metropolis": 0.574, "barker": 0.347}
 TUNE = ", or use tune()"
 
 
-class Preconditioned:
-    """A proposal whose noise has a covariance L L^T."""
+class Colored:
+    """Moves with noise of a covariance L L^T: that of a proposal, or the momenta of trajectories."""
 
-    needs: ClassVar[frozenset[Need]] = frozenset()
-    optimal_rates: ClassVar[Mapping[Balance, float]] = RANDOM_WALK_RATES
+    step_name: ClassVar[str | None] = None
+    """Name of the parameter that says how long a step is; None for a class that checks its parameters itself."""
     covariance: Tensor | None
+
+    def __post_init__(self) -> None:
+        """Refuse a step that is not positive, and what is no covariance."""
+        if self.step_name is not None:
+            checks.positive(getattr(self, self.step_name), self.step_name, TUNE)
+            _ = self.coordinates
 
     def __repr__(self) -> str:
         """Show what differs from the defaults."""
@@ -42,6 +48,13 @@ class Preconditioned:
     def color(self, z: Tensor) -> Tensor:
         """Return L z."""
         return z if self.coordinates is None else self.coordinates.color(z)
+
+
+class Preconditioned(Colored):
+    """A proposal whose noise has a covariance L L^T."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    optimal_rates: ClassVar[Mapping[Balance, float]] = RANDOM_WALK_RATES
 
     def slope(self, at: Point) -> Tensor:
         """Return L^T s(x), the score in the coordinates u."""
@@ -57,6 +70,13 @@ class Preconditioned:
         if self.coordinates is None:
             return v.flatten(1), 0.0
         return self.coordinates.whiten(v).flatten(1), self.coordinates.log_volume(v[0].numel())
+
+
+class ScoreGuided(Preconditioned):
+    """A proposal whose steps follow the score."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"score"})
+    optimal_rates: ClassVar[Mapping[Balance, float]] = LANGEVIN_RATES
 
 
 class GaussianProposal(Preconditioned, ABC):

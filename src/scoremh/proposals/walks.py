@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import inner, per_chain
-from scoremh.proposals.noise import TUNE, GaussianProposal, Preconditioned
+from scoremh.proposals.noise import GaussianProposal, Preconditioned
 from scoremh.types import Point
 
 
@@ -22,13 +23,10 @@ class RandomWalk(GaussianProposal):
         covariance: C = L L^T, `(d,)` or `(d, d)`; the identity when None.
     """
 
+    step_name: ClassVar[str] = "std"
+
     std: float
     covariance: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse bad parameters."""
-        checks.positive(self.std, "std", TUNE)
-        _ = self.coordinates
 
     def moments(self, at: Point) -> tuple[Float[Tensor, "chain *event"], float]:
         """Return x and std."""
@@ -52,6 +50,8 @@ class PCN(GaussianProposal):
         covariance: Covariance of the reference, `(d,)` or `(d, d)`, in place of a scale.
     """
 
+    step_name: ClassVar[str] = "beta"
+
     beta: float
     mean: float | Tensor = 0.0
     scale: float = 1.0
@@ -59,7 +59,7 @@ class PCN(GaussianProposal):
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        checks.positive(self.beta, "beta", TUNE)
+        super().__post_init__()
         checks.positive(self.scale, "scale")
         if not isinstance(self.mean, Tensor | float | int):
             fix = "Pass torch.as_tensor(mean), of the shape of one event."
@@ -70,7 +70,6 @@ class PCN(GaussianProposal):
         if self.covariance is not None and self.scale != 1:
             got = f"scale={self.scale} and a covariance"
             raise ValueError(checks.message("scale or covariance", got, "Put the scale into the covariance."))
-        _ = self.coordinates
 
     def _mean(self, like: Tensor) -> float | Tensor:
         return self.mean.to(like) if isinstance(self.mean, Tensor) else self.mean
@@ -101,15 +100,16 @@ class StudentWalk(Preconditioned):
         covariance: L L^T, `(d,)` or `(d, d)`; the identity when None.
     """
 
+    step_name: ClassVar[str] = "scale"
+
     scale: float
     freedom: int = 2
     covariance: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
-        checks.positive(self.scale, "scale", TUNE)
+        super().__post_init__()
         checks.count(self.freedom, "freedom")
-        _ = self.coordinates
 
     def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Float[Tensor, "chain *event"]:
         """Draw one candidate per chain."""
