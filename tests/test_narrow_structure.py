@@ -316,6 +316,16 @@ def test_a_rough_move_is_not_rejected_before_it_is_judged() -> None:
     assert LONG.change + LONG.bound >= MAX_SHARE
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_errors_refuse_no_long_move(dtype: torch.dtype) -> None:
+    """On a normal distribution nothing is missed but by rounding: decisions are those of the density."""
+    normal = targets.Gaussian(torch.zeros(2).to(dtype), torch.eye(2).to(dtype))
+    x = normal.sample(5000, generator=torch.Generator().manual_seed(0))
+    kernels = [metropolis_hastings(normal, RandomWalk(4.0), rule) for rule in (Exact(), LineIntegral("exact"))]
+    runs = [sample(kernel, x, draws=10, generator=torch.Generator().manual_seed(1)) for kernel in kernels]
+    assert runs[1].acceptance_rate == pytest.approx(runs[0].acceptance_rate, abs=4 * 0.3 / math.sqrt(50_000))
+
+
 def test_structure_that_no_node_shows_is_refused() -> None:
     """Three scores on a line, as at equal offsets from teeth of a comb: only a probe sees that much lies between."""
 

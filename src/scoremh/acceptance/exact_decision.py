@@ -53,6 +53,7 @@ class Shares(NamedTuple):
 # bound are together at least what `poisson_product` may need, so that what it would accept is not rejected before.
 LONG_MOVE, NEARLY_LONG, LONGEST = 4.0, 2.5, 16.0  # in units of the score's own scale, `Slopes.length`
 SHORT, LONG = Shares(0.2, 0.15, 0.3), Shares(0.3, 0.2, 0.3)
+ROUNDING_ERRORS = 100  # of a score, in units of the last place: on a normal distribution nothing else is missed
 MOST_FACTORS = 2.0  # B of five nodes beyond which a move is rough
 PROBED_LENGTHS = (LONG_MOVE, 8.0)  # lengths from which a smooth move has a probe more
 
@@ -104,7 +105,7 @@ def log_accept(
     result[rough] = poisson_product.log_accept(
         residual.of(rough), log_ratio[rough], balanced(log_ratio[rough]), log_uniform[rough], tally
     )
-    known = short & (change + most <= NEGLIGIBLE_RATE) & ~hidden | ~log_ratio.isfinite()
+    known = (change + most <= NEGLIGIBLE_RATE) & (short & ~hidden | ~open_) | ~log_ratio.isfinite()
     return torch.where(known, balanced(log_ratio), result)
 
 
@@ -115,9 +116,14 @@ def _outcome(accepted: Bool[Tensor, " row"], like: Tensor) -> Float[Tensor, " ro
 
 def _excess(residual: Residual, chains: Int[Tensor, " row"]) -> Float[Tensor, " chain"]:
     """Return by how much |f - g| at a random place exceeds every slope that three nodes have shown; 0 for others."""
-    first, middle, last, _ = residual.slopes
-    shown = torch.stack((first, middle, last))[:, chains].abs().amax(0)
-    return torch.zeros_like(first).index_copy_(0, chains, residual.draw(chains).abs() - shown)
+    excess = residual.draw(chains).abs() - _shown(residual, chains)
+    return torch.zeros_like(residual.slopes.first).index_copy_(0, chains, excess)
+
+
+def _shown(residual: Residual, chains: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
+    """Return the largest |f| at three nodes."""
+    first, middle, last, _ = residual.slopes.of(chains)
+    return torch.stack((first, middle, last)).abs().amax(0)
 
 
 def _decided(
@@ -144,8 +150,9 @@ def _decided(
     accepted = log_uniform < highest
     length = five.residual.slopes.length[five.chains]
     probes = torch.cat([(accepted & (length > least)).nonzero().flatten() for least in PROBED_LENGTHS])
-    probed = five.draw(probes)
-    accepted[probes[~(probed.abs() <= bound[probes])]] = False
+    probed, rounding = five.draw(probes), ROUNDING_ERRORS * torch.finfo(bound.dtype).eps
+    allowed = bound[probes] + rounding * _shown(five.residual, five.chains[probes])
+    accepted[probes[~(probed.abs() <= allowed)]] = False
     between = (accepted & (log_uniform >= lowest)).nonzero().flatten()
     factors = between.repeat_interleave(_at_least_one(five.residual, rate[between]))
     missed, most = five.draw(factors), bound[factors]

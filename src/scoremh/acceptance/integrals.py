@@ -23,7 +23,7 @@ from scoremh._shared.detailed_balance import log_q_ratio
 from scoremh.acceptance import exact_decision
 from scoremh.acceptance.ratio import RatioRule
 from scoremh.acceptance.residual import Residual, Slopes
-from scoremh.acceptance.romberg import Undecided, refined, too_long
+from scoremh.acceptance.romberg import UNIT, Romberg
 from scoremh.coordinates import Sinh
 from scoremh.types import Balance, Middle, Need, Point, Proposal, Tally, Target
 
@@ -98,7 +98,8 @@ class LineIntegral(RatioRule):
     nodes (Romberg) for chains whose uniform number lies within the bound: for the others no better integral can change
     the decision. A bound may be falsely small where a move crosses narrow structure, so there are at least half as many
     intervals as the move is long in units of the score's own scale, |v| |s| / sqrt(d). Whatever the bounds are worth,
-    the rule is a Metropolis rule for an antisymmetric ratio: the last estimate, clipped to the bounds before it.
+    the rule is a Metropolis rule for an antisymmetric ratio: the last estimate, clipped to the bounds before it. While
+    few chains are open, the nodes of two doublings are asked for at once, which saves time and changes no decision.
 
     `rule="exact"` decides for the true integral: by Simpson's rule where its error cannot matter, else by two nodes
     more and a Poisson product over what they miss (`acceptance.exact_decision`). It draws random numbers of its own.
@@ -159,7 +160,7 @@ class LineIntegral(RatioRule):
         """Return the integral of the score from current to proposed."""
         current, proposed, target = self._bent(current, proposed, target)
         if self.quadrature is None:
-            return self._romberg(current, proposed, target, lambda _, error, __: error > self.tolerance)
+            return self._romberg(current, proposed, target)
         ends, nodes, weights = self.quadrature
         v = proposed.x - current.x
         total = torch.zeros_like(v)
@@ -199,13 +200,8 @@ class LineIntegral(RatioRule):
         if self.quadrature is not None:
             return self.log_accept(current, proposed, target=target, proposal=proposal)
         log_q = log_q_ratio(proposal, current, proposed)
-        threshold = self.ratio_threshold(log_uniform)
-
-        def undecided(change: Tensor, error: Tensor, rows: Tensor) -> Tensor:
-            return (threshold[rows] - log_q[rows] - change).abs() < error
-
         ends = self._bent(current, proposed, target)
-        return self.log_balanced(self._romberg(*ends, undecided) + log_q)
+        return self.log_balanced(self._romberg(*ends, self.ratio_threshold(log_uniform) - log_q) + log_q)
 
     def _bent(self, current: Point, proposed: Point, target: Target) -> tuple[Point, Point, Target]:
         """Return both points and the score in coordinates u, x = m + w sinh(u), where there is a bend."""
@@ -234,25 +230,15 @@ class LineIntegral(RatioRule):
         return Sinh(*(x.new_tensor(part).expand(event.numel()).reshape(event) for part in self.bend))
 
     def _romberg(
-        self, current: Point, proposed: Point, target: Target, undecided: Undecided
+        self, current: Point, proposed: Point, target: Target, goal: Tensor | None = None
     ) -> Float[Tensor, " chain"]:
-        """Return Simpson's integral, refined for the chains for which `undecided(change, error, rows)` holds.
-
-        No error is believed before there is an interval for every few units of the score's own scale along the move.
-        """
+        """Return Simpson's integral, refined where it leaves open whether it exceeds the goal; or to the tolerance."""
         assert target.score is not None
-        x, v = current.x, proposed.x - current.x
-        middle = scores_along(target.score, x, v, (0.5,))[0]
-        slopes = Slopes.along(v, _end_score(current), middle, _end_score(proposed))
-        trapezoid, change = (slopes.first + slopes.last) / 2, slopes.integral
-        every = torch.arange(len(x), device=x.device)
-        open_ = undecided(change, (change - trapezoid).abs(), every) | too_long(slopes.length, 1)
-        rows = open_.nonzero().flatten()
-
-        def still_undecided(change: Tensor, error: Tensor, places: Tensor) -> Tensor:
-            return undecided(change, error, rows[places])
-
-        x, v = x[rows], v[rows]
-        ends = trapezoid[rows], change[rows], slopes.length[rows]
-        change[rows] = refined(target.score, x, v, *ends, still_undecided, self.inner_nodes)
-        return _finite(change)
+        x, v, here, there = current.x, proposed.x - current.x, _end_score(current), _end_score(proposed)
+        slopes = Slopes.along(v, here, scores_along(target.score, x, v, (0.5,))[0], there)
+        change, excess = slopes.integral, slopes.middle - (slopes.first + slopes.last) / 2
+        gap = torch.full_like(change, self.tolerance) if goal is None else goal - change
+        known = torch.stack((excess, gap / UNIT, slopes.length.square()))
+        romberg = Romberg(target.score, self.inner_nodes, deciding=goal is not None)
+        rows, more = romberg.corrections((x, v, here + there), known)
+        return _finite(change.index_add(0, rows, more, alpha=UNIT))

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from scoremh._shared import rng
 from scoremh._shared.algebra import Quadrature, newton_cotes, per_chain, rows_finite
-from scoremh._shared.algebra import inner as inner_product
 from scoremh.acceptance import LineIntegral
-from scoremh.acceptance.romberg import INTERVAL_LENGTH, refined
+from scoremh.acceptance.romberg import Romberg
 from scoremh.coordinates import times
 from scoremh.kernel.counted_score import CountedScore
 from scoremh.kernel.noise import colored_noise
@@ -172,14 +171,15 @@ class _Integrated:
         assert s is not None
         size, repeated = x[0].numel(), x[0].numel() <= REPEATED_SIZE
         decision_shape = x.shape if repeated else (len(x), *(1,) * (x.ndim - 1))
-        summing = x.new_ones(size, size if repeated else 1)  # a row sum, several times faster than `sum`
-        thresholds = thresholds.expand(*thresholds.shape[:2], summing.shape[1]).contiguous()
+        summing = x.new_ones(size, 1)  # a row sum, several times faster than `sum`
+        limits = thresholds.expand(*thresholds.shape[:2], size if repeated else 1).contiguous()
         xs, log_ratios = torch.empty_like(noise), torch.empty_like(thresholds)
         outside = torch.zeros(noise.shape[:2], dtype=torch.bool, device=x.device)
         places, shares = self._places(x)
         proposed, scores, drift, inside = places[0], self._scores_at(places), langevin.drift(s), None
         calls = noise.shape[0] * len(shares) * len(x)
-        for step, (z, threshold, log_ratio, out) in enumerate(zip(noise, thresholds, log_ratios, xs, strict=True)):
+        per_step = zip(noise, thresholds, limits, log_ratios, xs, strict=True)
+        for step, (z, threshold, limit, log_ratio, out) in enumerate(per_step):
             v = torch.add(z, drift, alpha=h)
             if langevin.support is not None:
                 v, inside, outside[step] = langevin.confined(x, v)
@@ -192,10 +192,10 @@ class _Integrated:
                 log_ratio.masked_fill_(~inside[:, None], math.nan)
             if careful:
                 log_ratio.masked_fill_(log_ratio == math.inf, math.nan)
-            take = (threshold < log_ratio).view(decision_shape)
+            take = (limit < log_ratio).view(decision_shape)
             x, s = torch.where(take, proposed, x, out=out), torch.where(take, there, s)
             drift = s if langevin.precondition is None else torch.where(take, drift_there, drift)
-        return _Steps(Point(x, s), xs, log_ratios[..., :1].contiguous(), outside, calls)
+        return _Steps(Point(x, s), xs, log_ratios, outside, calls)
 
     def _places(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return room for the candidates and the inner nodes, and how far along the move each of them lies."""
@@ -228,43 +228,28 @@ class _Integrated:
 class _Refined(_Integrated):
     """The loop of MALA with Simpson's rule, refined by Romberg's where the threshold lies within its error.
 
-    In log r the trapezoid cancels, so that in units of Simpson's inner weight `log r = e - (h / (4 w)) (s' - s).C(s' +
-    s)` with `e = v.(s(x + v/2) - (s + s') / 2)`, which is also Simpson's distance to the trapezoid, its error bound.
+    In log r the trapezoid cancels, so that in units of Simpson's inner weight `log r = g - (h / (4 w)) (s' - s).C(s' +
+    s)` with `g = v.(s(x + v/2) - (s + s') / 2)`, which is also Simpson's distance to the trapezoid, its error bound.
     """
 
     max_nodes: int
 
     def _compare(self, ends: _Ends, inner: list[Tensor], threshold: Tensor, summing: Tensor, log_ratio: Tensor) -> int:
         """Write log r in units of the inner weight, and return how often the score was asked for more."""
-        _, v, here, there, drift_change = ends
+        x, v, here, there, drift_change = ends
         both, (middle,), size = here + there, inner, len(summing)
-        distance = torch.sub(middle, both, alpha=0.5).mul_(v).reshape(-1, size).mm(summing)
-        change = torch.mul(drift_change, both).reshape(-1, size)
-        torch.addmm(distance, change, summing, alpha=-self.langevin.step_size / (4 * self.unit), out=log_ratio)
-        squares = torch.mul(here, here).addcmul_(there, there).addcmul_(middle, middle).reshape(-1, size).mm(summing)
-        squares.mul_(torch.mul(v, v).reshape(-1, size).mm(summing))  # 3 d times the length of the move squared
-        close = torch.sub(threshold, log_ratio).abs_() < distance.abs()
-        long = squares > 3 * size * INTERVAL_LENGTH**2
-        rows = (close | long)[:, 0].nonzero().flatten()
-        if not len(rows):
-            return 0
-        numbers = torch.stack((threshold, distance, log_ratio, squares))[:, rows, 0]
-        x, v, both = torch.stack((ends.x, v, both))[:, rows]
-        trapezoid = inner_product(both, v) / 2
-        log_ratio[rows], calls = self._refine(x, v, trapezoid, *numbers)
-        return calls
-
-    def _refine(
-        self, x: Tensor, v: Tensor, trapezoid: Tensor, goal: Tensor, near: Tensor, ratio: Tensor, squares: Tensor
-    ) -> tuple[Tensor, int]:
-        """Return a better log r of some moves in units of the inner weight, and how often the score was asked."""
-        length = (squares / (3 * x[0].numel())).sqrt()
-        goal, near, ratio = goal * self.unit, near * self.unit, ratio * self.unit
-        log_q = ratio - near - trapezoid  # log r has it beside the integral, which is the trapezoid's and `near`
-        goal, score = goal - log_q, CountedScore(self.langevin.score)
-
-        def undecided(change: Tensor, error: Tensor, places: Tensor) -> Tensor:
-            return (goal[places] - change).abs() < error
-
-        integral = refined(score, x, v, trapezoid, trapezoid + near, length, undecided, self.max_nodes)
-        return ((integral + log_q) / self.unit)[:, None], score.calls
+        terms = (
+            torch.sub(middle, both, alpha=0.5).mul_(v),
+            torch.mul(drift_change, both),
+            torch.mul(here, here).addcmul_(there, there).addcmul_(middle, middle),
+            torch.mul(v, v),
+        )
+        known = torch.cat(terms).reshape(-1, size).mm(summing).view(len(terms), -1)
+        excess, change, square, moved = known.unbind()
+        ratio = torch.add(excess, change, alpha=-self.langevin.step_size / (4 * self.unit), out=log_ratio.view(-1))
+        torch.sub(threshold.view(-1), ratio, out=change)  # the goal
+        square.mul_(moved).div_(3 * size)  # |v|^2 |s|^2 / d
+        score = CountedScore(self.langevin.score)
+        rows, more = Romberg(score, self.max_nodes).corrections((x, v, both), known[:3])
+        ratio.index_add_(0, rows, more)
+        return score.calls
