@@ -1,5 +1,6 @@
 """Everything that takes a pool: functions from a pool and a folder to tensors and numbers that may not depend on it."""
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -57,8 +58,10 @@ def annealed(pool: Any, store: Path | None, score: ScoreFn | None = None) -> Ans
         return metropolis_hastings(target, MALA(0.3 * level**2), LineIntegral())
 
     options: dict[str, Any] = {"steps_per_level": 4, "generator": seeded(), "pool": pool, "store": store}
-    found = annealing.anneal(kernel_at, LEVELS, start(), **options)
-    return [found.draws, *found.acceptance_rates, found.score_calls]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", annealing.EarlyAnnealingWarning)  # of so few steps per level
+        found = annealing.anneal(kernel_at, LEVELS, start(), **options)
+    return [found.draws, *found.acceptance_rates, *(found.rho or ()), found.score_calls]
 
 
 def exchanged(pool: Any, store: Path | None, score: ScoreFn | None = None) -> Answer:
