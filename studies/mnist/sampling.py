@@ -35,6 +35,7 @@ class Method(NamedTuple):
 
 METHODS = {
     "ula": Method("ULA", 2),
+    "batch_ula": Method("ULA, one step for all", 2),
     "simpson": Method("MALA, Simpson", 1),
     "literal": Method("MALA, Siamese as printed", 2, "mnist-literal"),
     "free": Method("MALA, Siamese, free", 2, "mnist-free"),
@@ -112,7 +113,23 @@ def rule(method: str, level: float, tau: float) -> Acceptance:
     learned = METHODS[method].learned
     if learned is not None:
         return Learned(acceptance_fit(learned).at(level, tau))
-    return Always() if method == "ula" else LineIntegral()
+    return Always() if METHODS[method].steps == 2 else LineIntegral()
+
+
+def batch_ula(
+    model: ScoreFit, levels: Sequence[float], x: Tensor, *, steps: int, tau: float, draws: torch.Generator
+) -> Tensor:
+    """Return images by annealed ULA with one step for all chains, from the mean norm of their scores.
+
+    This is how Song et al. (2021) have it. No accept step could stand behind it: a chain's step depends on all chains.
+    """
+    with torch.inference_mode():
+        for level in levels:
+            for _ in range(steps):
+                score = model.net(x, level)
+                h = 2 * tau**2 * x[0].numel() / score.flatten(1).norm(dim=1).mean() ** 2
+                x = x + h * score + (2 * h).sqrt() * torch.randn(x.shape, generator=draws)
+        return x.clone()
 
 
 def draw(model: ScoreFit, plan: Plan, n: int, seed: int, real: Tensor) -> Sampled:
@@ -133,21 +150,28 @@ def draw(model: ScoreFit, plan: Plan, n: int, seed: int, real: Tensor) -> Sample
     def kernel_at(level: float) -> Kernel:
         return metropolis_hastings(model.at(level), ScaledMALA(plan.tau), rule(plan.method, level, plan.tau))
 
+    def moved(x: Tensor, levels: Sequence[float], steps: int) -> tuple[Tensor, list[float], int]:
+        """Return images after these levels, acceptance rates and score calls."""
+        if plan.method == "batch_ula":
+            calls = n * steps * len(levels)
+            return batch_ula(model, levels, x, steps=steps, tau=plan.tau, draws=draws), [1.0] * len(levels), calls
+        found = anneal(kernel_at, levels, x, steps_per_level=steps, watch=False, generator=draws)
+        return found.draws, list(found.acceptance_rates), found.score_calls
+
     previous = None
     for group in grouped(plan.noise_levels):
         rates: list[float] = []
         for levels in [[level] for level in group] if plan.predictor else [group]:
             if plan.predictor and previous is not None:
                 x, calls = reverse_step(model, x, previous, levels[0], draws), calls + n
-            found = anneal(kernel_at, levels, x, steps_per_level=steps, watch=False, generator=draws)
-            x, calls, previous = found.draws, calls + found.score_calls, levels[-1]
-            rates += found.acceptance_rates
+            x, accepted, more = moved(x, levels, steps)
+            calls, previous, rates = calls + more, levels[-1], rates + accepted
         descent.append(sum(rates) / len(rates))
         lags.append(lag(model, x, real, group[-1]))
     last = math.nan
     if plan.final:
-        found = anneal(kernel_at, [LOW], x, steps_per_level=steps * plan.final, watch=False, generator=draws)
-        x, last, calls = found.draws, found.acceptance_rates[0], calls + found.score_calls
+        x, (last,), more = moved(x, [LOW], steps * plan.final)
+        calls += more
         lags[-1] = lag(model, x, real, LOW)
     with torch.inference_mode():
         return Sampled((x + LOW**2 * model.net(x, LOW)).clone(), descent, last, lags, calls / n)

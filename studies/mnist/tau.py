@@ -18,7 +18,8 @@ from studies.mnist.sampling import METHODS, Plan
 
 TAUS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3)
 HEADLINE = (0.7, 0.9, 1.1)
-COMPARED = ("ula", "simpson")
+UNADJUSTED = ("ula", "batch_ula")
+COMPARED = ("ula", "simpson")  # at every tau
 WITHIN = 1.1  # of one's own best
 KEYS = {"w1": "pixel W1", "frechet": "Frechet"}
 
@@ -32,16 +33,17 @@ class Config:
     levels: int = 100
     final: int = 50  # steps at the last level, of MALA; twice as many of ULA
     taus: tuple[float, ...] = TAUS
-    predictor_taus: tuple[float, ...] = TAUS
-    predictor_n: int = 500
+    batch_taus: tuple[float, ...] = (*HEADLINE, 1.3)  # of ULA with one step for all chains
+    predictor_taus: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5, 0.7, 1.1)
     score_steps: int = 0  # of a score of its own; 0 for the one that is kept
     floor_repeats: int = 5
 
 
 PRESETS = {
-    "quick": Config((11,), n=48, levels=40, final=20, taus=(0.3, 0.7, 1.1), predictor_taus=(), score_steps=2000),
-    "paper": Config((1,), n=100, predictor_taus=()),
-    "full": Config(),
+    "quick": Config(
+        (11,), n=48, levels=40, final=20, taus=(0.3, 0.7, 1.1), batch_taus=(1.1,), predictor_taus=(), score_steps=2000
+    ),
+    "paper": Config(),
 }
 
 
@@ -60,8 +62,7 @@ class Drawn(Cell, kind="drawn"):
 
     def measure(self, config: Config, folder: Path) -> Record:
         plan = Plan(self.method, self.tau, config.levels, 0 if self.predictor else config.final, self.predictor)
-        n = config.predictor_n if self.predictor else config.n
-        found, record = sampling.drawn_and_judged(plan, n, self.seed, folder)
+        found, record = sampling.drawn_and_judged(plan, config.n, self.seed, folder)
         save_file({"images": found.images.contiguous()}, folder / self.file)
         return record
 
@@ -76,15 +77,19 @@ class Floor(Cell, kind="floor"):
 
 
 def stages(config: Config) -> list[list[Cell]]:
-    """Return the floors, then the cells of pure annealing, then those with a predictor; one seed after the other."""
-    sizes = dict.fromkeys((config.n, *([config.predictor_n] if config.predictor_taus else [])))
+    """Return the floor, then the cells of pure annealing, then those with a predictor; one seed after the other."""
+    parts: list[tuple[bool, Sequence[float], Sequence[str]]] = [
+        (False, config.batch_taus, ["batch_ula"]),
+        (False, config.taus, COMPARED),
+        (True, config.predictor_taus, COMPARED),
+    ]
     cells = [
         cell
         for seed in config.seeds
-        for predictor, taus in ((False, config.taus), (True, config.predictor_taus))
-        for cell in grid(Drawn, predictor=(predictor,), tau=headline_first(taus), method=COMPARED, seed=(seed,))
+        for predictor, taus, methods in parts
+        for cell in grid(Drawn, predictor=(predictor,), tau=headline_first(taus), method=methods, seed=(seed,))
     ]
-    return [grid(Floor, n=sizes), cells]
+    return [grid(Floor, n=(config.n,)), cells]
 
 
 def headline_first(taus: Sequence[float]) -> list[float]:
@@ -125,13 +130,15 @@ def width(values: dict[float, float]) -> float:
 
 
 def better_at_headline(records: Records) -> dict[str, bool]:
-    """Return, for every tau of the headline, whether MALA is nearer to the test images than ULA by both distances."""
-    found = {key: [means(records, method, key) for method in COMPARED] for key in KEYS}
-    return {
-        f"tau {tau}": all(mala[tau] < ula[tau] for ula, mala in found.values())
-        for tau in HEADLINE
-        if all(tau in values for pair in found.values() for values in pair)
-    }
+    """Return, for every tau of the headline and both forms of ULA, whether MALA is nearer by both distances."""
+    mala = {key: means(records, "simpson", key) for key in KEYS}
+    found = {}
+    for method in UNADJUSTED:
+        ula = {key: means(records, method, key) for key in KEYS}
+        for tau in HEADLINE:
+            if all(tau in both[key] for both in (ula, mala) for key in KEYS):
+                found[f"tau {tau}, {METHODS[method].label}"] = all(mala[key][tau] < ula[key][tau] for key in KEYS)
+    return found
 
 
 def wider(records: Records) -> dict[str, bool]:
@@ -155,7 +162,7 @@ def table(records: Records, *, predictor: bool = False) -> str:
     taus = sorted({row["tau"] for row in rows})
     frame: dict[str, list[str]] = {}
     columns = {**{key: name for key, name in judging.DISTANCES.items() if key != "kernel"}, "lag": "rho, last"}
-    for method in COMPARED:
+    for method in dict.fromkeys(row["method"] for row in rows):
         for key, name in columns.items():
             values = [records.values("drawn", key, predictor=predictor, method=method, tau=tau) for tau in taus]
             frame[f"{METHODS[method].label}: {name}"] = [number_and_spread(one) if one else "" for one in values]
@@ -208,7 +215,7 @@ def picture(records: Records, folder: Path, docs: Path) -> None:
     levels: dict[str, dict[str, float]] = {}
     n = records.settings["n"]
     for key, name in KEYS.items():
-        lines = {METHODS[method].label: means(records, method, key) for method in COMPARED}
+        lines = {METHODS[method].label: means(records, method, key) for method in (*UNADJUSTED, "simpson")}
         panels[name] = {label: (list(values), list(values.values())) for label, values in lines.items()}
         levels[name] = {"real images": floor_of(records, key, n)}
     plots.curve_panels(

@@ -30,7 +30,7 @@ def drawn(config: tau.Config, **values: dict[float, float]) -> list[dict[str, An
 
 
 def made(ula: dict[float, float], mala: dict[float, float]) -> Any:
-    config = tau.Config((1,), taus=tuple(ula), predictor_taus=())
+    config = tau.Config((1,), taus=tuple(ula), batch_taus=(), predictor_taus=())
     floor = [{"n": config.n} | dict.fromkeys(judging.DISTANCES, 10.0)]
     return made_up(config, drawn=drawn(config, ula=ula, simpson=mala), floor=floor)
 
@@ -44,7 +44,7 @@ def test_claims_follow_the_records() -> None:
     taus = (0.3, 0.5, 0.7, 0.9, 1.1)
     flat, rising = dict.fromkeys(taus, 12.0), dict(zip(taus, (11.0, 12.0, 30.0, 60.0, 90.0), strict=True))
     found = made(rising, flat)
-    assert tau.better_at_headline(found) == {"tau 0.7": True, "tau 0.9": True, "tau 1.1": True}
+    assert tau.better_at_headline(found) == {f"tau {value}, ULA": True for value in (0.7, 0.9, 1.1)}
     assert set(tau.wider(found).values()) == {True}
     assert set(tau.better_at_best(found).values()) == {False}
     assert set(tau.better_at_headline(made(flat, rising)).values()) == {False}
@@ -93,16 +93,24 @@ def test_the_kept_score_denoises() -> None:
 def test_samplers_are_compared_at_equal_score_calls() -> None:
     fit, real = ScoreFit.load(SCORE), mnist_test()[:4]
     calls = {}
-    for method in ("ula", "simpson"):
+    for method in ("ula", "batch_ula", "simpson"):
         found = sampling.draw(fit, Plan(method, 0.7, levels=3, final=2), 2, 1, real)
         calls[method] = found.calls
         assert found.images.shape == (2, 1, 28, 28)
         assert len(found.descent) == len(found.lags) == 3
-    assert calls["ula"] == calls["simpson"]
+    assert calls["ula"] == calls["simpson"] == calls["batch_ula"] + 4  # it does not ask again where a level begins
     again = sampling.draw(fit, Plan("ula", 0.7, levels=3, final=2), 2, 1, real)
     other = sampling.draw(fit, Plan("ula", 0.7, levels=3, final=2, predictor=True), 2, 1, real)
     assert torch.equal(again.images, sampling.draw(fit, Plan("ula", 0.7, levels=3, final=2), 2, 1, real).images)
     assert other.calls == again.calls + 2
+
+
+def test_all_chains_have_one_step_from_the_mean_norm_of_their_scores() -> None:
+    fit, x = ScoreFit.load(SCORE), torch.cat([mnist_test()[:1], 3 * mnist_test()[1:2]])
+    moved = sampling.batch_ula(fit, [1.0], x, steps=1, tau=0.7, draws=torch.Generator().manual_seed(3))
+    score, z = fit.net(x, 1.0), torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
+    h = 2 * (0.7 * 28 / score.flatten(1).norm(dim=1).mean()) ** 2
+    torch.testing.assert_close(moved, x + h * score + (2 * h).sqrt() * z)
 
 
 def test_real_images_with_their_noise_have_no_lag() -> None:
