@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from scoremh import Recipe, ScoreFit, fit_score, targets
+from scoremh import Recipe, Sampler, ScoreFit, fit_score, metrics, targets
 from scoremh.networks import NoiseConditionalPotential
 from studies import plots
 from studies.framework import Cell, Claim, Record, Records, Study, grid
@@ -37,6 +37,7 @@ ERRORS = {
     "score_error": "score error",
     "common_score_error": "score error at the common level",
     "through_noise": "log p between modes",
+    "chains": "W1 of chains",
 }
 MAX_LOSS = 1.1  # of errors, where the potential is to be taken for the default
 
@@ -50,6 +51,8 @@ class Config:
     steps: int = 4000  # of the default; those of the potential are as many as take the same time
     potential_cost: float = 1.75  # CPU time of a step with its share of the checks, that of the default being 1
     fresh: int = 4000  # draws for the errors
+    chains: int = 2000  # draws of `Sampler`, and of the distribution, between which W1 is taken
+    chain_steps: int = 300  # of tuning and of the chains
     common_level: float = 0.1  # noise level at which both are judged besides their own, in units of the spread
 
 
@@ -66,7 +69,7 @@ class Learned(Cell, kind="learned"):
 
     def measure(self, config: Config, folder: Path) -> Record:
         law = LAWS[self.law][1]
-        draws = [torch.Generator().manual_seed(10 * self.seed + use) for use in range(3)]
+        draws = [torch.Generator().manual_seed(10 * self.seed + use) for use in range(4)]
         steps = config.steps if self.net == "default" else round(config.steps / config.potential_cost)
         samples = law.sample(self.size, generator=draws[0]).float()
         began = time.process_time()
@@ -76,7 +79,18 @@ class Learned(Cell, kind="learned"):
         x = law.sample(config.fresh, generator=draws[2]).float()
         assert fit.noise_level is not None
         own, common = (judged(fit, law, x, level) for level in (fit.noise_level, config.common_level))
-        return found | own | {f"common_{key}": value for key, value in common.items()}
+        found |= own | {f"common_{key}": value for key, value in common.items()}
+        return found | {"chains": chains_w1(fit, law, config, draws[3])}
+
+
+def chains_w1(fit: ScoreFit, law: targets.GaussianMixture, config: Config, draws: torch.Generator) -> float:
+    """Return W1 between the draws of `Sampler` and fresh ones, in units of the spread, over that of fresh ones."""
+    n, steps = config.chains, config.chain_steps
+    sampler = Sampler(fit).tune(n // 4, steps=steps, generator=draws)
+    found = sampler.sample(n, chain_steps=steps, generator=draws).last
+    fresh, others = (law.sample(n, generator=draws).to(found) for _ in range(2))
+    one, two, three = (x / fresh.std(0) for x in (found, fresh, others))
+    return metrics.w1(one, two) / metrics.w1(three, two)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from studies import potential
 from studies.framework import Records
 from tests.studies.cases import made_up, run_small
 
-SMALL = potential.Config(seeds=(21,), sizes=(100, 200), steps=40, fresh=200)
+SMALL = potential.Config(seeds=(21,), sizes=(200,), steps=40, fresh=200, chains=40, chain_steps=10)
 
 
 def records(error: float, worst: float) -> Records:
