@@ -50,6 +50,6 @@ def test_potentials_write_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in ("three", "moons", "ten"):
         monkeypatch.delitem(potential.LAWS, name)
     found, page = run_small(potential.STUDY, SMALL, tmp_path)
-    assert len(found.kinds["learned"]) == 4
+    assert len(found.kinds["learned"]) == 2
     assert all(("potential" in record) == (record["net"] == "potential") for record in found.kinds["learned"])
     assert "the default stays as it is" in page or "the default should change" in page
