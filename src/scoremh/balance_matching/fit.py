@@ -1,14 +1,13 @@
 """A learned acceptance function, with what is known of its training."""
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from scoremh._shared import checks
-from scoremh._shared.files import naming
 from scoremh.networks import Form
-from scoremh.training import Fit, load_fit, save_fit
+from scoremh.training import Fit
 
 
 @dataclass(eq=False, repr=False)
@@ -26,6 +25,8 @@ class AcceptanceFit(Fit):
         loss: What was minimised, as text.
         proposal: Proposal it was trained with, as text.
     """
+
+    own_fields: ClassVar[tuple[str, ...]] = ("loss", "proposal")
 
     net: Form
     loss: str
@@ -53,19 +54,3 @@ class AcceptanceFit(Fit):
         checks.events(x)
         with checks.explained():
             return potential(x)
-
-    def save(self, path: str | Path) -> None:
-        """Write a safetensors file, whose header describes in JSON what was fitted and how."""
-        save_fit(self, path, {"loss": self.loss, "proposal": self.proposal}, {})
-
-    @classmethod
-    def load(cls, path: str | Path, net: nn.Module | None = None) -> "AcceptanceFit":
-        """Return what `save` wrote; no code in the file is run.
-
-        Args:
-            path: The file.
-            net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
-        """
-        fields, _ = load_fit(path, cls.__name__, net)
-        with naming(path, f"a file that {cls.__name__}.save wrote", "Fit again."):
-            return cls(**fields)

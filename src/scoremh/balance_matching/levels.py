@@ -13,19 +13,19 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import per_chain
-from scoremh._shared.files import naming
 from scoremh._shared.probe import Probe
 from scoremh.balance_matching.losses import BalanceMatching
 from scoremh.balance_matching.presets import MATCHING, FormName
 from scoremh.coordinates import Elementwise
 from scoremh.networks import FORMS, AtLevelAndStep, Form
-from scoremh.training import Fit, Recipe, load_fit, save_fit, train
+from scoremh.training import Fit, Recipe, train
 from scoremh.types import Proposal, Target
 
 PROBED_SAMPLES = 4
@@ -137,6 +137,8 @@ class LevelAcceptanceFit(Fit):
         loss: What was minimised, as text.
     """
 
+    own_fields: ClassVar[tuple[str, ...]] = ("form", "loss")
+
     form: FormName
     loss: str
 
@@ -147,22 +149,6 @@ class LevelAcceptanceFit(Fit):
     def __repr__(self) -> str:
         """Show what was learned, how long it took, and how well it went."""
         return f"{self.form} acceptance by {self.loss}\n{super().__repr__()}"
-
-    def save(self, path: str | Path) -> None:
-        """Write a safetensors file, whose header describes in JSON what was fitted and how."""
-        save_fit(self, path, {"form": self.form, "loss": self.loss}, {})
-
-    @classmethod
-    def load(cls, path: str | Path, net: nn.Module | None = None) -> "LevelAcceptanceFit":
-        """Return what `save` wrote; no code in the file is run.
-
-        Args:
-            path: The file.
-            net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
-        """
-        fields, _ = load_fit(path, cls.__name__, net)
-        with naming(path, f"a file that {cls.__name__}.save wrote", "Fit again."):
-            return cls(**fields)
 
 
 def fit_acceptance_at_levels(

@@ -1,17 +1,16 @@
 """Networks for acceptance functions: the paper's, of pairs, and one for a log density, of points."""
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import gelu, logsigmoid, silu
+from torch.nn.functional import gelu, logsigmoid
 
 from scoremh._shared import checks
-from scoremh.networks.layers import Event, event_shape, linear
+from scoremh.networks.layers import Event, ScalarMLP, event_shape, linear
 
 Points = Float[Tensor, "chain *event"]
 PerChain = Float[Tensor, " chain"]
@@ -86,7 +85,7 @@ class _SiluAndSlope(torch.autograd.Function):
         return bend.mul_(for_slope).addcmul_(for_y, slope)
 
 
-class PotentialMLP(nn.Module):
+class PotentialMLP(ScalarMLP):
     """A log density up to a constant, `phi(x) = net(x) - |x|^2 / 2`: a standard normal before it is trained.
 
     Args:
@@ -96,30 +95,10 @@ class PotentialMLP(nn.Module):
         generator: Random number generator of the first weights; the same seed gives the same weights.
     """
 
-    def __init__(
-        self, event: Event, hidden: int = 128, layers: int = 3, *, generator: torch.Generator | None = None
-    ) -> None:
-        super().__init__()
-        checks.count(hidden, "hidden")
-        checks.count(layers, "layers")
-        self.event, self.hidden, self.layers = event_shape(event), hidden, layers
-        sizes = [math.prod(self.event), *[hidden] * layers]
-        self.body = nn.ModuleList(linear(a, b, generator) for a, b in pairwise(sizes))
-        self.last = linear(hidden, 1, generator, bias=False)  # a constant changes nothing
-        nn.init.zeros_(self.last.weight)
-
-    @property
-    def config(self) -> dict[str, object]:
-        """The arguments that make such a network again."""
-        return {"event": list(self.event), "hidden": self.hidden, "layers": self.layers}
-
     def forward(self, x: Points) -> PerChain:
         """Return phi(x)."""
-        flat = y = x.flatten(1)
-        for layer in self.body:
-            y = silu(layer(y))
-        phi: Tensor = self.last(y).squeeze(1)
-        return phi - flat.square().sum(1) / 2
+        flat = x.flatten(1)
+        return self.value(flat).squeeze(1) - flat.square().sum(1) / 2
 
     def value_and_gradient(self, x: Points) -> tuple[PerChain, Points]:
         """Return phi(x) and its gradient, both differentiable in the weights."""

@@ -13,17 +13,13 @@ down. With a_l the pre-activations, W_l the weights and g_l = df / d silu(a_l), 
 so that the divergence costs one tangent per coordinate, as it does for a network with d outputs.
 """
 
-import math
-from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch import Tensor
 
-from scoremh._shared import checks
-from scoremh.networks.layers import Event, event_shape, linear, preconditioned
+from scoremh.networks.layers import ScalarMLP, preconditioned
 
 Points = Float[Tensor, "chain *event"]
 PerChain = Float[Tensor, " chain"]
@@ -43,7 +39,7 @@ class _Layer(NamedTuple):
         return (2 + self.before * (1 - 2 * self.gate)) * self.gate * (1 - self.gate)
 
 
-class NoiseConditionalPotential(nn.Module):
+class NoiseConditionalPotential(ScalarMLP):
     """A log density up to a constant for every noise level, called as a score: `net(x, sigma)` is its gradient in x.
 
     The constant is another one at every noise level, and nearly so in every mode: gradients do not tell the weights of
@@ -56,31 +52,13 @@ class NoiseConditionalPotential(nn.Module):
         generator: Random number generator of the first weights; the same seed gives the same weights.
     """
 
-    def __init__(
-        self, event: Event, hidden: int = 128, layers: int = 3, *, generator: torch.Generator | None = None
-    ) -> None:
-        super().__init__()
-        checks.count(hidden, "hidden")
-        checks.count(layers, "layers")
-        self.event, self.hidden, self.layers = event_shape(event), hidden, layers
-        sizes = [math.prod(self.event) + 1, *[hidden] * layers]
-        self.body = nn.ModuleList(linear(a, b, generator) for a, b in pairwise(sizes))
-        self.last = linear(hidden, 1, generator, bias=False)  # a constant changes nothing
-        nn.init.zeros_(self.last.weight)  # phi starts as a standard normal, blurred
-
-    @property
-    def config(self) -> dict[str, object]:
-        """The arguments that make such a network again."""
-        return {"event": list(self.event), "hidden": self.hidden, "layers": self.layers}
+    conditions: ClassVar[int] = 1  # log(sigma) / 4
 
     def potential(self, x: Points, sigma: Tensor | float) -> PerChain:
         """Return phi at noise level sigma, a number or one per chain."""
         flat = x.flatten(1)
         level, scale, y = preconditioned(flat, sigma)
-        for layer in self.body:
-            y = silu(layer(y))
-        phi: Tensor = self.last(y) / level
-        return (phi - (flat / scale).square().sum(1, keepdim=True) / 2).squeeze(1)
+        return (self.value(y) / level - (flat / scale).square().sum(1, keepdim=True) / 2).squeeze(1)
 
     def forward(self, x: Points, sigma: Tensor | float) -> Points:
         """Return the score at noise level sigma, a number or one per chain."""

@@ -1,9 +1,9 @@
 """A learned score: a target, with what is known of its training."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from scoremh import diffusion
 from scoremh._shared import checks
-from scoremh._shared.files import naming
 from scoremh._shared.support import Box
 from scoremh.coordinates import Affine, Compose, Coordinates, Sinh
 from scoremh.networks import AtNoiseLevel, InCoordinates, NoiseConditionalMLP, NoiseConditionalPotential
 from scoremh.score_matching.losses import implicit_losses_of
-from scoremh.training import Fit, load_fit, save_fit
+from scoremh.training import Fit
 from scoremh.types import LogDensityFn, Middle, Target
 
 ROUNDING = 1e-6  # relative: schedules of noise levels are rounded
@@ -39,6 +38,8 @@ class ScoreFit(Fit):
         noise_range: Lowest and highest noise level that a noise-conditional network has learned; None for others.
         loss: What was minimised, as text.
     """
+
+    own_fields: ClassVar[tuple[str, ...]] = ("noise_level", "noise_range", "loss")
 
     support: Box
     noise_level: float | None
@@ -183,23 +184,13 @@ class ScoreFit(Fit):
         read = "" if level is None else f", read at noise level {level:.3g} of the samples' spread"
         return f"score by {type(self._inside).__name__} and {self.loss}{heavy}{read}\n{super().__repr__()}"
 
-    def save(self, path: str | Path) -> None:
-        """Write a safetensors file, whose header describes in JSON what was fitted and how."""
-        box = {"support.low": self.support.low, "support.high": self.support.high}
-        save_fit(self, path, {"noise_level": self.noise_level, "noise_range": self.noise_range, "loss": self.loss}, box)
+    def _tensors(self) -> dict[str, Tensor]:
+        return {"support.low": self.support.low, "support.high": self.support.high}
 
     @classmethod
-    def load(cls, path: str | Path, net: nn.Module | None = None) -> "ScoreFit":
-        """Return what `save` wrote; no code in the file is run.
-
-        Args:
-            path: The file.
-            net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
-        """
-        fields, tensors = load_fit(path, cls.__name__, net)
-        with naming(path, f"a file that {cls.__name__}.save wrote", "Fit again."):
-            fields["noise_range"] = fields["noise_range"] and tuple(fields["noise_range"])
-            return cls(**fields, support=Box(tensors["support.low"], tensors["support.high"]))
+    def _restored(cls, fields: dict[str, Any], tensors: Mapping[str, Tensor]) -> "ScoreFit":
+        fields["noise_range"] = fields["noise_range"] and tuple(fields["noise_range"])
+        return cls(**fields, support=Box(tensors["support.low"], tensors["support.high"]))
 
 
 def implicit_losses(fit: ScoreFit, x: Float[Tensor, "sample *event"]) -> Float[Tensor, " sample"]:

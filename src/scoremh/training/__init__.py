@@ -8,7 +8,7 @@ averaged longer and at a lower rate.
 """
 
 from scoremh.training.divergence import DivergenceError
-from scoremh.training.fit import Fit, load_fit, save_fit, versions
+from scoremh.training.fit import Fit, versions
 from scoremh.training.loop import split, train
 from scoremh.training.losses import DetailedLoss, Loss, ProbedLoss
 from scoremh.training.plan_text import plan_text
@@ -21,9 +21,7 @@ __all__ = [
     "Loss",
     "ProbedLoss",
     "Recipe",
-    "load_fit",
     "plan_text",
-    "save_fit",
     "split",
     "train",
     "versions",

@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from scoremh import networks
 from scoremh._shared import checks
-from scoremh._shared.files import reading, save_tensors
+from scoremh._shared.files import naming, reading, save_tensors
 from scoremh.training.recipe import Recipe
 from scoremh.training.weights_budget import within_budget
+
+Kind = TypeVar("Kind", bound="Fit")
 
 
 @dataclass(eq=False, repr=False)
@@ -31,6 +33,9 @@ class Fit:
         seconds: Time it took.
         best: Step whose weights these are.
     """
+
+    own_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of a subclass that its file holds as JSON."""
 
     net: nn.Module
     history: dict[str, list[float]]
@@ -50,28 +55,42 @@ class Fit:
             f"held-out loss {held[0]:.4g} at step {first:,}, {kept:.4g} at step {self.best:,}, whose weights these are"
         )
 
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file, whose header describes in JSON what was fitted and how."""
+        header = {name: getattr(self, name) for name in ("history", "seed", "seconds", "best", *self.own_fields)}
+        header |= {"recipe": asdict(self.recipe), "net": networks.describe(self.net), "versions": versions()}
+        weights = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
+        save_tensors(Path(path), weights | self._tensors(), {f"scoremh.{type(self).__name__}": json.dumps(header)})
+
+    @classmethod
+    def load(cls: type[Kind], path: str | Path, net: nn.Module | None = None) -> Kind:
+        """Return what `save` wrote; no code in the file is run.
+
+        Args:
+            path: The file.
+            net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
+        """
+        fields, tensors = _read(path, cls.__name__, net)
+        with naming(path, f"a file that {cls.__name__}.save wrote", "Fit again."):
+            return cls._restored(fields, tensors)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of a subclass that are no weights."""
+        return {}
+
+    @classmethod
+    def _restored(cls: type[Kind], fields: dict[str, Any], tensors: Mapping[str, Tensor]) -> Kind:
+        """Return a fit of the fields in a file and its tensors that are no weights."""
+        return cls(**fields)
+
 
 def versions() -> dict[str, str]:
     """Return the versions that a file records."""
     return {"python": platform.python_version(), "torch": torch.__version__, "scoremh": version("scoremh")}
 
 
-def save_fit(fit: Fit, path: str | Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file, whose header describes in JSON what was fitted and how, with more of both."""
-    own = {name: getattr(fit, name) for name in ("history", "seed", "seconds", "best")}
-    own |= {"recipe": asdict(fit.recipe), "net": networks.describe(fit.net), "versions": versions()}
-    weights = {f"net.{name}": tensor for name, tensor in fit.net.state_dict().items()}
-    save_tensors(Path(path), weights | dict(tensors), {f"scoremh.{type(fit).__name__}": json.dumps(own | dict(header))})
-
-
-def load_fit(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return what `save_fit` wrote: the fields of the fit, and the tensors that are no weights; no code is run.
-
-    Args:
-        path: The file.
-        kind: Name of the class that was saved.
-        net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
-    """
+def _read(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return what a file of this kind of fit holds: fields, and tensors that are no weights."""
     with reading(path, f"a file that {kind}.save wrote", "Name such a file, or fit again.") as (metadata, tensors):
         _require_kind(metadata, path, kind)
         fields = json.loads(metadata[f"scoremh.{kind}"])
