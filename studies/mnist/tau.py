@@ -28,7 +28,7 @@ KEYS = {"w1": "pixel W1", "frechet": "Frechet"}
 class Config:
     """All that decides the numbers."""
 
-    seeds: tuple[int, ...] = (1, 2, 3)
+    seeds: tuple[int, ...] = (1, 2, 3)  # the first with every tau, the others with those of the headline
     n: int = 500  # images
     levels: int = 100
     final: int = 50  # steps at the last level, of MALA; twice as many of ULA
@@ -77,17 +77,14 @@ class Floor(Cell, kind="floor"):
 
 
 def stages(config: Config) -> list[list[Cell]]:
-    """Return the floor, then the cells of pure annealing, then those with a predictor; one seed after the other."""
-    parts: list[tuple[bool, Sequence[float], Sequence[str]]] = [
-        (False, config.batch_taus, ["batch_ula"]),
-        (False, config.taus, COMPARED),
-        (True, config.predictor_taus, COMPARED),
-    ]
+    """Return the floor, then pure annealing with the first seed, with the others, and with a predictor."""
+    first, others = config.seeds[:1], config.seeds[1:]
+    again = [tau for tau in config.taus if tau in HEADLINE]
     cells = [
-        cell
-        for seed in config.seeds
-        for predictor, taus, methods in parts
-        for cell in grid(Drawn, predictor=(predictor,), tau=headline_first(taus), method=methods, seed=(seed,))
+        *grid(Drawn, predictor=[False], tau=config.batch_taus, method=["batch_ula"], seed=first),
+        *grid(Drawn, predictor=[False], tau=headline_first(config.taus), method=COMPARED, seed=first),
+        *grid(Drawn, predictor=[False], tau=again, method=(*UNADJUSTED, "simpson"), seed=others),
+        *grid(Drawn, predictor=[True], tau=config.predictor_taus, method=COMPARED, seed=first),
     ]
     return [grid(Floor, n=(config.n,)), cells]
 
