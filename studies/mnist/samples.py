@@ -38,8 +38,7 @@ class Config:
 
 PRESETS = {
     "quick": Config((11,), levels=40, final=50, methods=("ula", "simpson"), score_steps=2000),
-    "paper": Config(final=125, methods=("ula", "simpson", "literal")),
-    "full": Config(),
+    "paper": Config(),
 }
 
 
@@ -95,8 +94,20 @@ def table(records: Records) -> str:
 
 
 def spoiled(records: Records, method: str) -> dict[str, bool]:
-    """Return at which tau images are blots."""
+    """Return at which tau images are blots, or have diverged."""
     return {f"tau {r['tau']:g}": r["ink"] > MAX_INK for r in records.where("drawn", method=method)}
+
+
+def learned(records: Records) -> dict[str, float]:
+    """Return the held-out loss of every learned acceptance over that of the network as printed, which says nothing."""
+    methods = {r["method"]: METHODS[r["method"]] for r in records.kinds["drawn"]}
+    losses = {
+        method.label: sampling.acceptance_fit(method.learned).history["held_out"][-1]
+        for method in methods.values()
+        if method.learned is not None
+    }
+    nothing = losses.pop(METHODS["literal"].label)
+    return {label: loss / nothing for label, loss in losses.items()}
 
 
 def robust(records: Records) -> dict[str, bool]:
