@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 
 import pandas as pd
 import torch
@@ -27,7 +28,8 @@ from scoremh.types import Kernel
 from studies import plots
 from studies.framework import Cell, Record, Records, Study, grid
 from studies.framework.tables import markdown, number
-from studies.mnist import judging, sampling
+from studies.mnist import by_level, judging, sampling
+from studies.mnist.by_level import LEVELS, AtLevel
 from studies.mnist.images import mnist_test, score_file
 from studies.mnist.sampling import HIGH, LOW, reverse_step
 from studies.mnist.tau import Floor
@@ -53,8 +55,7 @@ class Config:
 
 PRESETS = {
     "quick": Config((11,), n=40, levels=30, score_steps=2000),
-    "paper": Config(n=25),
-    "full": Config((2, 3, 4)),
+    "paper": Config(),
 }
 
 
@@ -192,7 +193,7 @@ def nearest(images: Tensor, known: Tensor) -> float:
 
 def stages(config: Config) -> list[list[Cell]]:
     """Return what real images have, then all samplers."""
-    first = [*grid(Floor, n=(config.n,)), *grid(Nearest, seed=config.seeds)]
+    first = [*grid(Floor, n=(config.n,)), *grid(Nearest, seed=config.seeds), *grid(AtLevel, level=LEVELS)]
     return [first, grid(Drawn, seed=config.seeds, sampler=SAMPLERS)]
 
 
@@ -220,6 +221,16 @@ def best(records: Records, key: str) -> str:
     return SAMPLERS[min(found, key=lambda record: record[key])["sampler"]][0]
 
 
+def ladder(dimension: int = 784, rate: float = 0.2) -> int:
+    """Return how many levels replica exchange would need for its neighbours to swap at a rate, by noise alone.
+
+    Between N(0, s^2 I) and N(0, (1 + e)^2 s^2 I) the log ratio of a swap is nearly normal with mean -m and variance 2m,
+    m = 2 e^2 d, so that swaps are accepted at the rate 2 Phi(-sqrt(m / 2)).
+    """
+    gap = -NormalDist().inv_cdf(rate / 2) / math.sqrt(dimension)
+    return 1 + math.ceil(math.log(HIGH / LOW) / gap)
+
+
 def picture(records: Records, folder: Path, docs: Path) -> None:
     """Draw images of every sampler, and real ones."""
     cells = [Drawn.of(record) for record in records.kinds["drawn"] if record["seed"] == records.settings["seeds"][0]]
@@ -233,11 +244,10 @@ STUDY = Study(
     "MNIST: which sampler, at equal score calls",
     PRESETS,
     stages,
-    (Floor, Nearest, Drawn),
+    (Floor, Nearest, AtLevel, Drawn),
     picture,
-    globals(),
-    {},
-    prepare,
+    globals() | vars(by_level),
+    prepare=prepare,
     page="images.md",
     partial=True,
 )

@@ -10,7 +10,7 @@ import torch
 
 from scoremh import ScoreFit
 from studies import digits
-from studies.mnist import judging, lenet, samples, sampling, tau, threshold_map
+from studies.mnist import judging, lenet, panel, samples, sampling, tau, threshold_map
 from studies.mnist.images import SCORE, WEIGHTS, mnist_test
 from studies.mnist.sampling import METHODS, Plan
 from tests.studies.cases import is_picture, made_up, run_small
@@ -132,6 +132,14 @@ def test_regions_of_the_map() -> None:
     assert threshold_map.regions(found, 30.0).flatten().tolist() == [0, 1, 2, 3]
     assert threshold_map.shares(found, 30.0) == [0.25] * 4
     assert not any(threshold_map.more_orange(found).values())
+
+
+def test_a_ladder_of_so_many_levels_swaps_at_that_rate() -> None:
+    levels, d = panel.ladder(784, 0.2), 784
+    ratio = (sampling.HIGH / sampling.LOW) ** (1 / (levels - 1))
+    x, y = (torch.randn(2000, d, generator=NORMAL, dtype=torch.float64).square().sum(1) for _ in range(2))
+    log_ratio = (1 - ratio**-2) * (x - ratio**2 * y) / 2  # x of level 1, y of level `ratio`
+    assert log_ratio.exp().clamp(max=1).mean() == pytest.approx(0.2, abs=0.03)
 
 
 def test_every_method_of_the_grids_has_a_label_and_its_weights_or_none() -> None:
