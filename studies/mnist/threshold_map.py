@@ -14,7 +14,7 @@ from studies.mnist.tau import Floor
 
 PAPER_THRESHOLDS = (30.0, 32.0, 34.0)
 FLOOR_THRESHOLDS = (1.1, 1.25, 1.5)  # times the floor
-COMPARED = ("ula", "simpson")
+COMPARED = ("batch_ula", "simpson")
 REGIONS = ("both above", "MALA below, ULA above", "ULA below, MALA above", "both below")
 
 
@@ -23,8 +23,8 @@ class Config:
     """All that decides the numbers."""
 
     seeds: tuple[int, ...] = (1,)
-    n: int = 500  # images
-    levels: tuple[int, ...] = (10, 20, 50, 100, 200)
+    n: int = 100  # images
+    levels: tuple[int, ...] = (10, 20, 50, 100)
     final: int = 50  # steps at the last level, of MALA; twice as many of ULA
     taus: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3)
     score_steps: int = 0  # of a score of its own; 0 for the one that is kept
@@ -33,8 +33,7 @@ class Config:
 
 PRESETS = {
     "quick": Config((11,), n=32, levels=(10, 30), final=10, taus=(0.3, 0.7, 1.1), score_steps=2000),
-    "paper": Config(n=20, levels=(10, 25, 50), final=25, taus=(0.1, 0.3, 0.5, 0.7, 0.9, 1.1)),
-    "full": Config(),
+    "paper": Config(),
 }
 
 

@@ -123,12 +123,12 @@ def test_real_images_with_their_noise_have_no_lag() -> None:
 
 def test_regions_of_the_map() -> None:
     config = threshold_map.Config(levels=(10,), taus=(0.1, 0.3, 0.5, 0.7))
-    w1 = {"ula": (50.0, 50.0, 20.0, 20.0), "simpson": (50.0, 20.0, 50.0, 20.0)}
+    w1 = {"batch_ula": (50.0, 50.0, 20.0, 20.0), "simpson": (50.0, 20.0, 50.0, 20.0)}
     records = [
         cell.axes | {"w1": w1[cell.axes["method"]][config.taus.index(cell.axes["tau"])]}
         for cell in threshold_map.stages(config)[1]
     ]
-    found = made_up(config, drawn=records, floor=[{"n": 500, "w1": 12.0}])
+    found = made_up(config, drawn=records, floor=[{"n": 100, "w1": 12.0}])
     assert threshold_map.regions(found, 30.0).flatten().tolist() == [0, 1, 2, 3]
     assert threshold_map.shares(found, 30.0) == [0.25] * 4
     assert not any(threshold_map.more_orange(found).values())
