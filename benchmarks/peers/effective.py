@@ -21,7 +21,7 @@ def effective_share(values: Numbers) -> float:
     pairs = correlation[: draws // 2 * 2].reshape(-1, 2).sum(1)
     end = int(np.argmax(pairs <= 0)) if (pairs <= 0).any() else len(pairs)
     time = 2 * np.minimum.accumulate(pairs[:end]).sum() - 1
-    return 1 / max(time, 1 / draws)
+    return float(1 / max(time, 1 / draws))
 
 
 def worst_share(values: Numbers) -> float:

@@ -22,20 +22,23 @@ from scoremh import (
     metropolis_hastings,
     sample,
     tune,
+    warmup,
 )
+from scoremh.sampling.warmup import Warmup
 
 PILOT_SEED, PILOT_CHAINS, PILOT_STEPS = 0, 128, 150
-LENGTHS = (2, 3, 5, 8)  # leapfrog steps to choose from, each trajectory of 1 to as many
-MAX_TANGENTS = 10  # dimensions up to which log p through noise is measured: it takes a tangent for every coordinate
+LENGTHS = (2, 3, 5)  # leapfrog steps to choose from, each trajectory of 1 to as many
+MAX_TANGENTS = 2  # dimensions up to which log p through noise is measured: it takes a tangent for every coordinate
 LEVELS = 0.01, 10.0  # the noise that it is integrated over
 
-SIMPSON, EXACT, HAMILTONIAN, NOISE = (
+SIMPSON, PLAIN, EXACT, HAMILTONIAN, NOISE = (
     "scoremh MALA, Simpson",
+    "scoremh MALA, Simpson, one step size for all coordinates",
     "scoremh MALA, exact rule",
     "scoremh Hamiltonian",
     "scoremh MALA, through noise",
 )
-OURS = (SIMPSON, EXACT, HAMILTONIAN, NOISE)
+OURS = (SIMPSON, PLAIN, EXACT, HAMILTONIAN, NOISE)
 
 
 class Moves(NamedTuple):
@@ -60,39 +63,52 @@ def ours(law: Law, pool: ThreadPoolExecutor | None = None) -> Mapping[str, Calla
     if law.dimension <= MAX_TANGENTS:
         rules[NOISE] = (_with_levels(law), ThroughNoise())
     walks = {name: partial(_walk, law, *rule, pool) for name, rule in rules.items()}
-    return walks | {HAMILTONIAN: partial(_trajectories, law, score, pool)}
-
-
-def step_size(law: Law, make: Callable[[float], Kernel]) -> float:
-    """Return the step of `tune` for the kernel's own acceptance rate."""
-    generator = torch.Generator().manual_seed(PILOT_SEED)
-    initial = law.sample(PILOT_CHAINS, PILOT_SEED)
-    return tune(make, initial, start=0.2, steps=PILOT_STEPS, generator=generator)
+    return walks | {PLAIN: partial(_plain, law, score, pool), HAMILTONIAN: partial(_trajectories, law, score, pool)}
 
 
 def mala_step(law: Law) -> float:
-    """Return the step for MALA, which peers without a tuning of their own are given too."""
-    return step_size(law, lambda h: metropolis_hastings(Target(Score(law)), MALA(h), LineIntegral()))
+    """Return the step size of `tune` for MALA, for peers without a tuning of their own."""
+    generator = torch.Generator().manual_seed(PILOT_SEED)
+    return tune(
+        lambda h: metropolis_hastings(Target(Score(law)), MALA(h), LineIntegral()),
+        law.sample(PILOT_CHAINS, PILOT_SEED),
+        start=0.2,
+        steps=PILOT_STEPS,
+        generator=generator,
+    )
+
+
+def _warmed_up(law: Law, make: Callable[[float, Tensor | None], Kernel]) -> Warmup:
+    generator = torch.Generator().manual_seed(PILOT_SEED)
+    start = law.sample(PILOT_CHAINS, PILOT_SEED)
+    return warmup(make, start, start=0.2, steps=2 * PILOT_STEPS, covariance="diagonal", generator=generator)
 
 
 def _walk(law: Law, target: Target, rule: Acceptance, pool: ThreadPoolExecutor | None) -> Moves:
-    h = mala_step(law)
-    kernel = metropolis_hastings(target, MALA(h), rule)
+    found = _warmed_up(law, lambda h, c: metropolis_hastings(target, MALA(h, c), LineIntegral()))
+    kernel = metropolis_hastings(target, MALA(found.step_size, found.covariance), rule)
     transitions = 5 if isinstance(rule, ThroughNoise) else 50
-    return Moves(f"step size {h:.3g} by `tune`", transitions, partial(_advance, kernel, transitions, pool))
+    settings = f"step size {found.step_size:.3g} and diagonal covariance by `warmup`"
+    return Moves(settings, transitions, partial(_advance, kernel, transitions, pool))
+
+
+def _plain(law: Law, target: Target, pool: ThreadPoolExecutor | None) -> Moves:
+    h = mala_step(law)
+    kernel = metropolis_hastings(target, MALA(h), LineIntegral())
+    return Moves(f"step size {h:.3g} by `tune`", 50, partial(_advance, kernel, 50, pool))
 
 
 def _trajectories(law: Law, target: Target, pool: ThreadPoolExecutor | None) -> Moves:
     """Return the trajectories that are worth most per score call in a short run on a seed of its own."""
 
     def made(length: int) -> tuple[float, str, Kernel]:
-        def kernel(h: float) -> Kernel:
-            return hamiltonian(target, h, length, LineIntegral(), random_length=True)
-
-        h = step_size(law, kernel)
-        draws, calls = _advance(kernel(h), PILOT_STEPS, None, law.sample(PILOT_CHAINS, PILOT_SEED), PILOT_SEED)
+        found = _warmed_up(
+            law, lambda h, c: hamiltonian(target, h, length, LineIntegral(), covariance=c, random_length=True)
+        )
+        draws, calls = _advance(found.kernel, PILOT_STEPS, None, law.sample(PILOT_CHAINS, PILOT_SEED), PILOT_SEED)
         share = worst_share(law.functionals(draws))
-        return share / calls, f"1 to {length} leapfrog steps of {h:.3g} by `tune`", kernel(h)
+        settings = f"1 to {length} leapfrog steps of {found.step_size:.3g} and diagonal covariance by `warmup`"
+        return share / calls, settings, found.kernel
 
     _, settings, kernel = max(map(made, LENGTHS), key=lambda found: found[0])
     return Moves(settings, 20, partial(_advance, kernel, 20, pool))
