@@ -80,9 +80,15 @@ def test_exponents_and_their_intervals() -> None:
     assert 0.91 < inside / 400 < 0.98  # 95%, four standard errors of 400 trials either way
 
 
-def cells() -> dict[str, object]:
+def cells(biased: str = "") -> dict[str, object]:
     """Return results in which our MALA is three times as fast as one peer, and as fast as the other."""
-    seconds = {"scoremh MALA, Simpson": 1.0, "scoremh Hamiltonian": 4.0, "blackjax MALA": 3.0, "ebmkit MALA": 1.0}
+    seconds = {
+        "scoremh MALA, Simpson": 1.0,
+        "scoremh MALA, Gauss": 2.0,
+        "scoremh Hamiltonian": 4.0,
+        "blackjax MALA": 3.0,
+        "ebmkit MALA": 1.0,
+    }
     found: dict[str, object] = {"about/1": "Measured on a day."}
     times = {name: {"settings": "its own", "seconds": [value] * ROUNDS, "calls": 2} for name, value in seconds.items()}
     places = [(law.dimension, CHAINS, 1) for law in LAWS] + [(MANY_LAW.dimension, MANY_CHAINS, n) for n in (1, 2)]
@@ -92,7 +98,11 @@ def cells() -> dict[str, object]:
             w1s = {"along": 0.1, "others": 0.2, "transitions": 100}
             found[f"floor/{law.dimension}/{seed}"] = w1s
             for name in seconds:
-                found[f"mixing/{law.dimension}/{name}/{seed}"] = {"share": 0.01, "transitions": 2000}
+                found[f"mixing/{law.dimension}/{name}/{seed}"] = {
+                    "share": 0.01,
+                    "transitions": 2000,
+                    "bias": 0.1 if name == biased else 0.01,
+                }
                 found[f"distance/{law.dimension}/{name}/{seed}"] = w1s
     line = {"sizes": [1.0, 2.0, 4.0, 8.0], "milliseconds": [1.0, 2.0, 4.0, 8.0]}
     return found | {"growth": {"chains": line}}
@@ -107,6 +117,12 @@ def test_the_page_says_what_was_not_reached(tmp_path: Path) -> None:
     assert "not reached against ebmkit MALA in 2 dimensions (1.00)" in text
     assert "1.00 (1.00 to 1.00) |" in text.split("## How our cost grows")[1]
     assert "{" not in text
+
+
+def test_a_biased_rule_of_ours_reaches_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "peers.json"
+    path.write_text(json.dumps({"cells": cells("scoremh MALA, Simpson")}))
+    assert "not reached against blackjax MALA in 2 dimensions (1.50)" in page(path)
 
 
 def test_the_page_is_that_of_the_results() -> None:

@@ -112,7 +112,7 @@ def _zigzag(law: Law) -> Moves:
     import jax.numpy as jnp
     from pdmp_jax import ZigZag
 
-    score, draws, events = _score(law), 4, EVENTS * law.dimension
+    score, draws, events = _score(law), 2, EVENTS * law.dimension
     sampler = ZigZag(law.dimension, lambda x: -score(x), grid_size=GRID)
 
     def path(x: Any, v: Any, seed: Any) -> Any:

@@ -31,14 +31,15 @@ LENGTHS = (2, 3, 5)  # leapfrog steps to choose from, each trajectory of 1 to as
 MAX_TANGENTS = 2  # dimensions up to which log p through noise is measured: it takes a tangent for every coordinate
 LEVELS = 0.01, 10.0  # the noise that it is integrated over
 
-SIMPSON, PLAIN, EXACT, HAMILTONIAN, NOISE = (
+SIMPSON, GAUSS, PLAIN, EXACT, HAMILTONIAN, NOISE = (
     "scoremh MALA, Simpson",
+    "scoremh MALA, Gauss",
     "scoremh MALA, Simpson, one step size for all coordinates",
     "scoremh MALA, exact rule",
     "scoremh Hamiltonian",
     "scoremh MALA, through noise",
 )
-OURS = (SIMPSON, PLAIN, EXACT, HAMILTONIAN, NOISE)
+OURS = (SIMPSON, GAUSS, PLAIN, EXACT, HAMILTONIAN, NOISE)
 
 
 class Moves(NamedTuple):
@@ -58,6 +59,7 @@ def ours(law: Law, pool: ThreadPoolExecutor | None = None) -> Mapping[str, Calla
     score = Target(Score(law))
     rules: dict[str, tuple[Target, Acceptance]] = {
         SIMPSON: (score, LineIntegral()),
+        GAUSS: (score, LineIntegral("gauss")),
         EXACT: (score, LineIntegral("exact")),
     }
     if law.dimension <= MAX_TANGENTS:
