@@ -12,12 +12,12 @@ from benchmarks import timing
 from benchmarks.peers.law import Law, Score
 from scoremh import MALA, LineIntegral, Target, metropolis_hastings, sample
 
-EFFORT = timing.Effort(0.0, steps=1, rounds=3)
-STEPS = 4
-CHAINS = (250, 500, 1_000, 2_000, 4_000)
-DIMENSIONS = (100, 200, 400, 800)
-NODES = (2, 4, 8, 16)
-WIDTHS = (64, 128, 256, 512)
+EFFORT = timing.Effort(0.0, steps=1, rounds=7)
+STEPS = 6
+CHAINS = (250, 500, 1_000, 2_000, 4_000, 8_000)
+DIMENSIONS = (100, 200, 400, 800, 1_600)
+NODES = (2, 4, 8, 16, 32)
+WIDTHS = (64, 128, 256, 512, 1_024)
 
 
 class Exponent(NamedTuple):

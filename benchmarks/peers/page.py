@@ -235,7 +235,7 @@ def _share(cells: dict[str, Any], dimension: int, name: str, seed: int) -> float
 
 
 def _is_short(found: dict[str, Any]) -> bool:
-    times = round(float(found["share"]) * found["transitions"], 6)
+    times = round(float(found["share"] * found["transitions"]), 6)
     return times < LEAST_TIMES and times != 1  # 1 for draws that are independent
 
 
