@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.peers.growth import exponent
 from benchmarks.peers.law import Law
-from benchmarks.peers.moves import GAUSS, HAMILTONIAN, OURS, SIMPSON
+from benchmarks.peers.moves import GAUSS, HAMILTONIAN, OURS, PLAIN, SIMPSON
 from benchmarks.peers.run import (
     CHAINS,
     EQUAL_TIME,
@@ -25,7 +25,7 @@ from benchmarks.peers.run import (
 from benchmarks.peers.template import PAGE
 from benchmarks.timing import Ratio
 
-JUDGED = (SIMPSON, GAUSS, HAMILTONIAN)
+JUDGED = (SIMPSON, GAUSS, HAMILTONIAN, PLAIN)
 MAX_BIAS = 0.05  # standard deviations of the worst functional, up to which our rules count as right
 GOAL = 2.0  # times the effective draws per second of a peer
 LEAST_TIMES = 10  # autocorrelation times that a run must be long, or its effective draws flatter the sampler
@@ -64,12 +64,18 @@ def page(path: Path) -> str:
 
 def measured(cells: dict[str, Any]) -> list[Law]:
     """Return the laws that every sampler was measured on."""
-    return [law for law in LAWS if f"floor/{law.dimension}/{SEEDS[-1]}" in cells]
+    return [
+        law
+        for law in LAWS
+        if (key := _time_key(law.dimension)) in cells
+        and all(f"distance/{law.dimension}/{name}/{seed}" in cells for name in cells[key] for seed in SEEDS)
+    ]
 
 
 def missing(cells: dict[str, Any]) -> str:
     """Return what was not measured, or nothing."""
     lost = [law.label for law in LAWS if law not in measured(cells)]
+    lost += [] if f"time/{MANY_LAW.dimension}/{MANY_CHAINS}/2" in cells else ["two threads"]
     return f" Not measured in this run: {', '.join(lost)}." if lost else ""
 
 
@@ -148,24 +154,19 @@ def costs(cells: dict[str, Any]) -> str:
 
 def many(cells: dict[str, Any]) -> str:
     """Return the table of many chains, with one thread and with two."""
-    d = MANY_LAW.dimension
-    keys = [f"time/{d}/{MANY_CHAINS}/{threads}" for threads in (1, 2)]
-    head = ["10,000 chains".replace("10,000", f"{MANY_CHAINS:,}")]
-    head += [
-        "one thread, per CPU second",
-        "our MALA over it",
-        "two threads, per second of the clock",
-        "our MALA over it",
-    ]
-    rows = [head]
-    keys = [key for key in keys if key in cells]
-    for name in cells[keys[0]] if keys else []:
+    d, clocks = MANY_LAW.dimension, {1: "one thread, per CPU second", 2: "two threads, per second of the clock"}
+    keys = {threads: f"time/{d}/{MANY_CHAINS}/{threads}" for threads in clocks}
+    found = {threads: cells[key] for threads, key in keys.items() if key in cells}
+    if not found:
+        return "Not measured in this run."
+    rows = [[f"{MANY_CHAINS:,} chains", *(text for n in found for text in (clocks[n], "our MALA over it"))]]
+    for name in found[min(found)]:
         row = [name]
-        for key in keys:
-            rate = [
-                MANY_CHAINS * _share(cells, d, name, s) / statistics.median(cells[key][name]["seconds"]) for s in SEEDS
-            ]
-            row += [_spread(rate), "" if name == SIMPSON else _bold(ratio(cells, key, d, SIMPSON, name), name in OURS)]
+        for threads, times in found.items():
+            seconds = statistics.median(times[name]["seconds"])
+            rates = [MANY_CHAINS * _share(cells, d, name, seed) / seconds for seed in SEEDS]
+            over = ratio(cells, keys[threads], d, SIMPSON, name)
+            row += [_spread(rates), "" if name == SIMPSON else _bold(over, name in OURS)]
         rows.append(row)
     return markdown(rows)
 
