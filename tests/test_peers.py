@@ -10,6 +10,7 @@ import torch
 from benchmarks.peers.effective import effective_share, w1, worst_share
 from benchmarks.peers.growth import exponent
 from benchmarks.peers.law import MODE, Law, LogDensity, Score
+from benchmarks.peers.moves import PLAIN
 from benchmarks.peers.page import page
 from benchmarks.peers.run import CHAINS, LAWS, MANY_CHAINS, MANY_LAW, ROUNDS, SEEDS
 from scoremh.targets import GaussianMixture
@@ -85,6 +86,7 @@ def cells(biased: str = "") -> dict[str, object]:
     seconds = {
         "scoremh MALA, Simpson": 1.0,
         "scoremh MALA, Gauss": 2.0,
+        PLAIN: 5.0,
         "scoremh Hamiltonian": 4.0,
         "blackjax MALA": 3.0,
         "ebmkit MALA": 1.0,
