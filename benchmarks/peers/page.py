@@ -63,18 +63,16 @@ def page(path: Path) -> str:
 
 
 def measured(cells: dict[str, Any]) -> list[Law]:
-    """Return the laws that every sampler was measured on."""
-    return [
-        law
-        for law in LAWS
-        if (key := _time_key(law.dimension)) in cells
-        and all(f"distance/{law.dimension}/{name}/{seed}" in cells for name in cells[key] for seed in SEEDS)
-    ]
+    """Return the laws that some sampler was measured on."""
+    return [law for law in LAWS if _times(cells, law.dimension)]
 
 
 def missing(cells: dict[str, Any]) -> str:
     """Return what was not measured, or nothing."""
     lost = [law.label for law in LAWS if law not in measured(cells)]
+    for law in measured(cells):
+        every, found = cells[_time_key(law.dimension)], _times(cells, law.dimension)
+        lost += [f"{name} in {law.label}" for name in every if name not in found]
     lost += [] if f"time/{MANY_LAW.dimension}/{MANY_CHAINS}/2" in cells else ["two threads"]
     return f" Not measured in this run: {', '.join(lost)}." if lost else ""
 
@@ -263,8 +261,9 @@ def _time_key(dimension: int) -> str:
 
 
 def _times(cells: dict[str, Any], dimension: int) -> dict[str, Any]:
-    found: dict[str, Any] = cells[_time_key(dimension)]
-    return found
+    """Return the times of the samplers that all else was measured of too."""
+    last = f"distance/{dimension}/{{}}/{SEEDS[-1]}"
+    return {name: found for name, found in cells.get(_time_key(dimension), {}).items() if last.format(name) in cells}
 
 
 def _names(cells: dict[str, Any]) -> list[str]:

@@ -39,7 +39,7 @@ Our effective draws per second over a peer's: median over rounds and seeds, with
   measured in 2 dimensions only.
 - Left out in more than {max_slow} dimensions, to keep the run short: {slow}.
 - ZigZag (which asks for gradients alone, as we do) was measured in 2 dimensions only, to keep the run short: vectorised over chains, every event
-  waits for the slowest chain.
+  waits for the slowest chain. Its bias below is that of our use of it: stretches of so many events end at an event, where a path is not a draw.
 
 ## Bias
 
