@@ -6,7 +6,7 @@ BIN := .venv/bin
 # torch's threads and pytest's workers would fight for the same cores
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test quick lint format docs bench soak scores densities tables acceptance table1 figures images constraints clean
+.PHONY: demo test quick lint format docs bench peers soak scores densities tables acceptance table1 figures images constraints clean
 
 demo: .venv/ready
 	$(BIN)/scoremh demo
@@ -35,6 +35,10 @@ docs: .venv/ready
 # Ratios to one bare forward of the score network, and peers in an environment of the benchmark's own.
 bench: .venv/ready .venv-bench/ready
 	$(BIN)/python -m benchmarks.cost --peers .venv-bench/bin/python --write docs/benchmarks.md
+
+# Beside other samplers, into docs/peers.md: a quarter of an hour on one core; the same command resumes a run.
+peers: .venv-bench/ready
+	.venv-bench/bin/python -m benchmarks.peers
 
 # Damaged and forged files, and 20 minutes of killing and resuming, into docs/reliability.md.
 soak: .venv/ready
@@ -83,7 +87,8 @@ images: .venv/ready
 
 .venv-bench/ready: benchmarks/requirements.txt
 	$(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/python -m pip install --quiet --requirement $<
+	.venv-bench/bin/python -m pip install --quiet --requirement $< --editable .
+	.venv-bench/bin/python -m pip install --quiet --no-deps pdmp-jax==0.1.1  # it asks for versions of JAX that blackjax refuses
 	touch $@
 
 $(CONSTRAINTS):

@@ -87,7 +87,7 @@ def ours(case: Case, effort: Effort) -> dict[str, Measured]:
 
 def peers(python: Path, *, quick: bool) -> tuple[Rows, str]:
     """Measure the peers in their environment; return their rows and a note."""
-    command = [str(python.absolute()), "-m", "benchmarks.peers", *(["--quick"] if quick else [])]
+    command = [str(python.absolute()), "-m", "benchmarks.peers.cost", *(["--quick"] if quick else [])]
     flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "XLA_FLAGS": flags}
     try:

@@ -173,11 +173,12 @@ def microseconds(seconds: list[float], steps: int) -> float:
 def stamp() -> str:
     """Return when, where and with what was measured."""
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, scoremh {version('scoremh')}"
-    machine = f"{os.cpu_count()} cores ({_processor()}), one thread"
+    machine = f"{os.cpu_count()} cores ({processor()}), one thread"
     return f"Measured on {date.today().isoformat()}: {machine}, {versions}."
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
