@@ -10,11 +10,12 @@ near .465 for a normal one, as far out as samples reach. G is averaged over thre
 k / 4, nearly independent next to a bound; its distance from a normal tail is `z`, in standard deviations. The outermost
 value is less than `reach` = (5 / k)^(1 / a) of the k values' width away from b, but for 1 % of samples. So the second
 piece of evidence is a round number there: a multiple of `step` (1, 2 or 5 times a power of ten, or pi / 2) is within
-that reach of a random end with probability reach / step, and 0 is a multiple of every step.
+that reach of a random end with probability reach / step. 0 is a multiple of every step, and where the other end is a
+bound b, -b is as good.
 
 An end is a bound where z is below -4.2; below -3.2 and the round number has a probability of at most .1; or below -1.7
 and it has at most .01 (.1 where the other end is a bound). Values that thin out on both sides of a dense middle are a
-small mode of their own, and no bound.
+small mode of their own, and no bound, unless 0 or -b is next to them.
 """
 
 import math
@@ -40,13 +41,15 @@ class End:
 
     Args:
         bound: Roundest number within reach.
-        z: Distance of G from that of a normal tail, in standard deviations; not a number where values form a mode.
+        z: Distance of G from that of a normal tail, in standard deviations.
         chance: Probability of a number as round within reach of a random end.
+        is_mode: Whether the outermost values look like a small mode.
     """
 
     bound: float
     z: float
     chance: float
+    is_mode: bool
 
     def is_bound(self, limits: tuple[tuple[float, float], ...]) -> bool:
         """Return whether there is evidence enough.
@@ -54,7 +57,8 @@ class End:
         Args:
             limits: Pairs of the least -z and the largest probability of a round number.
         """
-        return any(self.z < -least and self.chance <= largest for least, largest in limits)
+        possible = self.chance == 0 or not self.is_mode
+        return possible and any(self.z < -least and self.chance <= largest for least, largest in limits)
 
 
 def find_bounds(values: Values) -> tuple[float, float]:
@@ -63,30 +67,34 @@ def find_bounds(values: Values) -> tuple[float, float]:
     Args:
         values: Values of a column, at least 100.
     """
-    ends = lower_end(values), lower_end(-values)
-    found = [end.is_bound(LIMITS) for end in ends]
-    if any(found):
-        found = [end.is_bound(LIMITS_OF_THE_OTHER_END) for end in ends]
-    low, high = (end.bound if there else -math.inf for end, there in zip(ends, found, strict=True))
-    return low, -high
+    low, high = lower_end(values), lower_end(-values)
+    found = [end.is_bound(LIMITS) for end in (low, high)]
+    if sum(found) == 1:
+        if found[0]:
+            high = lower_end(-values, mirrored=low.bound)
+        else:
+            low = lower_end(values, mirrored=high.bound)
+        found = [there or end.is_bound(LIMITS_OF_THE_OTHER_END) for there, end in zip(found, (low, high), strict=True)]
+    return low.bound if found[0] else -math.inf, -high.bound if found[1] else math.inf
 
 
-def lower_end(values: Values) -> End:
+def lower_end(values: Values, mirrored: float = 0.0) -> End:
     """Return what the least values say about a bound below them.
 
     Args:
         values: Values of a column.
+        mirrored: Number that is as good as 0.
     """
     k = int(2 * math.sqrt(len(values)))
-    x = np.sort(values)[: k + 1]
+    x = np.sort(np.partition(values, k)[: k + 1])
     ginis = [_gini(x[scale] - x[:scale]) for scale in (k, k // 2, k // 4)]
     mean = float(np.average(ginis, weights=SCALE_WEIGHTS))
     reach = float(x[k] - x[0]) * (REACH_ROWS / k) ** max(1 / mean - 2, 0.0) if mean > 0 else 0.0
-    bound, step = roundest(float(x[0]), reach)
+    bound, step = roundest(float(x[0]), reach, mirrored)
     jumps = [gini - ginis[0] for gini in ginis[1:]]
     is_mode = _has_valley(x) or any(jump > most / math.sqrt(k) for jump, most in zip(jumps, MAX_JUMP, strict=True))
     z = (mean - NORMAL_GINI) / GINI_STD * math.sqrt(k)
-    return End(bound, math.nan if is_mode else z, reach / step)
+    return End(bound, z, reach / step, is_mode)
 
 
 def _gini(distances: Values) -> float:
@@ -102,15 +110,17 @@ def _has_valley(x: Values) -> bool:
     return bool(first > VALLEY * second and last > VALLEY * min(second, third))
 
 
-def roundest(end: float, reach: float) -> tuple[float, float]:
-    """Return the roundest number from end - reach to end, and its step; 0 has an infinite one.
+def roundest(end: float, reach: float, mirrored: float = 0.0) -> tuple[float, float]:
+    """Return the roundest number from end - reach to end, and its step, which is infinite for 0.
 
     Args:
         end: Least value.
         reach: Largest distance of a bound from it.
+        mirrored: Number that is as good as 0.
     """
-    if end - ZERO_REACH * reach <= 0 <= end:
-        return 0.0, math.inf
+    for bound in (0.0, mirrored):
+        if end - ZERO_REACH * reach <= bound <= end:
+            return bound, math.inf
     if reach <= 0:
         return end, math.inf
     for exponent in range(math.ceil(math.log10(abs(end) + reach)), math.floor(math.log10(reach)) - 2, -1):
