@@ -70,8 +70,8 @@ class Chance(Cell, kind="chance"):
             floor = np.mean([distance(known, train, a, b, config.points) for a, b in pairs])
             again = train.sample(config.rows, replace=True, random_state=seed)
             ratios.append([distance(known, train, rows, judge, config.points) / floor for rows in (perfect, again)])
-        fresh, again = np.quantile(ratios, [0.05, 0.5, 0.95], axis=0).T.round(3).tolist()
-        return {"fresh": fresh, "again": again}
+        low, high = np.quantile(ratios, [0.05, 0.95], axis=0).round(3).tolist()
+        return {"fresh_low": low[0], "fresh_high": high[0], "again_low": low[1], "again_high": high[1]}
 
 
 class Draws(Cell, kind="draws"):
