@@ -43,6 +43,9 @@ def found_kinds() -> dict[str, tuple[NDArray[Any], str]]:
         "two values": (r.random(N) < 0.3, "category, 2 levels"),
         "decimals": (np.round(r.normal(size=N), 1), "rounded to 0.1"),
         "constant": (np.full(N, 7.0), "constant 7"),
+        "density 0 at 0": (r.beta(2, 5, N), "positive"),
+        "angles": (r.vonmises(1, 0.7, N), "interval -3.14159 to 3.14159"),
+        "at one end, not skewed": (r.beta(4, 1, N), "below 1"),
     }
 
 

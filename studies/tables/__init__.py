@@ -7,7 +7,7 @@ from scoremh.estimator.table import detection
 from studies import plots
 from studies.framework import Claim, Records, Study
 from studies.framework.tables import mean, over_seeds
-from studies.tables.cells import METHODS, OURS, Config, Draws, FitTime, Floor, stages
+from studies.tables.cells import METHODS, OURS, Chance, Config, Draws, FitTime, Floor, stages
 from studies.tables.data import TABLES
 from studies.tables.development import DEVELOPMENT, LEVELS, Level
 
@@ -146,7 +146,7 @@ STUDY = Study(
     "how near ScoreMH comes to tables, beside what one would use instead",
     PRESETS,
     stages,
-    (Draws, Floor, FitTime, Level),
+    (Draws, Floor, Chance, FitTime, Level),
     picture,
     globals(),
     CLAIMS,

@@ -17,6 +17,8 @@ from studies.tables.development import DEVELOPMENT, LEVELS, Level
 
 OURS = "scoremh"
 METHODS = (OURS, *peers.PEERS)
+CHANCE_TABLES = ("one",)  # of one column: W1 is cheap there, and fluctuates most
+CHANCE_SEEDS, CHANCE_FIRST_SEED = 200, 10_000  # that no fit has
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,23 @@ class Floor(Cell, kind="floor"):
             "c2st": accuracy(known, train, other, judge, self.seed),
             "beyond": beyond(train, judge),
         }
+
+
+class Chance(Cell, kind="chance"):
+    """What W1 over the floor is of one seed, for a perfect sampler and for training rows drawn again."""
+
+    table: str
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        known, ratios = TABLES[self.table], []
+        for seed in range(CHANCE_FIRST_SEED, CHANCE_FIRST_SEED + CHANCE_SEEDS):
+            train, judge, perfect = known.split(seed, config.rows)
+            pairs = [known.split(1000 * seed + i, config.rows)[1:] for i in range(config.floors)]
+            floor = np.mean([distance(known, train, a, b, config.points) for a, b in pairs])
+            again = train.sample(config.rows, replace=True, random_state=seed)
+            ratios.append([distance(known, train, rows, judge, config.points) / floor for rows in (perfect, again)])
+        low, high = np.quantile(ratios, [0.05, 0.95], axis=0).round(3).tolist()
+        return {"fresh_low": low[0], "fresh_high": high[0], "again_low": low[1], "again_high": high[1]}
 
 
 class Draws(Cell, kind="draws"):
@@ -145,7 +164,7 @@ def broken(known: Known, rows: Any) -> float:
 
 def stages(config: Config) -> list[list[Cell]]:
     """Return the cells seed by seed and table by table; the slowest peer comes last."""
-    found: list[list[Cell]] = []
+    found: list[list[Cell]] = [grid(Chance, table=[name for name in CHANCE_TABLES if name in config.tables])]
     for seed in config.seeds:
         quick: list[Cell] = []
         for table in config.tables:

@@ -7,9 +7,11 @@ The rules, in order; each is conservative, so that a column is real unless its v
 - **ordered**: ordered categories of a data frame; whole numbers of 3 to 10 values.
 - **count**: whole numbers of more values. **rounded**: decimals with up to four digits after the point, of which less
   than half are different.
-- **positive, bounded, interval**: 1 % of the values or more lie next to an end, within 2 % of the range; the bound is a
-  round number within 1 % of the range beyond that end. At one end alone, the values must be skewed (by 1 or more), and
-  where none is below 0 and the least within a quarter of the range of it, the bound is 0.
+- **positive, bounded, interval**: the outermost values crowd at an end, more than a normal tail would let them, and a
+  round number lies next to it (multiples of pi / 2 among them): the rounder it is, the less they have to. `ends` has
+  the numbers. With fewer than 100 rows no bound is found.
+- **positive** as well: skewed by 1 or more, no value below 0 and the least within a quarter of the range of it, 1 % of
+  the values next to that end, within 2 % of the range.
 - **heavy-tailed**: 99 % of the values span more than 7 times what the middle half spans (3.8 times for a normal
   distribution, 7.6 for Student's t with three degrees of freedom).
 - **point masses**: a value that 1 % of the rows and at least five have, at a bound; fewer are moved within it.
@@ -26,12 +28,13 @@ from numpy.typing import NDArray
 from scoremh._shared import checks
 from scoremh.estimator.table.columns import Column, Constant, Smooth
 from scoremh.estimator.table.discrete import Category, PointMasses, Steps
+from scoremh.estimator.table.ends import find_bounds
 
 Values = NDArray[np.float64]
 KIND_NAMES = "real", "positive", "heavy-tailed", "ordered", "count", "category"
 MAX_LEVELS = 10  # of whole numbers that are taken as ordered
 MAX_CATEGORIES = 32  # corners of a simplex need a coordinate for each but one
-EDGE, MIN_EDGE_SHARE, BOUND_DISTANCE = 0.02, 0.01, 0.01  # of the range; of the rows; of the range
+EDGE, MIN_EDGE_SHARE = 0.02, 0.01  # of the range; of the rows
 MIN_ROWS_FOR_BOUNDS = 100  # with fewer, an end of the values says little about a bound
 MIN_SKEWNESS, ZERO_DISTANCE = 1.0, 0.25  # the latter of the least value from 0, over the range
 HEAVY_SPAN = 7.0  # of 99 % of the values, over that of half of them
@@ -131,41 +134,33 @@ def _step(values: Values, levels: Values) -> float | None:
 
 def _on_grid(values: Values, step: float) -> Steps:
     positions = np.round(values / step)
-    low, high = _bounds(positions + np.linspace(-0.49, 0.49, len(positions)))  # ties have no range of their own
     first = 0.0 if positions.min() >= 0 else -math.inf
-    skewed = first == 0 and math.isfinite(low) and not math.isfinite(high)
-    inside = Smooth(-0.5) if skewed and low < 1 else Smooth(middle=None if skewed else _middle(positions))
-    ends = (first, math.inf)
-    return Steps((), step, ends, bool(positions.std() < PEAKED_BELOW), inside)
+    # ties have no range of their own
+    skewed = first == 0 and _leans_on_zero(positions + np.linspace(-0.49, 0.49, len(positions)))
+    inside = Smooth(-0.5) if skewed else Smooth(middle=_middle(positions))
+    return Steps((), step, (first, math.inf), bool(positions.std() < PEAKED_BELOW), inside)
 
 
 def _bounds(values: Values) -> tuple[float, float]:
-    """Return round numbers that values reach with some of their mass; infinity where there are none."""
-    low, high = float(values.min()), float(values.max())
-    span = high - low
+    """Return the bounds that values end at; infinity where there are none."""
     if len(values) < MIN_ROWS_FOR_BOUNDS:
         return -math.inf, math.inf
+    low, high = find_bounds(values)
+    if not math.isfinite(low) and values.min() >= 0 and _leans_on_zero(values):
+        low = 0.0
+    return low, high
+
+
+def _leans_on_zero(values: Values) -> bool:
+    """Return whether values are skewed, and their lower end is dense, their upper one not, and the former near 0."""
+    low, high = float(values.min()), float(values.max())
+    span = high - low
+    if len(values) < MIN_ROWS_FOR_BOUNDS or low > ZERO_DISTANCE * span:
+        return False
     near = [float((distance < EDGE * span).mean()) for distance in (values - low, high - values)]
     within = (values - low) / span  # whose squares do not underflow
     skewness = float(np.mean(((within - within.mean()) / within.std()) ** 3))
-    reached = [share >= MIN_EDGE_SHARE for share in near]
-    if all(reached):
-        return _round_below(low, span), -_round_below(-high, span)
-    if reached[0] and skewness > MIN_SKEWNESS:  # it leans on a bound at one end alone
-        return (0.0 if 0 <= low <= ZERO_DISTANCE * span else _round_below(low, span)), math.inf
-    if reached[1] and skewness < -MIN_SKEWNESS:
-        return -math.inf, -_round_below(-high, span)
-    return -math.inf, math.inf
-
-
-def _round_below(end: float, span: float) -> float:
-    """Return the roundest number below an end of the values, within 1 % of their range."""
-    unit = 10.0 ** math.floor(math.log10(span))
-    for step in (unit, unit / 2, unit / 10, unit / 20, unit / 100):
-        bound = round(math.floor(end / step + 1e-9) * step, 12)
-        if 0 <= end - bound + 1e-12 * span <= BOUND_DISTANCE * span:
-            return bound
-    return -math.inf
+    return near[0] >= MIN_EDGE_SHARE > near[1] and skewness > MIN_SKEWNESS
 
 
 def _middle(values: Values) -> tuple[float, float] | None:
