@@ -20,6 +20,7 @@ TAUS = (0.5, 0.7, 0.9, 1.1)  # the paper's
 LEAST_LITERAL = 0.458  # sigmoid of the least value of a GELU
 ACCEPTANCE_STEPS, ACCEPTANCE_BATCH = ACCEPTANCE_RECIPE.steps, ACCEPTANCE_RECIPE.batch
 ROW = 3  # images in a row of a panel
+MAX_LAG = 2.0  # rho beyond which chains have not come down, or have left again
 MAX_INK = 1.5  # times that of real images, beyond which images are spoiled
 
 
@@ -105,6 +106,12 @@ def learned() -> dict[str, float]:
         for name in ("literal", "free", "antisymmetric")
     }
     return {name: loss / losses["literal"] for name, loss in losses.items() if name != "literal"}
+
+
+def lost(records: Records) -> list[str]:
+    """Return the samplers whose chains carry more noise than `MAX_LAG` times that of the last level at their end."""
+    cells = [record for record in records.kinds["drawn"] if record["lag"] is None or record["lag"] > MAX_LAG]
+    return [f"{METHODS[cell['method']].label} at tau {cell['tau']:g}" for cell in cells]
 
 
 def robust(records: Records) -> dict[str, bool]:
