@@ -31,7 +31,7 @@ class Config:
     rows: int = 2000  # of the classifier, of the range, and of the bounds, at most
     floors: int = 3  # pairs of fresh samples that a floor of a generated table is averaged over
     chains: int = 200  # with ten times the steps, beside as many with the usual ones
-    steps: int = 8000  # of the training of the score: the default
+    steps: int = 8000  # of the training of the score, and half as many of an acceptance: the defaults
     acceptance: str = "simpson"
     timed: tuple[int, int] = (10_000, 10)  # rows and columns of the fit whose time is measured, all defaults
     development: bool = True  # whether to try noise levels on the tables that they were chosen on
@@ -127,7 +127,8 @@ class FitTime(Cell, kind="time"):
         random = np.random.default_rng(5)
         parts = [funnel(self.rows, random).to_numpy() for _ in range(-(-self.columns // 4))]
         x, start = np.concatenate(parts, 1)[:, : self.columns], time.process_time()
-        ScoreMH(verbose=False, random_state=0).fit(x)
+        model = ScoreMH(score_steps=config.steps, acceptance_steps=config.steps // 2, verbose=False, random_state=0)
+        model.fit(x)
         return {"seconds": time.process_time() - start}
 
 

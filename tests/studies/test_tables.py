@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+from scoremh import Recipe, ScoreMH
 from studies import tables
 from studies.tables import peers
 from studies.tables.cells import Config, beyond, broken
@@ -56,11 +57,17 @@ def test_peers_draw_rows_like_those_of_a_mixed_table() -> None:
 
 
 @pytest.mark.slow
-def test_the_study_from_end_to_end(tmp_path: Path) -> None:
+def test_the_study_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "FLOW_RECIPE", Recipe(steps=50))
     records, page = run_small(tables.STUDY, SMALL, tmp_path)
     assert tables.present(records) == ["counts", "one"]
     assert "one column of three modes" in page
     assert all(one["broken"] == 0 for one in records.where("draws", method="scoremh"))
+
+
+def test_the_timed_fit_has_the_defaults() -> None:
+    config, defaults = Config(), ScoreMH()
+    assert (config.steps, config.steps // 2) == (defaults.score_steps, defaults.acceptance_steps)
 
 
 def test_claims_compare_with_floors_and_peers() -> None:
