@@ -209,6 +209,8 @@ def table(records: Records) -> str:
     rows = {"real images": {name: number(real[key]) for key, name in columns.items()} | {"score calls": ""}}
     for key, (label, _) in SAMPLERS.items():
         found = records.where("drawn", sampler=key)
+        if not found:
+            continue  # not computed yet
         means = {c: sum(r[c] for r in found) / len(found) for c in columns if all(r[c] is not None for r in found)}
         rows[label] = {name: number(means[c]) if c in means else "diverged" for c, name in columns.items()}
         rows[label]["score calls"] = f"{found[0]['calls']:.0f}"
