@@ -50,7 +50,7 @@ def level_table(records: Records) -> str:
     columns = {
         "asymmetry": ("asymmetry", ".2f"),
         "circulation": ("around a triangle, nats", ".2g"),
-        "side": ("one side, nats", ".2g"),
+        "side": ("one side, nats", ".0f"),
         "accepted": ("accepted, Simpson", ".2f"),
         "gauss_accepted": ("accepted, 16 nodes", ".2f"),
         "disagreement": ("decisions that differ", ".2f"),
