@@ -33,7 +33,7 @@ Our effective draws per second over a peer's: median over rounds and seeds, with
   learns a variance for every coordinate. MALA of blackjax and torchebm's Langevin have no such variances, ebmkit's MALA has them on request;
   NUTS of blackjax learns them too. Like for like, with one step size for all coordinates on both sides, is the last of these tables.
 - Our settings were chosen after trials on this distribution: `warmup` in the place of `tune`, and Gauss's rule beside Simpson's once its bias was
-  seen, from which the limit of 0.05 comes as well. The peers' were not changed.
+  seen, from which the limit of {max_bias} comes as well. The peers' were not changed.
 - The exact rule pays for its exactness with more scores, and with decisions that only some of the chains need.
 - Through noise is made for modes that no chain crosses, which these are not. A log density takes 8 (1 + d) calls, so it was
   measured in 2 dimensions only.

@@ -113,7 +113,7 @@ def rule(method: str, level: float, tau: float) -> Acceptance:
     learned = METHODS[method].learned
     if learned is not None:
         return Learned(acceptance_fit(learned).at(level, tau))
-    return Always() if METHODS[method].steps == 2 else LineIntegral()
+    return Always() if method == "ula" else LineIntegral()
 
 
 def batch_ula(

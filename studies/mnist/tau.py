@@ -20,6 +20,7 @@ TAUS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3)
 HEADLINE = (0.7, 0.9, 1.1)
 UNADJUSTED = ("ula", "batch_ula")
 COMPARED = ("ula", "simpson")  # at every tau
+HEADLINED = (*UNADJUSTED, "simpson")
 WITHIN = 1.1  # of one's own best
 KEYS = {"w1": "pixel W1", "frechet": "Frechet"}
 
@@ -83,7 +84,7 @@ def stages(config: Config) -> list[list[Cell]]:
     cells = [
         *grid(Drawn, predictor=[False], tau=config.batch_taus, method=["batch_ula"], seed=first),
         *grid(Drawn, predictor=[False], tau=headline_first(config.taus), method=COMPARED, seed=first),
-        *grid(Drawn, predictor=[False], tau=again, method=(*UNADJUSTED, "simpson"), seed=others),
+        *grid(Drawn, predictor=[False], tau=again, method=HEADLINED, seed=others),
         *grid(Drawn, predictor=[True], tau=config.predictor_taus, method=COMPARED, seed=first),
     ]
     return [grid(Floor, n=(config.n,)), cells]
@@ -212,7 +213,7 @@ def picture(records: Records, folder: Path, docs: Path) -> None:
     levels: dict[str, dict[str, float]] = {}
     n = records.settings["n"]
     for key, name in KEYS.items():
-        lines = {METHODS[method].label: means(records, method, key) for method in (*UNADJUSTED, "simpson")}
+        lines = {METHODS[method].label: means(records, method, key) for method in HEADLINED}
         panels[name] = {label: (list(values), list(values.values())) for label, values in lines.items()}
         levels[name] = {"real images": floor_of(records, key, n)}
     plots.curve_panels(
