@@ -89,6 +89,18 @@ def test_a_picture_leaves_out_what_is_not_finite_and_refuses_nothing_to_show(tmp
         static.scatter_panels({}, tmp_path / "none.png")
 
 
+def test_panels_have_the_axes_of_the_first_where_others_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(static, "save_figure", lambda figure, path: drawn.append(figure))
+    fresh, diverged = normal(500, 2), 1e30 * normal(500, 2)
+    diverged[0] = torch.nan
+    static.scatter_panels({"fresh": fresh, "near": fresh + 1, "ULA": diverged}, tmp_path / "moons.png")
+    low, high = drawn[0].axes[0].get_xlim()
+    assert -20 < low < float(fresh.min()) < float(fresh.max()) < high < 20
+
+
 MISSING: dict[str, tuple[tuple[str, ...], Any]] = {
     "jinja2": (("jinja2",), lambda: html(contents(2))),
     "plotly": (("plotly", "plotly.offline"), lambda: html(contents(2))),

@@ -1,5 +1,6 @@
 """What `scoremh demo` does: Moons, from nothing to a report, in under three minutes on two cores."""
 
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -102,7 +103,9 @@ def _chains(model: ScoreMH, generator: torch.Generator, *, progress: bool) -> di
 
 
 def _write_picture(samples: dict[str, Tensor], fresh: Tensor, found: Evaluation, path: Path) -> None:
-    captions = [f"W1 {ratio:.2f} of the floor" for ratio in _ratios(found).values()]
+    captions = [
+        f"W1 {ratio:.2f} of the floor" if math.isfinite(ratio) else "diverged" for ratio in _ratios(found).values()
+    ]
     title = "Two moons, learned from samples, drawn by chains from noise"
     panels = {name: points[:PANEL_POINTS] for name, points in {FRESH: fresh, **samples}.items()}
     scatter_panels(panels, path, captions=["", *captions], title=title)
@@ -118,8 +121,9 @@ def _conclusion(found: Evaluation) -> str:
     """Return what the numbers show."""
     ratios = _ratios(found)
     adjusted = [ratio for name, ratio in ratios.items() if name != "ULA"]
+    unadjusted = f"{ratios['ULA']:.2f} times" if math.isfinite(ratios["ULA"]) else "chains diverge"
     return (
         f"With an accept step, learned from the score alone, draws are {min(adjusted):.2f} to {max(adjusted):.2f} "
         f"times as far from fresh points (W1) as other fresh points are; without one (ULA, the step of Score MALA) "
-        f"{ratios['ULA']:.2f} times."
+        f"{unadjusted}."
     )

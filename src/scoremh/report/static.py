@@ -63,7 +63,7 @@ def scatter_panels(
     """Draw samples in two dimensions side by side, on the same axes, into a PNG.
 
     Args:
-        panels: Points `(draw, 2)` by the title of their panel.
+        panels: Points `(draw, 2)` by the title of their panel. The axes are those of the first.
         path: File to write.
         captions: Line below each panel.
         title: Title above all panels.
@@ -72,7 +72,8 @@ def scatter_panels(
         raise ValueError(checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n, 2)."))
     figure = _figure(3.1 * len(panels), 3.9, dpi=600 // max(4, len(panels)))
     axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
-    ends = _common_limits(list(panels.values()))
+    first = finite(next(iter(panels.values()))).flatten()
+    ends = limits(first, first)
     for i, (name, points) in enumerate(panels.items()):
         _scatter(axes[i], points, ends, ends)
         axes[i].set_aspect("equal")
@@ -127,12 +128,3 @@ def _frame(axes: "Axes", title: str, x_label: str = "", y_label: str = "") -> No
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel(x_label, fontsize=9, color=INK)
     axes.set_ylabel(y_label, fontsize=9, color=INK)
-
-
-def _common_limits(clouds: Sequence[Tensor]) -> tuple[float, float]:
-    """Return one range for both axes that holds nearly all points of all panels."""
-    values = torch.cat([cloud.detach().cpu().double().flatten() for cloud in clouds])
-    values = values[values.isfinite()]
-    low, high = torch.quantile(values, values.new_tensor([0.001, 0.999])).tolist()
-    margin = 0.08 * (high - low)
-    return low - margin, high + margin
