@@ -43,9 +43,10 @@ def found_kinds() -> dict[str, tuple[NDArray[Any], str]]:
         "two values": (r.random(N) < 0.3, "category, 2 levels"),
         "decimals": (np.round(r.normal(size=N), 1), "rounded to 0.1"),
         "constant": (np.full(N, 7.0), "constant 7"),
-        "density 0 at 0": (r.beta(2, 5, N), "positive"),
+        "density 0 at 0": (r.beta(2, 5, N), "positive, up to 1"),
         "angles": (r.vonmises(1, 0.7, N), "interval -3.14159 to 3.14159"),
-        "at one end, not skewed": (r.beta(4, 1, N), "below 1"),
+        "at one end, not skewed": (r.beta(4, 1, N), "below 1, from 0"),
+        "thinning out above 0": (r.weibull(4, N), "real, from 0"),
     }
 
 
@@ -60,7 +61,40 @@ def test_kinds_are_found_from_values(name: str) -> None:
 
 
 def test_few_rows_have_no_bounds() -> None:
-    assert str(Table.find(random().uniform(size=(60, 1)), ["x"]).columns[0]) == "real"
+    assert str(Table.find(random().uniform(size=(60, 1)), ["x"]).columns[0]) == "real, from 0, up to 1"
+
+
+LIMITS = {  # values, and what no draw passes
+    "sizes": (lambda r: r.weibull(4, N), 0.0, math.inf),
+    "shares": (lambda r: r.beta(6, 6, N), 0.0, 1.0),
+    "shares, rounded": (lambda r: r.beta(3, 3, N).round(2), 0.0, 1.0),
+    "per cent": (lambda r: 100 * r.beta(6, 3, N), 0.0, 100.0),
+    "far from 0": (lambda r: 100 + 5 * r.random(N) ** 0.2, -math.inf, math.inf),
+    "negative": (lambda r: r.normal(0.2, 0.1, N), -math.inf, math.inf),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_draws_do_not_pass_what_no_value_passes(name: str) -> None:
+    law, low, high = LIMITS[name]
+    values = law(random())
+    column = Table.find(values[:, None], ["x"]).columns[0]
+    u = column.coordinates(torch.from_numpy(values), torch.Generator().manual_seed(0))
+    wide = u.mean() + 8 * (u - u.mean())
+    x = column.values(wide)
+    assert low <= float(x.min())
+    assert float(x.max()) <= high
+    if math.isinf(low):
+        assert float(x.min()) < min(0.0, values.min())
+    given = Table.find(values[:, None], ["x"], {"x": "real"}).columns[0]  # who gives a kind, knows better
+    assert given == Smooth()
+
+
+def test_draws_beyond_a_limit_are_reflected_and_do_not_gather_there() -> None:
+    column = Smooth(limits=(0.0, 1.0))
+    u = torch.tensor([[-0.25], [0.25], [1.25], [-7.0]], dtype=torch.float64)
+    assert column.values(u).tolist() == [0.25, 0.25, 0.75, 0.0]
+    assert column.possible(torch.tensor([-0.1, 0.5])).all()  # a row beyond is rare, and not impossible
 
 
 def test_one_value_beside_a_bound_is_a_category() -> None:

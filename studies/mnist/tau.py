@@ -29,7 +29,7 @@ KEYS = {"w1": "pixel W1", "frechet": "Frechet"}
 class Config:
     """All that decides the numbers."""
 
-    seeds: tuple[int, ...] = (1, 2, 3)  # the first with every tau, the others with those of the headline
+    seeds: tuple[int, ...] = (1, 2, 3)
     n: int = 500  # images
     levels: int = 100
     final: int = 50  # steps at the last level, of MALA; twice as many of ULA
@@ -78,14 +78,16 @@ class Floor(Cell, kind="floor"):
 
 
 def stages(config: Config) -> list[list[Cell]]:
-    """Return the floor, then pure annealing with the first seed, with the others, and with a predictor."""
+    """Return the floor, then pure annealing at the tau of the headline, with a predictor, and at every other tau."""
     first, others = config.seeds[:1], config.seeds[1:]
     again = [tau for tau in config.taus if tau in HEADLINE]
+    rest = [tau for tau in config.taus if tau not in HEADLINE]
     cells = [
         *grid(Drawn, predictor=[False], tau=config.batch_taus, method=["batch_ula"], seed=first),
         *grid(Drawn, predictor=[False], tau=headline_first(config.taus), method=COMPARED, seed=first),
         *grid(Drawn, predictor=[False], tau=again, method=HEADLINED, seed=others),
         *grid(Drawn, predictor=[True], tau=config.predictor_taus, method=COMPARED, seed=first),
+        *grid(Drawn, predictor=[False], tau=sorted(rest, reverse=True), method=COMPARED, seed=others),
     ]
     return [grid(Floor, n=(config.n,)), cells]
 

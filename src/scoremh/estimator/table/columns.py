@@ -121,12 +121,14 @@ class Smooth(Column):
         middle: Middle and width of a column with heavy tails, as `Sinh` has them; None for others.
         nearest: Values that stand for those at the bounds, which have no density: halfway to the nearest others; None
             where no value is at a bound.
+        limits: Numbers that no value has passed, though none crowd there: a sign, a whole. Draws beyond are reflected.
     """
 
     low: float = -math.inf
     high: float = math.inf
     middle: tuple[float, float] | None = None
     nearest: tuple[float, float] | None = None
+    limits: tuple[float, float] = (-math.inf, math.inf)
 
     @property
     def kind(self) -> str:
@@ -139,7 +141,7 @@ class Smooth(Column):
     @property
     def bounds(self) -> tuple[float, float]:
         """Bounds that no draw may break."""
-        return self.low, self.high
+        return max(self.low, self.limits[0]), min(self.high, self.limits[1])
 
     @property
     def map(self) -> Coordinates:
@@ -173,9 +175,15 @@ class Smooth(Column):
 
     def values(self, u: Tensor) -> Tensor:
         """Return x = f(u), within the bounds however far u is."""
-        low, high = math.nextafter(self.low, math.inf), math.nextafter(self.high, -math.inf)
         x: Tensor = self.map(u)[:, 0]
-        return x.clamp(max(low, -LARGEST), min(high, LARGEST)) if self.kind != "real" else x
+        for limit, beyond in zip(self.limits, (torch.lt, torch.gt), strict=True):
+            x = torch.where(beyond(x, limit), 2 * limit - x, x) if math.isfinite(limit) else x
+        low, high = self.bounds
+        if low == self.low:  # a map ends there, and has no value for it
+            low = math.nextafter(low, math.inf)
+        if high == self.high:
+            high = math.nextafter(high, -math.inf)
+        return x.clamp(max(low, -LARGEST), min(high, LARGEST)) if self != Smooth() else x
 
     def possible(self, values: Tensor) -> Tensor:
         """Return which values lie between the bounds; those at a bound where one stands for them."""
@@ -187,5 +195,8 @@ class Smooth(Column):
         if self.kind == "interval":
             return f"interval {self.low:g} to {self.high:g}"
         if self.kind == "bounded":
-            return f"above {self.low:g}" if math.isfinite(self.low) else f"below {self.high:g}"
-        return self.kind
+            found = f"above {self.low:g}" if math.isfinite(self.low) else f"below {self.high:g}"
+        else:
+            found = self.kind
+        low, high = self.limits
+        return found + f", from {low:g}" * math.isfinite(low) + f", up to {high:g}" * math.isfinite(high)

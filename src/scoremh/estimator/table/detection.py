@@ -14,6 +14,9 @@ The rules, in order; each is conservative, so that a column is real unless its v
   the values next to that end, within 2 % of the range.
 - **heavy-tailed**: 99 % of the values span more than 7 times what the middle half spans (3.8 times for a normal
   distribution, 7.6 for Student's t with three degrees of freedom).
+- **limits**: where no bound is found at an end and no value is negative, draws are not either; nor are those of values
+  up to 1 or to 100 above that, if the largest is in the upper half. Draws beyond are reflected. A limit counts where it
+  is at most half the range of the values away from them.
 - **point masses**: a value that 1 % of the rows and at least five have, at a bound; fewer are moved within it.
 - **real**: all others.
 """
@@ -41,6 +44,8 @@ HEAVY_SPAN = 7.0  # of 99 % of the values, over that of half of them
 MIN_MASS_SHARE, MIN_MASS_ROWS = 0.01, 5
 PEAKED_BELOW = 2.0  # standard deviation in steps, below which neighbouring steps differ much in probability
 MAX_DECIMALS, MAX_POSITIONS = 4, 10_000
+WHOLES = 1.0, 100.0  # that shares are of
+LIMIT_REACH = 0.5  # of a limit from the values, over their range
 
 
 def find_column(values: Values, name: str, *, text: bool = False, ordered: bool = False) -> Column:
@@ -58,8 +63,10 @@ def find_column(values: Values, name: str, *, text: bool = False, ordered: bool 
     if text or ordered or len(levels) == 2:
         return _ordered(values) if ordered and len(levels) > 2 else _category(levels, name)
     if (step := _step(values, levels)) is not None:
-        return _ordered(values) if step == 1 and len(levels) <= MAX_LEVELS else _on_grid(values, step)
-    return _with_masses(values, _bounds(values))
+        return (
+            _ordered(values) if step == 1 and len(levels) <= MAX_LEVELS else _on_grid(values, step, _limits(values)[1])
+        )
+    return _with_masses(values, _bounds(values), _limits(values))
 
 
 def given_column(values: Values, kind: object, name: str) -> Column:
@@ -132,13 +139,13 @@ def _step(values: Values, levels: Values) -> float | None:
     return None
 
 
-def _on_grid(values: Values, step: float) -> Steps:
+def _on_grid(values: Values, step: float, high: float = math.inf) -> Steps:
     positions = np.round(values / step)
     first = 0.0 if positions.min() >= 0 else -math.inf
     # ties have no range of their own
     skewed = first == 0 and _leans_on_zero(positions + np.linspace(-0.49, 0.49, len(positions)))
     inside = Smooth(-0.5) if skewed else Smooth(middle=_middle(positions))
-    return Steps((), step, (first, math.inf), bool(positions.std() < PEAKED_BELOW), inside)
+    return Steps((), step, (first, high / step), bool(positions.std() < PEAKED_BELOW), inside)
 
 
 def _bounds(values: Values) -> tuple[float, float]:
@@ -149,6 +156,16 @@ def _bounds(values: Values) -> tuple[float, float]:
     if not math.isfinite(low) and values.min() >= 0 and _leans_on_zero(values):
         low = 0.0
     return low, high
+
+
+def _limits(values: Values) -> tuple[float, float]:
+    """Return numbers that values do not pass for what they mean: 0, and 1 or 100 for shares; infinity for others."""
+    low, high = float(values.min()), float(values.max())
+    if low < 0:
+        return -math.inf, math.inf
+    reach = LIMIT_REACH * (high - low)
+    whole = next((whole for whole in WHOLES if whole / 2 < high <= whole <= high + reach), math.inf)
+    return 0.0 if low <= reach else -math.inf, whole
 
 
 def _leans_on_zero(values: Values) -> bool:
@@ -175,17 +192,20 @@ def _heavy(values: Values) -> Smooth:
     return Smooth(middle=(middle, width if width > 0 else float(values.std())))
 
 
-def _with_masses(values: Values, bounds: tuple[float, float]) -> Column:
-    """Return the column between bounds, with masses at those that many values have."""
+def _with_masses(
+    values: Values, bounds: tuple[float, float], limits: tuple[float, float] = (-math.inf, math.inf)
+) -> Column:
+    """Return the column between bounds and limits, with masses at those bounds that many values have."""
     if not any(map(math.isfinite, bounds)):
-        return Smooth(middle=_middle(values))
+        return Smooth(middle=_middle(values), limits=limits)
     needed = max(MIN_MASS_ROWS, MIN_MASS_SHARE * len(values))
     masses = tuple(bound for bound in bounds if int((values == bound).sum()) >= needed)
     others = values[(values > bounds[0]) & (values < bounds[1])]
     if len(np.unique(others)) < 2:
         return Category(tuple(np.unique(values).tolist()))
     nearest = _halfway(bounds[0], others.min()), _halfway(bounds[1], others.max())
-    inside = Smooth(*bounds, nearest=nearest)
+    free = [-math.inf if math.isfinite(bounds[0]) else limits[0], math.inf if math.isfinite(bounds[1]) else limits[1]]
+    inside = Smooth(*bounds, nearest=nearest, limits=(free[0], free[1]))
     if not masses:
         return inside
     u = inside.coordinates(torch.from_numpy(others.copy()), None)
