@@ -10,7 +10,8 @@ import torch
 
 from scoremh import ScoreFit
 from studies import digits
-from studies.mnist import judging, lenet, panel, samples, sampling, tau, threshold_map
+from studies.framework import runner
+from studies.mnist import judging, lenet, panel, samplers, samples, sampling, tau, threshold_map
 from studies.mnist.images import SCORE, WEIGHTS, mnist_test
 from studies.mnist.sampling import METHODS, Plan
 from tests.studies.cases import is_picture, made_up, run_small
@@ -140,6 +141,28 @@ def test_a_ladder_of_so_many_levels_swaps_at_that_rate() -> None:
     x, y = (torch.randn(2000, d, generator=NORMAL, dtype=torch.float64).square().sum(1) for _ in range(2))
     log_ratio = (1 - ratio**-2) * (x - ratio**2 * y) / 2  # x of level 1, y of level `ratio`
     assert log_ratio.exp().clamp(max=1).mean() == pytest.approx(0.2, abs=0.03)
+
+
+def test_the_setting_of_a_sampler_is_the_best_of_its_trials(tmp_path: Path) -> None:
+    for value, distance in ((0.4, 30.0), (0.5, None), (0.6, 20.0), (0.7, 25.0)):  # None: images were not finite
+        runner.add(panel.Tried("simpson", value), {"frechet": distance}, {}, tmp_path)
+    assert panel.chosen("simpson", tmp_path).value == 0.6
+    assert panel.chosen("flow", tmp_path).levels == 1.5  # has no setting to try
+
+
+def test_samplers_of_images_cost_about_the_same() -> None:
+    model, levels = ScoreFit.load(SCORE), 6
+    for name, sampler in samplers.SAMPLERS.items():
+        if name == "exact":
+            continue  # its calls depend on the moves
+        draws = torch.Generator().manual_seed(0)
+        choice = sampler.choices[0]
+        noise = sampling.HIGH * torch.randn(2, 1, 28, 28, generator=draws)
+        start = samplers.Start(model, noise, round(10 * levels * choice.levels), draws)
+        x, calls = sampler.draw(start, choice.value)
+        assert x.shape == noise.shape
+        assert x.std() < 2  # of noise 10
+        assert calls == pytest.approx(3 * 10 * levels, rel=0.06), name
 
 
 def test_every_method_of_the_grids_has_a_label_and_its_weights_or_none() -> None:
