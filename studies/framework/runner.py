@@ -41,6 +41,8 @@ def run(
     docs = folder if docs is None else docs
     results = results_file(study, preset, docs)
     if not as_is:
+        if study.goes_on_from_kept and results.exists() and not (folder / FILE).exists():
+            go_on_from(results, study.settings(config), folder)
         compute(study, config, folder, pool=pool)
     elif not (folder / FILE).exists():
         raise ValueError(checks.message(f"results of {study.name} in {folder}", "none", COMPUTE))
@@ -52,6 +54,13 @@ def run(
     study.picture(records, folder, docs)
     write_json(kept.as_json(), results)
     pages.write(study, kept, docs)
+
+
+def go_on_from(results: Path, settings: Mapping[str, Any], folder: Path) -> None:
+    """Start a run with the kept records, where they have the same settings: a new clone need not begin again."""
+    kept = json.loads(results.read_text())
+    if all(kept["settings"].get(name) == value for name, value in settings.items() if name != "seeds"):
+        write_json(kept | {"settings": settings}, folder / FILE)
 
 
 def compute(study: Study, config: Any, folder: Path, *, pool: Pool = None) -> None:

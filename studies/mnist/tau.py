@@ -245,4 +245,5 @@ STUDY = Study(
     prepare,
     page="images.md",
     partial=True,
+    goes_on_from_kept=True,
 )

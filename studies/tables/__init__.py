@@ -152,6 +152,7 @@ STUDY = Study(
     CLAIMS,
     page="tables.md",
     partial=True,
+    goes_on_from_kept=True,
     packages=("zuko", "pandas"),
 )
 __all__ = ["DEVELOPMENT", "LEVELS", "METHODS", "STUDY", "broken", "missing", "row"]

@@ -76,6 +76,27 @@ def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "TEMPLATES", tmp_path / "templates")
 
 
+@pytest.mark.usefixtures("templates")
+def test_a_new_clone_goes_on_from_the_records_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, docs = replace(KNOWN, goes_on_from_kept=True, partial=True), tmp_path / "docs"
+    runner.run(study, "quick", tmp_path / "here", docs)
+    longer = replace(study, presets={"quick": Config((1, 2, 3))})
+    measured: list[Cell] = []
+
+    def counted(config: Config, folder: Path, cell: Cell) -> Record:
+        measured.append(cell)
+        return {"value": 1.0}
+
+    monkeypatch.setattr(runner, "measured", counted)
+    runner.run(longer, "quick", tmp_path / "there", docs)
+    assert {cell.axes["seed"] for cell in measured} == {3}
+    assert len(json.loads((docs / "results" / "known.json").read_text())["number"]) == 12
+    measured.clear()
+    other = replace(study, presets={"quick": Config((1, 2), size=4)})  # not what the kept records were computed with
+    runner.run(other, "quick", tmp_path / "elsewhere", docs)
+    assert len(measured) == 10
+
+
 def test_a_cell_is_a_typed_record() -> None:
     cell = Number("a", 0.5, seed=1)
     assert cell.axes == {"name": "a", "lambda": 0.5, "seed": 1}
