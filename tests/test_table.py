@@ -47,6 +47,8 @@ def found_kinds() -> dict[str, tuple[NDArray[Any], str]]:
         "angles": (r.vonmises(1, 0.7, N), "interval -3.14159 to 3.14159"),
         "at one end, not skewed": (r.beta(4, 1, N), "below 1, from 0"),
         "thinning out above 0": (r.weibull(4, N), "real, from 0"),
+        "multiples": (25 * np.round(160 + 20 * r.normal(size=N)), "rounded to 25"),
+        "millions": (1e7 * r.normal(size=N), "real"),
     }
 
 

@@ -92,6 +92,20 @@ def test_a_shift_is_noticed_as_often_as_it_says() -> None:
     assert noticed >= stats.binom.ppf(0.001, 200, 0.9)
 
 
+def test_columns_of_few_levels_do_not_hide_what_would_be_noticed() -> None:
+    random = np.random.default_rng(0)
+    number = random.normal(size=(1500, 1))
+    rare = (random.random((1500, 1)) < 0.01).astype(float)
+    rounded = number.round()  # a shift by less than a step moves some of the rows
+    alone, beside, coarse = (
+        noticed_shift(standard(y, y)[1], 1000, 8) for y in (number, np.c_[number, rare, 3 * rare], 10 * number.round(1))
+    )
+    assert alone < 0.3
+    assert beside == alone
+    assert coarse == pytest.approx(alone, rel=0.25)
+    assert noticed_shift(standard(rounded, rounded)[1], 1000, 8) < 0.5  # where there is nothing else
+
+
 def test_few_rows_are_usable_at_best() -> None:
     found = verdict(*agreement(rows(200, 3), rows(30, 1), NAMES, generator=torch.Generator().manual_seed(0)))
     assert found.level == "usable"

@@ -31,6 +31,7 @@ CLUSTERS, ROWS_PER_CLUSTER = 5, 20
 LOW_DENSITY = 0.001  # quantile of the rows' log p, below which a draw counts
 HEAVY_TAILS = 12.0  # distance of the farthest row from the median, in robust standard deviations; normal rows have 4
 FARTHEST = 1e9  # standard deviations that a draw is taken to be away at most, so that squares do not overflow
+MAX_LEVELS = 10  # of a column that is not taken as a number by the power of the comparison
 POWER = 0.9  # probability with which a shift would be noticed
 
 
@@ -111,6 +112,8 @@ def standard(x: Matrix, y: Matrix) -> tuple[Matrix, Matrix]:
 def noticed_shift(v: Matrix, draws: int, checks: int) -> float:
     """Return the shift of one column that its Kolmogorov-Smirnov test would notice with probability `POWER`.
 
+    Columns of few levels count where there are no others: the standard deviation of a rare level is no measure for it.
+
     Args:
         v: Rows in standard coordinates.
         draws: Number of draws.
@@ -121,11 +124,24 @@ def noticed_shift(v: Matrix, draws: int, checks: int) -> float:
     critical = stats.kstwobign.isf(level) * math.sqrt(rate)
     needed = critical + stats.norm.ppf(POWER) * math.sqrt(rate) / 2  # the standard error of a share is at most 1/2
     shifts = np.geomspace(0.01, 10, 61)
-    few = v[:, :MAX_JOINT_COLUMNS]
+    varied = [column for column in v.T[:MAX_JOINT_COLUMNS] if column.std() > 0]
+    numeric = [column for column in varied if len(np.unique(column)) > MAX_LEVELS]
+    columns = [_spread_out(column) for column in numeric or varied]
     for shift in shifts:
-        if all(_share_between(column, shift) >= needed for column in few.T if column.std() > 0):
+        if all(_share_between(column, shift) >= needed for column in columns):
             return float(shift)
     return float(shifts[-1])  # no smaller one
+
+
+def _spread_out(column: Matrix) -> Matrix:
+    """Return values of which equal ones are spread evenly up to the next larger one: a shift moves a part of them."""
+    levels, place, counts = np.unique(column, return_inverse=True, return_counts=True)
+    gaps = np.diff(levels, append=2 * levels[-1] - levels[-2])
+    order = np.argsort(column, kind="stable")
+    within = np.empty(len(column))
+    within[order] = np.arange(len(column)) - np.repeat(np.cumsum(counts) - counts, counts)
+    found: Matrix = column + gaps[place] * (within + 0.5) / counts[place]
+    return found
 
 
 def _share_between(column: Matrix, shift: float) -> float:

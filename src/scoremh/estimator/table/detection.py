@@ -5,8 +5,8 @@ The rules, in order; each is conservative, so that a column is real unless its v
 - **constant**: one value.
 - **category**: text, truth values and unordered categories of a data frame; numbers of two values.
 - **ordered**: ordered categories of a data frame; whole numbers of 3 to 10 values.
-- **count**: whole numbers of more values. **rounded**: decimals with up to four digits after the point, of which less
-  than half are different.
+- **count**: whole numbers of more values. **rounded**: multiples of a larger number than 1 (5, 25, 1,000), and decimals
+  with up to four digits after the point, of which less than half are different.
 - **positive, bounded, interval**: the outermost values crowd at an end, more than a normal tail would let them, and a
   round number lies next to it (multiples of pi / 2 among them): the rounder it is, the less they have to. `ends` has
   the numbers. With fewer than 100 rows no bound is found.
@@ -44,6 +44,8 @@ HEAVY_SPAN = 7.0  # of 99 % of the values, over that of half of them
 MIN_MASS_SHARE, MIN_MASS_ROWS = 0.01, 5
 PEAKED_BELOW = 2.0  # standard deviation in steps, below which neighbouring steps differ much in probability
 MAX_DECIMALS, MAX_POSITIONS = 4, 10_000
+MAX_OFF_GRID = 1e-3  # steps, which float32 needs for 10,000 positions
+LARGEST_WHOLE = 2.0**53  # beyond, floating point has only some of the whole numbers
 WHOLES = 1.0, 100.0  # that shares are of
 LIMIT_REACH = 0.5  # of a limit from the values, over their range
 
@@ -63,9 +65,8 @@ def find_column(values: Values, name: str, *, text: bool = False, ordered: bool 
     if text or ordered or len(levels) == 2:
         return _ordered(values) if ordered and len(levels) > 2 else _category(levels, name)
     if (step := _step(values, levels)) is not None:
-        return (
-            _ordered(values) if step == 1 and len(levels) <= MAX_LEVELS else _on_grid(values, step, _limits(values)[1])
-        )
+        is_short = step >= 1 and len(levels) <= MAX_LEVELS
+        return _ordered(values) if is_short else _on_grid(values, step, _limits(values)[1])
     return _with_masses(values, _bounds(values), _limits(values))
 
 
@@ -134,8 +135,14 @@ def _step(values: Values, levels: Values) -> float | None:
         step = 10.0**-decimals
         if span / step > MAX_POSITIONS and decimals:
             return None
-        if np.allclose(values / step, np.round(values / step), rtol=0, atol=1e-6 * span / step):
-            return step if not decimals or len(levels) < len(values) / 2 else None
+        if np.allclose(values / step, np.round(values / step), rtol=0, atol=min(1e-6 * span / step, MAX_OFF_GRID)):
+            if decimals:
+                return step if len(levels) < len(values) / 2 else None
+            return (
+                float(np.gcd.reduce(np.round(levels).astype(np.int64)))
+                if np.abs(levels).max() < LARGEST_WHOLE
+                else step
+            )
     return None
 
 
