@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from scoremh import ScoreFit, ScoreMH, datasets, diffusion, metrics, targets
-from scoremh.evaluation import agreement, verdict
+from scoremh import ScoreMH, datasets, metrics, targets
+from scoremh.estimator.diagnosis import judge
 from scoremh.evaluation.agreement import standard, transport_distance
 from scoremh.evaluation.checks import LEVELS
 from studies import plots
@@ -44,6 +44,27 @@ def regression(n: int, generator: torch.Generator) -> Tensor:
     return torch.cat([x, (x[:, 0] * x[:, 1] + x[:, 3].sin() + noise)[:, None]], 1)
 
 
+def mixed(n: int, generator: torch.Generator) -> Tensor:
+    """Return six columns that depend on each other: two values, a scale of five, counts, sizes, shares, a number."""
+    z = torch.randn(n, 3, generator=generator)
+    group = (torch.rand(n, generator=generator) < 0.3).float()
+    grade = (3 + z[:, 0] + group).round().clamp(1, 5)
+    counts = torch.poisson((1 + 0.5 * z[:, 0]).exp(), generator=generator)
+    size = (0.4 * z[:, 1] + group).exp()
+    share = torch.sigmoid(z[:, 1] - z[:, 2])
+    number = 2 * group + 0.7 * z[:, 2] + 0.3 * torch.randn(n, generator=generator)
+    return torch.stack([group, grade, counts, size, share, number], 1)
+
+
+def rare(n: int, generator: torch.Generator) -> Tensor:
+    """Return four columns: a rare group, amounts of which a fifth is 0, amounts in tens, a number."""
+    group = (torch.rand(n, generator=generator) < 0.04).float()
+    z = torch.randn(n, 2, generator=generator)
+    amount = torch.where(torch.rand(n, generator=generator) < 0.2, 0.0, (z[:, 0] + 1.5 * group).exp())
+    tens = 10 * (30 + 5 * z[:, 0] + 4 * z[:, 1]).round()
+    return torch.stack([group, amount, tens, z[:, 1].sinh() + z[:, 0]], 1)
+
+
 def of(target: targets.GaussianMixture | targets.Gaussian | targets.StudentT | targets.Banana) -> Draw:
     """Return draws of a distribution of `scoremh.targets`."""
     return lambda n, generator: target.sample(n, generator=generator).float()
@@ -65,9 +86,11 @@ LAWS: dict[str, tuple[str, Draw]] = {  # the limits were chosen on the first fiv
     "s_curve": ("S-curve, 3-D", lambda n, g: datasets.s_curve(n, generator=g)),
     "rotated": ("two moons rotated in 8-D", rotated_moons),
     "gammas": ("positive columns, 4-D", gammas),
+    "mixed": ("counts, shares and groups, 6 columns", mixed),
+    "rare": ("a rare group and amounts, 4 columns", rare),
 }
 DEVELOPED_ON = ("moons", "mixture", "correlated", "student", "regression")
-TENSORS, SCORE = "draws.safetensors", "score.safetensors"
+TENSORS, MODEL = "draws.safetensors", "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -80,9 +103,8 @@ class Config:
     others: int = 2000  # draws that the truth is measured with
     score_steps: int = 1500
     poor_steps: int = 40
-    noise_level: float = 0.3
     annealing_steps: int = 10
-    chain_steps: int = 60
+    chain_steps: int = 100
 
 
 PRESETS = {"paper": Config()}
@@ -103,20 +125,21 @@ class Fitted(Cell, kind="fitted"):
         generator = torch.Generator().manual_seed(1000 * self.seed)
         rows = LAWS[self.law][1](config.rows, generator)
         steps = config.score_steps if self.steps == "good" else config.poor_steps
-        names = "noise_level", "annealing_steps", "chain_steps"
-        chain: dict[str, Any] = {name: getattr(config, name) for name in names}
+        chain: dict[str, Any] = {name: getattr(config, name) for name in ("annealing_steps", "chain_steps")}
         model = ScoreMH(acceptance="simpson", score_steps=steps, **chain, verbose=False, random_state=self.seed)
         model.fit(rows.numpy())
         draws = model.sample_chains(config.draws + config.others, draws=1, random_state=self.seed + 1).last
         held_out = torch.from_numpy(model.held_out_)
-        kept = ~(rows[:, None, :1] == held_out[None, :, :1]).all(2).any(1)
-        save_file({"draws": draws, "seen": rows[kept], "held_out": held_out}, self.path(folder, TENSORS))
-        model.score_.save(self.path(folder, SCORE))
-        return {"steps_made": model.score_.history["step"][-1], "finite": bool(draws.isfinite().all())}
+        seen = rows[~(rows[:, None] == held_out[None]).all(2).any(1)]
+        numbers = {"draws": draws, "seen": seen, "held_out": held_out}
+        points = {name: model.table_.coordinates(one.numpy(), generator).float() for name, one in numbers.items()}
+        save_file({name: one.contiguous() for name, one in points.items()}, self.path(folder, TENSORS))
+        model.save(self.path(folder, MODEL))
+        return {"steps_made": model.score_.history["step"][-1], "level": model.noise_level_}
 
 
 def shuffled(draws: Tensor, generator: torch.Generator) -> Tensor:
-    """Return draws whose last column is that of others."""
+    """Return draws whose last coordinate is that of others."""
     order = torch.randperm(len(draws), generator=generator)
     return torch.cat([draws[:, :-1], draws[order, -1:]], 1)
 
@@ -149,7 +172,10 @@ LIMITS = {"w1_ratio": 1.15, "c2st_excess": 0.02, "beyond_excess": 0.005}  # what
 
 
 class Judged(Cell, kind="judged"):
-    """The verdict on draws of a fit, and the truth."""
+    """The verdict of the front door on draws of a fit, and the truth.
+
+    Draws are spoiled in the coordinates of the score, so that they stay what draws can be.
+    """
 
     law: str
     seed: int
@@ -158,22 +184,22 @@ class Judged(Cell, kind="judged"):
     def measure(self, config: Config, folder: Path) -> Record:
         fitted = Fitted(self.law, self.seed, "poor" if self.defect == "poor" else "good")
         kept = load_file(fitted.path(folder, TENSORS))
+        model = ScoreMH.load(fitted.path(folder, MODEL))
         generator = torch.Generator().manual_seed(1000 * self.seed + 1)
         change = DEFECTS[self.defect][1]
         draws = kept["draws"] if change is None else change(kept["draws"], generator)
         if self.defect == "perfect":
-            draws = LAWS[self.law][1](config.draws + config.others, generator)
-        judged, others = draws[: config.draws], draws[config.draws :]
-        score = ScoreFit.load(fitted.path(folder, SCORE))
-        columns = [f"x{i}" for i in range(draws.shape[1])]
+            fresh = LAWS[self.law][1](config.draws + config.others, generator)
+            draws = model.table_.coordinates(fresh.numpy(), generator).float()
         rows = torch.cat([kept["held_out"], kept["seen"]])
-        some = judged, rows[torch.randperm(len(rows), generator=generator)[: config.draws]]
-        densities = tuple(diffusion.log_density(score, one) for one in some)
-        options: dict[str, Any] = {"seen": kept["seen"], "log_densities": densities, "generator": generator}
-        found = agreement(judged, kept["held_out"], columns, **options)
-        said = verdict(found.checks, found.noticed_shift, found.rows)
-        numbers = {f"{check.name}_{key}": getattr(check, key) for check in found.checks for key in ("value", "p_value")}
-        return truth(others, self.law, rows, generator) | {"verdict": said.level, "reason": said.reason} | numbers
+        names = [f"x{i}" for i in range(model.n_features_in_)]
+        some, numbers = draws[: config.draws], model.table_.numbers
+        found = judge(model.sampler_, some, rows, len(kept["held_out"]), names, numbers, generator)
+        said = found["verdict"]
+        values = {f"{one.name}_{key}": getattr(one, key) for one in found["checks"] for key in ("value", "p_value")}
+        others = numbers(draws[config.draws :]).float()
+        truly = truth(others, self.law, numbers(rows).float(), generator)
+        return truly | {"verdict": said.level, "reason": said.reason} | values
 
 
 def distances(draws: Tensor, law: str, generator: torch.Generator) -> dict[str, float]:
@@ -215,9 +241,13 @@ def truth(draws: Tensor, law: str, rows: Tensor, generator: torch.Generator) -> 
 
 
 def stages(config: Config) -> list[list[Cell]]:
-    """Return all fits, and after them the verdicts; one column has nothing to be shuffled against."""
-    judged = [cell for cell in grid(Judged, seed=config.seeds, law=LAWS, defect=DEFECTS) if cell.axes != _nothing(cell)]
-    return [grid(Fitted, seed=config.seeds, law=LAWS, steps=("good", "poor")), judged]
+    """Return fits and, after them, verdicts, law by law; one column has nothing to be shuffled against."""
+    found: list[list[Cell]] = []
+    for law in sorted(LAWS, key=lambda law: law in DEVELOPED_ON):
+        each: dict[str, Any] = {"seed": config.seeds, "law": [law]}
+        found.append(grid(Fitted, **each, steps=("good", "poor")))
+        found.append([cell for cell in grid(Judged, **each, defect=DEFECTS) if cell.axes != _nothing(cell)])
+    return found
 
 
 def _nothing(cell: Cell) -> Record:

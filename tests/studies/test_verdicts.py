@@ -1,5 +1,6 @@
 """Whether verdicts are right: how that is counted, how draws are spoiled, and the page."""
 
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ CONFIG = verdicts.Config(seeds=(1,))
 def records() -> Records:
     """Return made-up records: fresh rows are good, the rest is not to be used, and one of these is taken for good."""
     found = []
-    for cell in verdicts.stages(CONFIG)[1]:
+    for cell in chain.from_iterable(verdicts.stages(CONFIG)[1::2]):
         good = cell.axes["defect"] == "perfect"
         missed = cell.axes["defect"] == "leaking" and cell.axes["law"] == "banana"
         level = "good" if good or missed else "do not use"
@@ -42,11 +43,11 @@ def test_good_keeps_every_limit_and_do_not_use_breaks_one(level: str, passes: bo
 def test_the_page_counts_and_names_what_is_wrong() -> None:
     found = records()
     held_out = verdicts.judged(found, held_out=True)
-    assert len(held_out) == 7 * 6 - 1  # a single column has none to be shuffled against
-    assert verdicts.share_right(held_out) == pytest.approx(40 / 41)
-    assert len(verdicts.decided(held_out)) == 41
+    assert len(held_out) == 9 * 6 - 1  # a single column has none to be shuffled against
+    assert verdicts.share_right(held_out) == pytest.approx(52 / 53)
+    assert len(verdicts.decided(held_out)) == 53
     page = pages.render(verdicts.STUDY, found)
-    assert "and 97.6 % of these are right" in " ".join(page.split())
+    assert "and 98.1 % of these are right" in " ".join(page.split())
     assert 'banana, seed 1, 3 % in a false mode: "good", with W1 3.00 times its floor' in " ".join(page.split())
     assert "no limit was chosen on: reached" in page
 
@@ -79,9 +80,8 @@ def test_a_fit_is_judged(tmp_path: Path) -> None:
     small = verdicts.Config(
         seeds=(1,), rows=200, draws=100, others=1000, score_steps=20, annealing_steps=1, chain_steps=8
     )
-    for steps in ("good", "poor"):
-        kept = verdicts.Fitted("line", 1, steps).measure(small, tmp_path)
-        assert kept["finite"]
-    found = verdicts.Judged("line", 1, "poor").measure(small, tmp_path)
+    for steps, made in (("good", 20), ("poor", 40)):
+        assert verdicts.Fitted("mixed", 1, steps).measure(small, tmp_path)["steps_made"] == made
+    found = verdicts.Judged("mixed", 1, "leaking").measure(small, tmp_path)  # spoiled, and still groups and counts
     assert found["verdict"] in ("good", "usable", "do not use")
     assert set(verdicts.LIMITS) <= set(found)

@@ -145,11 +145,11 @@ def diagnose(
         weights,
     )
     rows = held_out if seen is None else torch.cat([held_out, seen])
-    found = replace(found, **_judged(sampler, chains.last, rows, len(held_out), columns, numbers, generator))
+    found = replace(found, **judge(sampler, chains.last, rows, len(held_out), columns, numbers, generator))
     return replace(found, warnings=(*_cautions(found), *adjustment_cautions(sampler)))
 
 
-def _judged(
+def judge(
     sampler: Sampler,
     draws: Tensor,
     rows: Tensor,
@@ -158,7 +158,17 @@ def _judged(
     numbers: Callable[[Tensor], Tensor],
     generator: torch.Generator,
 ) -> dict[str, Any]:
-    """Return verdict, checks and noticed shift of draws, compared with rows of which the first `held` are held out."""
+    """Return verdict, checks and noticed shift of draws.
+
+    Args:
+        sampler: Sampler that was learned.
+        draws: Independent draws, in the coordinates that the score was learned in.
+        rows: Rows, in the same coordinates; those that it has not seen come first.
+        held: Number of rows that it has not seen.
+        columns: Names of the columns.
+        numbers: Function from these coordinates to the numbers of the table, in which draws are compared with rows.
+        generator: Random number generator; the same seed gives the same answer.
+    """
     lost = int((~draws.flatten(1).isfinite().all(1)).sum())
     if lost:
         reason = f"{lost:,} of {len(draws):,} draws are not finite; the limit is 0"
