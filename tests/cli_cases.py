@@ -10,7 +10,7 @@ from scoremh import cli, datasets
 
 BRIEF = [
     *("--score-steps", "20", "--acceptance-steps", "20", "--annealing-steps", "1", "--chain-steps", "6"),
-    *("--seed", "3", "--quiet"),
+    *("--noise-level", "0.6", "--seed", "3", "--quiet"),
 ]
 
 

@@ -13,6 +13,7 @@ SMALL: dict[str, Any] = {
     "acceptance_steps": 20,
     "annealing_steps": 1,
     "chain_steps": 8,
+    "noise_level": 0.6,  # trial chains, which choose it, take half the time of so small a fit
     "verbose": False,
     "random_state": 0,
 }

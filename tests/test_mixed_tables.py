@@ -43,7 +43,7 @@ FRAME = mixed()
 
 @pytest.fixture(scope="module")
 def fitted() -> ScoreMH:
-    return ScoreMH(columns=KINDS, **SMALL | {"score_steps": 60}).fit(FRAME)
+    return ScoreMH(columns=KINDS, **SMALL | {"score_steps": 60, "noise_level": None}).fit(FRAME)
 
 
 def test_draws_have_the_dtypes_categories_and_order_of_the_rows(fitted: ScoreMH) -> None:

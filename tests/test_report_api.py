@@ -13,7 +13,13 @@ from scoremh import Chains, ScoreMH, datasets
 from scoremh.report import chain_contents, html, static
 from tests.report_cases import chains, contents, figures, normal, numbers
 
-BRIEF: dict[str, Any] = {"score_steps": 20, "acceptance_steps": 20, "annealing_steps": 1, "chain_steps": 6}
+BRIEF: dict[str, Any] = {
+    "score_steps": 20,
+    "acceptance_steps": 20,
+    "annealing_steps": 1,
+    "chain_steps": 6,
+    "noise_level": 0.6,
+}
 
 
 @pytest.fixture(scope="module")
