@@ -106,4 +106,5 @@ STUDY = Study(
     picture,
     vars(common) | vars(tails) | globals(),
     {"paper_covers": Claim("the paper's score and MALA with its step cover the 99.9 % quantile", paper_covers)},
+    shows_draws=True,
 )
