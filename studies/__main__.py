@@ -25,6 +25,10 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--pool", default=str(os.cpu_count()), help=pool)
     found.add_argument("--as-is", action="store_true", help="compute nothing; write the page from what is there")
+    redraw = (
+        "compute nothing; draw the picture and write the page from the results in --docs, of all studies by default"
+    )
+    found.add_argument("--redraw", action="store_true", help=redraw)
     found.add_argument("--recompute", nargs="+", metavar="AXIS=VALUE", help="compute cells again; compare with --docs")
     return found
 
@@ -40,20 +44,29 @@ def listing() -> str:
     return "\n".join(lines)
 
 
+def carry_out(given: argparse.Namespace) -> None:
+    """Do what the options ask for."""
+    docs = given.docs or Path("docs")
+    if given.redraw:
+        for name in [given.name] if given.name else catalog.all_studies():
+            runner.redraw(catalog.chosen(name, None)[0], docs)
+        return
+    study, preset = catalog.chosen(given.name, given.preset)
+    with named_pool(given.pool) as pool:
+        if given.recompute:
+            recompute.recompute(study, preset, given.recompute, given.out, docs, pool)
+        else:
+            runner.run(study, preset, given.out, given.docs, pool=pool, as_is=given.as_is)
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Run the command."""
     given = parser().parse_args(words)
-    if given.list or given.name is None:
+    if given.list or (given.name is None and not given.redraw):
         print(listing())
         return
     try:
-        study, preset = catalog.chosen(given.name, given.preset)
-        with named_pool(given.pool) as pool:
-            if given.recompute:
-                docs = given.docs or Path("docs")
-                recompute.recompute(study, preset, given.recompute, given.out, docs, pool)
-            else:
-                runner.run(study, preset, given.out, given.docs, pool=pool, as_is=given.as_is)
+        carry_out(given)
     except KeyboardInterrupt:
         print(f"studies: stopped. What is done is in {given.out}; the same command resumes.", file=sys.stderr)
         sys.exit(STOPPED)

@@ -131,4 +131,5 @@ STUDY = Study(
     picture,
     globals(),
     page="images.md",
+    shows_draws=True,
 )

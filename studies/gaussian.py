@@ -152,4 +152,5 @@ STUDY = Study(
     picture,
     globals(),
     {"similar": Claim("an acceptance trained with a learned score performs like one with the true score", similar)},
+    shows_draws=True,
 )

@@ -205,4 +205,5 @@ STUDY = Study(
     globals(),
     {"reached": Claim("learned scores are within 2 % of known ones, in mean square", reached)},
     page="scores.md",
+    shows_draws=True,
 )

@@ -116,6 +116,23 @@ def description(wheel: zipfile.ZipFile) -> bytes:
 
 
 @pytest.mark.slow
+def test_twine_finds_nothing_to_say(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """As the workflow of a release checks both, here and before they are uploaded; a README of no kind is noticed."""
+    check = [sys.executable, "-m", "twine", "check", "--strict"]
+    ran = subprocess.run([*check, str(wheel.filename), str(built("sdist", tmp_path))], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout
+    assert ran.stdout.count("PASSED") == 2
+    poor = tmp_path / Path(str(wheel.filename)).name
+    with zipfile.ZipFile(poor, "w") as archive:
+        for name in wheel.namelist():
+            raw = wheel.read(name)
+            archive.writestr(name, raw.split(b"Description-Content-Type")[0] if name.endswith("/METADATA") else raw)
+    ran = subprocess.run([*check, str(poor)], capture_output=True, text=True)
+    assert ran.returncode == 1
+    assert "long_description" in ran.stdout
+
+
+@pytest.mark.slow
 def test_an_index_takes_the_description(wheel: zipfile.ZipFile, unpacked: Path) -> None:
     """Every field is valid by the standard of core metadata, and the long description is the README as Markdown."""
     for raw in (description(wheel), (unpacked / "PKG-INFO").read_bytes()):

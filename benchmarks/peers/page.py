@@ -1,10 +1,12 @@
-"""The page of the comparison, written from the cells that were measured."""
+"""The page of the comparison: `page.md`, filled in from the cells that were measured."""
 
 import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.peers.growth import exponent
 from benchmarks.peers.law import Law
@@ -22,7 +24,6 @@ from benchmarks.peers.run import (
     SEEDS,
     SLOW,
 )
-from benchmarks.peers.template import PAGE
 from benchmarks.timing import Ratio
 
 JUDGED = (SIMPSON, GAUSS, HAMILTONIAN, PLAIN)
@@ -34,7 +35,9 @@ LEAST_TIMES = 10  # autocorrelation times that a run must be long, or its effect
 def page(path: Path) -> str:
     """Return the page."""
     cells = json.loads(path.read_text())["cells"]
-    return PAGE.format(
+    folder = FileSystemLoader(Path(__file__).parent)
+    words = Environment(loader=folder, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    return words.get_template("page.md").render(
         about=cells["about/1"],
         chains=CHAINS,
         mixing_chains=MIXING_CHAINS,

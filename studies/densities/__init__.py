@@ -95,4 +95,5 @@ STUDY = Study(
     partial=True,
     carried_over=partial(with_kept_cells, KINDS),
     packages=("zuko",),
+    shows_draws=True,
 )

@@ -171,6 +171,7 @@ MAPS = Study(
     map_picture,
     globals(),
     {"enhanced": Claim("without entropy the acceptance is close to 0; with it, significantly enhanced", enhanced)},
+    shows_draws=True,
 )
 CURVE = Study(
     "entropy-curve",

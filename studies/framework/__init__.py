@@ -21,7 +21,8 @@ A new study is one module and one template, `templates/NAME.md`, which uses the 
 `study` holds the nouns, `runner` computes what is missing, `pages` fills in templates, `tables` turns records into
 text, `recompute` compares cells computed again with the records that are kept. With `carried_over`, a study that is
 too long to be computed again for every new cell keeps the records of the cells that a run does not have:
-`--recompute AXIS=VALUE` computes the new ones, `--as-is --docs docs` writes them beside the others.
+`--recompute AXIS=VALUE` computes the new ones, `--as-is --docs docs` writes them beside the others. `--redraw` draws
+pictures and writes pages from the kept records alone; the pictures of a study that `shows_draws` stay as they are.
 """
 
 from studies.framework.study import Cell, Claim, Record, Records, Study, grid

@@ -63,6 +63,22 @@ def go_on_from(results: Path, settings: Mapping[str, Any], folder: Path) -> None
         write_json(kept | {"settings": settings}, folder / FILE)
 
 
+def redraw(study: Study, docs: Path) -> None:
+    """Write the page from the kept results, and draw the picture where they suffice; compute nothing.
+
+    Args:
+        study: Whose page and picture.
+        docs: Folder of the page, the pictures and `results/NAME.json`.
+    """
+    path = docs / "results" / f"{study.name}.json"
+    if not path.exists():
+        raise ValueError(checks.message(f"results of {study.name} in {path}", "none", "Run the same without --redraw."))
+    records = Records.from_json(json.loads(path.read_text()))
+    if not study.shows_draws:
+        study.picture(records, docs, docs)
+    pages.write(study, records, docs)
+
+
 def compute(study: Study, config: Any, folder: Path, *, pool: Pool = None) -> None:
     """Compute the missing cells of a preset, stage by stage."""
     folder.mkdir(parents=True, exist_ok=True)

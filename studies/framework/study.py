@@ -137,6 +137,7 @@ class Study:
     summary: Callable[[Records], Records] | None = None  # what is kept of the records; all but lists if None
     carried_over: Callable[[Records, Records], Records] | None = None  # of what is to be kept and what is kept already
     page: str = "reproduction.md"  # file of the section; one of the name of the study is written whole
+    shows_draws: bool = False  # whether the picture needs draws, maps or fits, which the kept records do not have
     partial: bool = False  # whether a page can be written while cells are missing; else only complete seeds count
     goes_on_from_kept: bool = False  # whether a new run starts with the kept records: no cell or picture needs files
     packages: tuple[str, ...] = ()  # packages whose versions are kept besides the usual ones

@@ -182,7 +182,10 @@ def picture(records: Records, folder: Path, docs: Path) -> None:
         lines = common.curves(rows(records, start), records.settings["xis"], key)
         panels[f"{METRICS[key]}, from {STARTS[start]}"] = lines
     title = "GEV(0, 1, xi): with and without an accept step, beside exact draws"
-    common.draw(panels, docs / "gev-adjustment.png", columns=3, title=title)
+    families = {
+        name: (name.partition(", h")[0], name.partition(", h")[2]) for lines in panels.values() for name in lines
+    }
+    common.draw(panels, docs / "gev-adjustment.png", columns=3, title=title, families=families)
 
 
 STUDY = Study(

@@ -116,7 +116,14 @@ def curves(rows: Rows, xis: Sequence[float], key: str) -> dict[str, plots.Curve]
     return lines
 
 
-def draw(panels: Mapping[str, Mapping[str, plots.Curve]], path: Path, *, columns: int, title: str) -> None:
+def draw(
+    panels: Mapping[str, Mapping[str, plots.Curve]],
+    path: Path,
+    *,
+    columns: int,
+    title: str,
+    families: Mapping[str, tuple[str, str]] | None = None,
+) -> None:
     """Draw errors over xi, each panel with heights of its own.
 
     Args:
@@ -124,9 +131,12 @@ def draw(panels: Mapping[str, Mapping[str, plots.Curve]], path: Path, *, columns
         path: File to write.
         columns: Number of panels in a row.
         title: Title of the picture.
+        families: Sampler and step size of every curve, where there are several step sizes.
     """
-    labels = ("xi", "distance, relative error")
-    plots.curve_panels(panels, path, labels=labels, log="y", columns=columns, shared=False, title=title)
+    labels, log = ("xi", "distance, relative error"), "y"
+    plots.curve_panels(
+        panels, path, labels=labels, log=log, columns=columns, shared=False, families=families, title=title
+    )
 
 
 def trend(xis: Sequence[float], numbers: Sequence[float]) -> float:

@@ -93,8 +93,9 @@ def picture(records: Records, folder: Path, docs: Path) -> None:
         },
     }
     title = f"The tail of GEV(0, 1, {xi:g}), learned from {size:,} samples, seed {seed}"
+    families = {name: tuple(name.split(", ")) for name in scores | moves} | {name: (name, "") for name in always}
     path = docs / "gev-tails.png"
-    plots.curve_panels(panels, path, labels=("x", ""), log=True, shared=False, title=title)
+    plots.curve_panels(panels, path, labels=("x", ""), log=True, shared=False, families=families, title=title)
 
 
 STUDY = Study(
@@ -106,4 +107,5 @@ STUDY = Study(
     picture,
     vars(common) | vars(tails) | globals(),
     {"paper_covers": Claim("the paper's score and MALA with its step cover the 99.9 % quantile", paper_covers)},
+    shows_draws=True,
 )

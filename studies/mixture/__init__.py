@@ -228,4 +228,5 @@ STUDY = Study(
     },
     carried_over=partial(with_kept_cells, KINDS),
     partial=True,
+    shows_draws=True,
 )

@@ -209,4 +209,5 @@ STUDY = Study(
     prepare=prepare,
     page="images.md",
     partial=True,
+    shows_draws=True,
 )

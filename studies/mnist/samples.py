@@ -140,4 +140,5 @@ STUDY = Study(
     prepare,
     page="images.md",
     partial=True,
+    shows_draws=True,
 )

@@ -109,10 +109,13 @@ def more_orange(records: Records) -> dict[str, bool]:
 def picture(records: Records, folder: Path, docs: Path) -> None:
     """Draw the map with every threshold."""
     panels = {name: regions(records, threshold) for name, threshold in thresholds(records).items()}
+    mala, ula = (look.colour for look in plots.looks_of(["MALA, Simpson", "ULA"]).values())
+    looks = [("#e3e7ec", ""), (mala, "//"), (ula, "\\\\"), ("#5a636e", "")]
     plots.region_panels(
         panels,
         docs / "mnist-map.png",
         names=REGIONS,
+        regions=looks,
         columns_at=[str(levels) for levels in complete_levels(records)],
         rows_at=[f"{tau:g}" for tau in records.settings["taus"]],
         labels=("noise levels", "tau"),

@@ -8,6 +8,7 @@ from studies.plots.lines import Curve, curve_panels, curves
 from studies.plots.plane import field_panels, map_panels
 from studies.plots.scatter import scatter_panels
 from studies.plots.space import space_panels
+from studies.plots.style import looks_of
 
 __all__ = [
     "Curve",
@@ -18,6 +19,7 @@ __all__ = [
     "field_panels",
     "histogram_panels",
     "image_panels",
+    "looks_of",
     "map_panels",
     "region_panels",
     "scatter_panels",

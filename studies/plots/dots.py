@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from studies.plots.lines import LEGEND
-from studies.plots.style import COLOURS, INK, PAPER, frame
-
-MARKERS = ("o", "s", "^", "D")
+from studies.plots.style import INK, PAPER, frame, looks_of
 
 
 def dot_rows(
@@ -26,19 +25,18 @@ def dot_rows(
     kinds = list(dict.fromkeys(kind for row in rows.values() for kind in row))
     figure = Figure(figsize=(6.4, 1.2 + 0.3 * len(rows)), dpi=150, layout="constrained", facecolor=PAPER)
     axis = figure.subplots()
-    for place, kind in enumerate(kinds):
+    for kind, look in looks_of(kinds).items():
         points = [(value, -i) for i, row in enumerate(rows.values()) for value in row.get(kind, ())]
-        colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
         values, places = zip(*points, strict=True)
-        axis.plot(values, places, marker, color=colour, markersize=5, alpha=0.8, label=kind)
+        axis.plot(values, places, look.marker, color=look.colour, markersize=5, alpha=0.8, label=kind)
     axis.axvline(level, color=INK, linestyle="dashed", linewidth=0.8)
     axis.set_yticks([-i for i in range(len(rows))], list(rows))
     axis.grid(axis="y", linewidth=0.3)
     frame(axis, "", label, equal=False)
     if log:
         axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
         axis.xaxis.set_major_formatter("{x:g}")
-        axis.xaxis.set_minor_formatter("{x:g}")
-        axis.tick_params(axis="x", which="both", labelsize=7)
+        axis.xaxis.set_minor_formatter(NullFormatter())
     figure.legend(loc="outside lower center", ncols=len(kinds), **LEGEND)
     figure.savefig(path)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh.types import LogDensityFn
-from studies.plots.style import COLOURS, INK, PAPER, frame, limits
+from studies.plots.style import INK, PAPER, frame, limits, looks_of
 
 BINS = 60
 
@@ -38,11 +38,12 @@ def histogram_panels(
     axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     low, high = limits(list(panels.values()))
     grid = torch.linspace(low, high, 300)
+    looks = looks_of(list(panels))
     for i, (name, samples) in enumerate(panels.items()):
         values = samples.detach().cpu().double().numpy()
-        axes[i].hist(values, bins=BINS, range=(low, high), density=True, color=COLOURS[0], alpha=0.5)
+        axes[i].hist(values, bins=BINS, range=(low, high), density=True, color=looks[name].colour, alpha=0.5)
         if log_density is not None:
-            axes[i].plot(grid.numpy(), log_density(grid[:, None]).exp().numpy(), color=COLOURS[1], linewidth=1.6)
+            axes[i].plot(grid.numpy(), log_density(grid[:, None]).exp().numpy(), color=INK, linewidth=1.6)
         frame(axes[i], name, captions[i] if i < len(captions) else "", equal=False)
     if title:
         figure.suptitle(title, fontsize=12, color=INK)

@@ -3,18 +3,16 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 from torch import Tensor
 from torch.nn.functional import pad
 
 from scoremh._shared import checks
 from studies.plots.style import INK, PAPER, rows_and_columns
-
-REGIONS = ("#5b8db8", "#e08a3c", "#6aa84f", "#b8bcc2")  # blue, orange, green and grey, as in the paper
 
 
 def tile(images: Float[Tensor, "image 1 row column"], columns: int) -> Float[Tensor, "height width"]:
@@ -63,6 +61,7 @@ def region_panels(
     path: str | Path,
     *,
     names: Sequence[str],
+    regions: Sequence[tuple[str, str]],
     columns_at: Sequence[str],
     rows_at: Sequence[str],
     labels: tuple[str, str],
@@ -74,7 +73,8 @@ def region_panels(
     Args:
         panels: Number of the class in every place, by the title of the panel; rows go up.
         path: File to write.
-        names: Names of the four classes.
+        names: Names of the classes.
+        regions: Colour and hatching of every class.
         columns_at: Values on the abscissa.
         rows_at: Values on the ordinate.
         labels: Labels of the two axes.
@@ -85,14 +85,20 @@ def region_panels(
     figure = Figure(figsize=(3.1 * columns, 2.9 * rows + 0.6), dpi=130, layout="constrained", facecolor=PAPER)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis, (name, classes) in zip(axes, panels.items(), strict=False):
-        look = {"cmap": ListedColormap(REGIONS), "vmin": 0, "vmax": len(REGIONS) - 1}
-        axis.imshow(classes.numpy(), origin="lower", aspect="auto", **look)
+        for (row, column), region in np.ndenumerate(classes.numpy()):
+            colour, hatch = regions[region]
+            look = {"facecolor": colour, "hatch": hatch, "edgecolor": PAPER, "linewidth": 0}
+            axis.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **look))
+        axis.set(xlim=(-0.5, classes.shape[1] - 0.5), ylim=(-0.5, classes.shape[0] - 0.5))
         axis.set_xticks(range(len(columns_at)), labels=columns_at, fontsize=7)
         axis.set_yticks(range(len(rows_at)), labels=rows_at, fontsize=7)
         axis.set_xlabel(labels[0], fontsize=8, color=INK)
         axis.set_ylabel(labels[1], fontsize=8, color=INK)
         axis.set_title(name, fontsize=9, color=INK)
-    patches = [Patch(color=colour, label=label) for colour, label in zip(REGIONS, names, strict=True)]
+    patches = [
+        Patch(facecolor=colour, hatch=hatch, edgecolor=PAPER, label=label)
+        for (colour, hatch), label in zip(regions, names, strict=True)
+    ]
     figure.legend(handles=patches, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     figure.suptitle(title, fontsize=11, color=INK)
     figure.savefig(path)

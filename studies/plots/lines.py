@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from scoremh._shared import checks
-from studies.plots.style import COLOURS, INK, LINES, PAPER, rows_and_columns
+from studies.plots.style import INK, PAPER, Look, looks_of, rows_and_columns
 
 Curve = tuple[Sequence[float], Sequence[float]] | tuple[Sequence[float], Sequence[float], Sequence[float]]
 Curves = Mapping[str, Curve]
 """By name, abscissae and ordinates, and half the height of a bar at each where there are bars."""
+MAX_MARKERS = 20  # on a curve
 LEGEND = {"fontsize": 8, "frameon": False, "labelcolor": INK, "handlelength": 4}  # long enough to show dashes
 
 
@@ -34,7 +35,7 @@ def curve_panels(
     """Draw curves side by side into a PNG.
 
     Args:
-        panels: Curves by the title of their panel; a curve has the same colour in all panels.
+        panels: Curves by the title of their panel; a curve looks the same in all panels, a sampler in all pictures.
         path: File to write.
         labels: Labels of the two axes.
         levels: Heights of dashed horizontal lines by the title of their panel and by name.
@@ -42,7 +43,7 @@ def curve_panels(
         columns: Number of panels in a row; all of them if None.
         shared: Whether all panels have the same axes; else each has heights of its own.
         families: Two names for every curve: curves that share the first have one colour, and a column of the legend;
-            those that share the second have one kind of line. Every curve has a colour of its own if None.
+            those that share the second have one kind of line. The name of a curve decides if None.
         title: Title of the picture.
     """
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
@@ -63,7 +64,7 @@ def curve_panels(
         _dress(axis, head, labels[0])
     for row in grid:
         row[0].set_ylabel(labels[1], fontsize=9, color=INK)
-    _add_legend(figure, list(grid.flat), names, len({c for c, _ in looks.values()}) if families else 4, len(panels))
+    _add_legend(figure, list(grid.flat), names, len({look.colour for look in looks.values()}) if families else 4)
     figure.suptitle(title, fontsize=11, color=INK)
     figure.savefig(path)
 
@@ -75,22 +76,15 @@ def curves(
     curve_panels({"": lines}, path, labels=labels, log=log, title=title)
 
 
-def looks_of(names: Sequence[str], families: Mapping[str, tuple[str, str]] | None) -> dict[str, tuple[str, str]]:
-    """Return the colour and the kind of line of every curve."""
-    if families is None:
-        numbers = {name: (n, n // len(COLOURS)) for n, name in enumerate(names)}
-    else:
-        first, second = (list(dict.fromkeys(families[name][i] for name in names)) for i in (0, 1))
-        numbers = {name: (first.index(families[name][0]), second.index(families[name][1])) for name in names}
-    return {name: (COLOURS[c % len(COLOURS)], LINES[k % len(LINES)]) for name, (c, k) in numbers.items()}
-
-
-def _draw_curves(axis: Axes, lines: Curves, looks: Mapping[str, tuple[str, str]]) -> None:
+def _draw_curves(axis: Axes, lines: Curves, looks: Mapping[str, Look]) -> None:
     for name, (x, y, *spread) in lines.items():
-        colour, style = looks[name]
-        bars, dots = spread[0] if spread else None, "o" if spread else None  # a bar alone would hide under others
-        look: dict[str, Any] = {"color": colour, "linestyle": style, "marker": dots}
-        axis.errorbar(x, y, yerr=bars, capsize=2, label=name, linewidth=1.6, markersize=3.5, **look)
+        look: dict[str, Any] = {
+            "color": looks[name].colour,
+            "linestyle": looks[name].line,
+            "marker": looks[name].marker,
+        }
+        look |= {"linewidth": 1.6, "markersize": 4.5, "markevery": max(1, len(x) // MAX_MARKERS)}
+        axis.errorbar(x, y, yerr=spread[0] if spread else None, capsize=2, label=name, **look)
 
 
 def _draw_levels(axis: Axes, levels: Mapping[str, float], lines: Curves, *, log: bool) -> None:
@@ -99,7 +93,7 @@ def _draw_levels(axis: Axes, levels: Mapping[str, float], lines: Curves, *, log:
         axis.axhline(height, color="#8a929c", linewidth=1, linestyle=":")
         side = _freer_side(height, ends, log=log)
         place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        place["xytext"] = (0, 2 if side == "bottom" else -2)
+        place["xytext"] = (0, 4 if side == "bottom" else -4)
         axis.annotate(name, (1, height), fontsize=8, ha="right", va=side, **place)
         axis.margins(y=0.1)  # room for a name below the lowest
 
@@ -124,9 +118,11 @@ def _scale(axis: Axes, lines: Curves, log: bool | Literal["y"]) -> None:
             axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axis.yaxis.set_minor_formatter(NullFormatter())
+    places = sorted({value for x, *_ in lines.values() for value in x})
+    if places == list(range(len(places))):  # numbers of cases
+        axis.set_xticks(places)
     if log is True:
         axis.set_xscale("log")
-        places = sorted({value for x, *_ in lines.values() for value in x})
         axis.set_xlim(places[0] / 1.3, places[-1] * 1.3)
         if len(places) <= 8:
             axis.set_xticks(places, labels=[f"{float(f'{value:.2g}'):g}" for value in places])
@@ -136,14 +132,11 @@ def _scale(axis: Axes, lines: Curves, log: bool | Literal["y"]) -> None:
 def _dress(axis: Axes, head: str, label: str) -> None:
     axis.set_title(head, fontsize=10, color=INK)
     axis.set_xlabel(label, fontsize=9, color=INK)
-    axis.tick_params(which="both", labelsize=8, colors=INK)
+    axis.tick_params(which="both", labelsize=8, colors=INK, labelbottom=True)
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _add_legend(figure: Figure, axes: Sequence[Axes], names: Sequence[str], columns: int, panels: int) -> None:
-    if panels == 1:
-        axes[0].legend(**LEGEND)
-        return
+def _add_legend(figure: Figure, axes: Sequence[Axes], names: Sequence[str], columns: int) -> None:
     pairs = [axis.get_legend_handles_labels() for axis in axes]
     handles = {name: handle for found, labels in pairs for handle, name in zip(found, labels, strict=True)}
     shown = [name for name in names if name in handles]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh.types import LogDensityFn
-from studies.plots.style import COLOURS, INK, PAPER, frame, limits
+from studies.plots.style import COLOURS, INK, PAPER, frame, limits, looks_of
 
 MAX_COLUMNS = 6  # panels side by side
 
@@ -34,7 +34,8 @@ def scatter_panels(
         panels: Points by the title of their panel.
         path: File to write.
         captions: Captions below the panels.
-        groups: By the title of a panel, a whole number for every point, which chooses its colour.
+        groups: By the title of a panel, a whole number for every point, which chooses its colour; the sampler, by the
+            title, chooses if None.
         log_density: Log density to show as contours behind every panel.
         title: Title of the picture.
     """
@@ -50,13 +51,13 @@ def scatter_panels(
     for unused in axes[len(panels) :]:
         unused.set_visible(False)
     low, high = limits(list(panels.values()))
+    looks = looks_of(list(panels))
     for i, (name, points) in enumerate(panels.items()):
         if log_density is not None:
             _contours(axes[i], log_density, low, high)
-        of_point = np.zeros(len(points), dtype=int) if groups is None else groups[name].cpu().numpy().astype(int)
-        colours = np.array(COLOURS)[of_point % len(COLOURS)]
+        shades = looks[name].colour if groups is None else np.array(COLOURS)[groups[name].cpu().numpy() % len(COLOURS)]
         x, y = points.detach().cpu().double().numpy().T
-        axes[i].scatter(x, y, s=3, c=colours, alpha=0.45, linewidths=0)
+        axes[i].scatter(x, y, s=3, c=shades, alpha=0.45, linewidths=0)
         frame(axes[i], name, captions[i] if i < len(captions) else "")
         axes[i].set_xlim(low, high)
         axes[i].set_ylim(low, high)

@@ -1,17 +1,47 @@
 """How all pictures look."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from scoremh.report.static import COLOURS, INK, PAPER
+from scoremh.report import looks
+from scoremh.report.looks import COLOURS, INK, PAPER
 
-__all__ = ["COLOURS", "INK", "LINES", "PAPER", "frame", "limits", "rows_and_columns"]
+__all__ = ["COLOURS", "INK", "PAPER", "Look", "frame", "limits", "looks_of", "rows_and_columns"]
 
-LINES = ("solid", "dashed", "dashdot")
+LINES = ("solid", "dashed", "dashdot", "dotted")
+
+
+class Look(NamedTuple):
+    """What tells a sampler or curve from others, in colour and in grey."""
+
+    colour: str
+    line: str
+    marker: str
+
+
+def looks_of(names: Sequence[str], families: Mapping[str, tuple[str, str]] | None = None) -> dict[str, Look]:
+    """Return how the samplers or curves of a picture look; `scoremh.report.looks` has what is the same in all pictures.
+
+    Args:
+        names: Names of samplers or curves.
+        families: Two names for each: the first decides colour and marker, the second the kind of line. If None, the
+            name itself decides colour and marker, and names with the same colour have different kinds of line.
+    """
+    kinds = {name: families[name][0] if families else name for name in names}
+    shades = looks.looks(list(dict.fromkeys(kinds.values())))
+    found: dict[str, Look] = {}
+    seconds = list(dict.fromkeys(families[name][1] for name in names)) if families else []
+    for name, kind in kinds.items():
+        colour, marker = shades[kind]
+        earlier = sum(look.colour == colour for look in found.values())
+        number = seconds.index(families[name][1]) if families else earlier
+        found[name] = Look(colour, LINES[number % len(LINES)], marker)
+    return found
 
 
 def rows_and_columns(panels: int, columns: int | None) -> tuple[int, int]:

@@ -60,4 +60,5 @@ STUDY = Study(
     partial=True,
     packages=("zuko",),
     excerpts={"index.md": "table1-excerpt.md"},
+    shows_draws=True,
 )

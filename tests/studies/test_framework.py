@@ -128,6 +128,27 @@ def test_cells_are_computed_once_and_kept_with_their_axes(tmp_path: Path, monkey
 
 
 @pytest.mark.usefixtures("templates")
+def test_pages_and_pictures_are_written_again_from_kept_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"known": KNOWN, "drawn": replace(KNOWN, shows_draws=True)}
+    monkeypatch.setattr(catalog, "all_studies", lambda: found)
+    monkeypatch.setattr(Number, "measure", lambda *given: pytest.fail("computed"))
+    with pytest.raises(SystemExit):
+        command.main(["known", "--redraw", "--docs", str(tmp_path)])
+    assert "expected results of known in" in capsys.readouterr().err
+    results, picture = tmp_path / "results" / "known.json", tmp_path / "none.png"
+    results.parent.mkdir()
+    results.write_text(json.dumps({"settings": {}, "number": [], "total": [{"seed": 1, "value": 3.5}]}))
+    command.main(["drawn", "--redraw", "--docs", str(tmp_path)])
+    assert not picture.exists()  # it would need draws
+    command.main(["--redraw", "--docs", str(tmp_path)])
+    assert picture.exists()
+    assert (tmp_path / "reproduction.md").read_text() == "<!-- known -->\n## Known\n\n3.5\n<!-- end -->\n"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["none.png", "reproduction.md"]
+
+
+@pytest.mark.usefixtures("templates")
 def test_kept_records_of_cells_that_are_not_computed_again_stay(tmp_path: Path) -> None:
     study = replace(KNOWN, carried_over=partial(with_kept_cells, KNOWN.kinds))
     folder = tmp_path / "known" / "quick"

@@ -2,6 +2,7 @@
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,8 +10,11 @@ import torch
 from scoremh import targets
 from studies import plots
 from studies.acceptance.rules import FORMS, PAIRS
+from studies.framework import catalog
+from studies.plots import dots, lines
 from studies.plots.images import tile
-from studies.plots.lines import looks_of
+from studies.plots.style import Look, looks_of
+from tests.studies.cases import kept
 
 
 def test_a_picture_without_panels_is_refused(tmp_path: Path) -> None:
@@ -37,6 +41,26 @@ def test_curves_of_a_family_share_a_colour_or_a_kind_of_line() -> None:
     for place in (0, 1):  # colours by the first name, kinds of line by the second
         for a, b in product(families, families):
             assert (looks[a][place] == looks[b][place]) == (families[a][place] == families[b][place])
+
+
+@pytest.mark.parametrize("name", [name for name, study in catalog.all_studies().items() if not study.shows_draws])
+def test_pictures_are_drawn_from_kept_results_and_no_two_curves_look_alike(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Look] = []
+
+    def recorded(*given: Any) -> dict[str, Look]:
+        found = looks_of(*given)
+        seen.extend(found.values())
+        return found
+
+    monkeypatch.setattr(lines, "looks_of", recorded)
+    monkeypatch.setattr(dots, "looks_of", recorded)
+    catalog.all_studies()[name].picture(kept(name), tmp_path, tmp_path)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
+    assert list(tmp_path.iterdir())
+    assert len({(look.colour, look.line) for look in seen}) == len(seen)  # in colour
+    assert len({(look.marker, look.line) for look in seen}) == len(seen)  # in grey
 
 
 def test_histograms_are_drawn(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ and not for importing this package.
 
 from scoremh.report.chain_report import chain_contents
 from scoremh.report.contents import Contents
+from scoremh.report.looks import look
 from scoremh.report.page import html, write
 
-__all__ = ["Contents", "chain_contents", "html", "write"]
+__all__ = ["Contents", "chain_contents", "html", "look", "write"]

@@ -30,7 +30,7 @@ def histogram_movie(data: Tensor, draws: Tensor, name: str, ends: tuple[float, f
     heights = torch.stack([histogram(x[x.isfinite()], ends)[1] for x in draws[:, moments].T])
     centres = histogram(data, ends)[0]
     shown = {"data": (centres, histogram(data, ends)[1]), "chains": (centres, heights[0])}
-    curves = [curve(*shape, label, i) for i, (label, shape) in enumerate(shown.items())]
+    curves = [curve(*shown[label], label, shade) for label, shade in zip(shown, ("--data", series(0)), strict=True)]
     top = 1.05 * max(float(heights.max()), float(shown["data"][1].max()))
     frames = {"labels": (moments + 1).tolist(), "y": packed(heights)}
     return figure(curves, axis(name, ends), axis("density", (0.0, top)), showlegend=True), frames

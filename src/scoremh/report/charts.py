@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from scoremh.report.choice import few, limits
-from scoremh.report.figures import Figure, axis, clip, figure, literal, packed, series
+from scoremh.report.figures import Figure, axis, clip, colours, figure, literal, packed, series
 
 POINTS = 1000  # of a sample, at most
 CELLS = 40  # of a density, along each axis
@@ -70,7 +70,8 @@ def densities(clouds: Sequence[Tensor], at: View) -> list[Figure]:
 
 def histograms(clouds: Sequence[tuple[str, Tensor]], name: str, ends: tuple[float, float]) -> Figure:
     """Return the densities of numbers; the first of them, that of the data, as an area."""
-    curves = [curve(*histogram(x, ends), label, i) for i, (label, x) in enumerate(clouds)]
+    shades = colours([label for label, _ in clouds])
+    curves = [curve(*histogram(x, ends), label, shade) for (label, x), shade in zip(clouds, shades, strict=True)]
     return figure(curves, axis(name, ends), axis("density", rangemode="tozero"), showlegend=True, hovermode="x")
 
 
@@ -106,11 +107,10 @@ def dots(points: Tensor, colour: str, opacity: float = 0.55) -> dict[str, Any]:
     return {"type": "scatter", "mode": "markers", **ends, "marker": marker, "hovertemplate": HOVER}
 
 
-def curve(x: Tensor, y: Tensor, label: str, number: int) -> dict[str, Any]:
-    """Return a histogram's outline; the first one is that of the data."""
-    colour = series(number - 1) if number else "--data"
+def curve(x: Tensor, y: Tensor, label: str, colour: str) -> dict[str, Any]:
+    """Return a histogram's outline; that of the data as an area."""
+    fill = {"fill": "tozeroy"} if colour == "--data" else {}
     line = {"color": colour, "width": 1.6, "shape": "hvh"}
-    fill = {} if number else {"fill": "tozeroy"}
     near = f"{literal(label)} at %{{x:.3g}}: %{{y:.3g}}<extra></extra>"
     curve = {"type": "scatter", "mode": "lines", "x": packed(x), "y": packed(y), "line": line, **fill}
     return {**curve, "name": literal(clip(label, 24)), "hovertemplate": near}

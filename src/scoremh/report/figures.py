@@ -7,14 +7,20 @@ from typing import Any
 
 from torch import Tensor
 
+from scoremh.report.looks import COLOURS, colour_numbers
+
 Figure = dict[str, Any]
 WIDE_RATIO = 1e4  # distance from 0 over standard deviation, above which float32 has too few digits
-SERIES = 5  # colours in style.css, then the first again
 
 
 def series(number: int) -> str:
-    """Return the colour of a sampler or curve."""
-    return f"--series-{number % SERIES}"
+    """Return the colour of a curve; those of style.css, then the first again."""
+    return f"--series-{number % len(COLOURS)}"
+
+
+def colours(names: Sequence[str]) -> list[str]:
+    """Return the colours of the data, which come first, and of samplers."""
+    return ["--data", *map(series, colour_numbers(names[1:]))]
 
 
 def clip(text: object, most: int) -> str:

@@ -7,13 +7,12 @@ from torch import Tensor
 from scoremh.report import chain_charts, pictures
 from scoremh.report.choice import few, finite
 from scoremh.report.contents import Contents
-from scoremh.report.figures import clip
+from scoremh.report.figures import clip, colours
 from scoremh.report.panels import (
     MAX_NAME_LENGTH,
     Panel,
     Section,
     clouds,
-    colour,
     data_title,
     lost_draws,
     omissions,
@@ -53,8 +52,8 @@ def _grids(contents: Contents, ends: tuple[float, float]) -> Section:
     names, samples = zip(*clouds(contents), strict=True)
     titles = [clip(name, MAX_NAME_LENGTH) for name in names]
     panels = [
-        Panel(title, f"Images of {title}", image=image, colour=colour(i), square=True)
-        for i, (title, image) in enumerate(zip(titles, pictures.grids(samples, ends), strict=True))
+        Panel(title, f"Images of {title}", image=image, colour=shade, square=True)
+        for title, image, shade in zip(titles, pictures.grids(samples, ends), colours(titles), strict=True)
     ]
     rows, columns = contents.data.shape[-2:]
     small = f" They are averaged down to {pictures.SIDE} pixels." if max(rows, columns) > pictures.SIDE else ""

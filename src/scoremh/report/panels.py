@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from scoremh.report.contents import Contents
-from scoremh.report.figures import Figure, clip, series
+from scoremh.report.figures import Figure, clip
 
 MAX_SAMPLERS = 6  # in the panels; the table of metrics has them all
 MAX_NAME_LENGTH = 60  # characters
@@ -44,11 +44,6 @@ class Section:
     rows: list[list[Panel]] = field(default_factory=list)
     table: Grid | None = None
     half: bool = False
-
-
-def colour(number: int) -> str:
-    """Return the colour of the data, which come first, or of a sampler."""
-    return series(number - 1) if number else "--data"
 
 
 def clouds(contents: Contents) -> list[tuple[str, Tensor]]:

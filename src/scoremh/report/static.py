@@ -12,6 +12,7 @@ from scoremh._shared import checks
 from scoremh._shared.extras import extra
 from scoremh._shared.files import write_bytes
 from scoremh.report.choice import few, finite, limits, spaced
+from scoremh.report.looks import COLOURS, INK, PAPER, looks
 from scoremh.report.mixing_charts import rank_densities
 from scoremh.sampling.chains import Chains
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, PAPER = "#1b1f24", "#ffffff"
-COLOURS = ("#2a6f97", "#e07a1f", "#5b8e3e", "#8c4a7d", "#9a8c2b")  # distinct for colour-blind readers too
 MAX_POINTS = 5000  # of a scatter plot
 TRACED_CHAINS = 4
 BINS = 40
@@ -74,8 +73,9 @@ def scatter_panels(
     axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     first = finite(next(iter(panels.values()))).flatten()
     ends = limits(first, first)
+    shades = looks(list(panels))
     for i, (name, points) in enumerate(panels.items()):
-        _scatter(axes[i], points, ends, ends)
+        _scatter(axes[i], points, ends, ends, shades[name][0])
         axes[i].set_aspect("equal")
         _frame(axes[i], name, captions[i] if i < len(captions) else "")
     if title:
@@ -101,9 +101,11 @@ def _figure(width: float, height: float, dpi: int = 120) -> "Figure":
     return Figure(figsize=(width, height), dpi=dpi, layout="constrained", facecolor=PAPER)
 
 
-def _scatter(axes: "Axes", points: Tensor, x: tuple[float, float], y: tuple[float, float]) -> None:
+def _scatter(
+    axes: "Axes", points: Tensor, x: tuple[float, float], y: tuple[float, float], colour: str = COLOURS[0]
+) -> None:
     values = points.detach().cpu().double().numpy()
-    axes.scatter(values[:, 0], values[:, 1], s=3, c=COLOURS[0], alpha=0.45, linewidths=0)
+    axes.scatter(values[:, 0], values[:, 1], s=3, c=colour, alpha=0.45, linewidths=0)
     axes.set_xlim(*x)
     axes.set_ylim(*y)
 

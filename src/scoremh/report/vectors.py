@@ -8,13 +8,12 @@ from scoremh.report import chain_charts, charts, mixing_charts
 from scoremh.report.choice import SHORTLIST, few, finite, limits, most_different
 from scoremh.report.columns import correlations, marginals, statistics
 from scoremh.report.contents import Contents
-from scoremh.report.figures import Figure, clip
+from scoremh.report.figures import Figure, clip, colours
 from scoremh.report.panels import (
     MAX_NAME_LENGTH,
     Panel,
     Section,
     clouds,
-    colour,
     data_title,
     lost_draws,
     omissions,
@@ -64,7 +63,8 @@ def _numbers(contents: Contents, samples: Clouds) -> Section:
 def _points_row(planes: Clouds, names: Sequence[str], at: charts.View, group: str) -> list[Panel]:
     """Return as many points of each sample in a plane, and those of the first two together."""
     count = min(charts.POINTS, *(len(x) for _, x in planes if len(x)))
-    points = [charts.scatter(few(x, count), at, colour(i)) for i, (_, x) in enumerate(planes)]
+    shades = colours([name for name, _ in planes])
+    points = [charts.scatter(few(x, count), at, shade) for (_, x), shade in zip(planes, shades, strict=True)]
     overlay = charts.overlay([few(x, count) for _, x in planes[:2]], at)
     label = f"points of {planes[0][0]} and {planes[1][0]}: {_joined(names)}"
     return [*_row("points", points, planes, names, group), Panel("both", label, overlay, group=group, square=True)]
@@ -101,11 +101,11 @@ def _row(what: str, figures: Sequence[Figure], samples: Clouds, names: Sequence[
             name if what == "points" else f"{name}, {what}",
             f"{what} of {name}: {_joined(names)}",
             figure,
-            colour=colour(i),
+            colour=shade,
             group=group,
             square=True,
         )
-        for i, ((name, _), figure) in enumerate(zip(samples, figures, strict=True))
+        for (name, _), figure, shade in zip(samples, figures, colours([name for name, _ in samples]), strict=True)
     ]
 
 
