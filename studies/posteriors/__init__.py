@@ -10,7 +10,6 @@ from typing import Any
 
 from studies import plots
 from studies.framework import Cell, Claim, Record, Records, Study, grid
-from studies.framework.tables import mean
 from studies.posteriors.cells import RULES, Annealed, Config, Posterior
 from studies.posteriors.problems import DIMENSIONS, PROBLEMS, TAU  # noqa: F401 (the template shows TAU)
 
@@ -51,25 +50,16 @@ def none_agree(records: Records) -> dict[str, bool]:
 
 
 def picture(records: Records, folder: Path, docs: Path) -> None:
-    """Draw the variances of all posteriors over the true ones."""
-    panels: dict[str, dict[str, plots.Curve]] = {
-        f"{d} dimensions": {
-            name: (
-                range(len(PROBLEMS)),
-                [mean(records.values("posterior", "variance", problem=p, d=d, rule=rule)) for p in PROBLEMS],
-            )
+    """Draw the variances of all posteriors over the true ones, of every seed."""
+    rows = {
+        f"{problem}, {d} dimensions": {
+            name: records.values("posterior", "variance", problem=problem, d=d, rule=rule)
             for rule, name in NAMES.items()
         }
         for d in DIMENSIONS
+        for problem in PROBLEMS
     }
-    plots.curve_panels(
-        panels,
-        docs / "posteriors.png",
-        labels=(", ".join(f"{n}: {name}" for n, name in enumerate(PROBLEMS)), "variance over the true one"),
-        levels={head: {"truth": 1.0} for head in panels},
-        shared=False,
-        title="Posteriors with a diffusion prior, at equal score calls",
-    )
+    plots.dot_rows(rows, docs / "posteriors.png", label="variance over the true one, at equal score calls", level=1.0)
 
 
 STUDY = Study(
