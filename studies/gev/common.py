@@ -133,9 +133,9 @@ def draw(
         title: Title of the picture.
         families: Sampler and step size of every curve, where there are several step sizes.
     """
-    labels, log = ("xi", "distance, relative error"), "y"
+    labels = ("xi", "distance, relative error")
     plots.curve_panels(
-        panels, path, labels=labels, log=log, columns=columns, shared=False, families=families, title=title
+        panels, path, labels=labels, log="y", columns=columns, shared=False, families=families, title=title
     )
 
 

@@ -93,7 +93,9 @@ def picture(records: Records, folder: Path, docs: Path) -> None:
         },
     }
     title = f"The tail of GEV(0, 1, {xi:g}), learned from {size:,} samples, seed {seed}"
-    families = {name: tuple(name.split(", ")) for name in scores | moves} | {name: (name, "") for name in always}
+    families = {f"{score}, {move}": (score, move) for score in LEARNED for move in PROPOSALS} | {
+        name: (name, "") for name in always
+    }
     path = docs / "gev-tails.png"
     plots.curve_panels(panels, path, labels=("x", ""), log=True, shared=False, families=families, title=title)
 
