@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,9 @@ def test_few_rows_have_no_bounds() -> None:
     assert str(Table.find(random().uniform(size=(60, 1)), ["x"]).columns[0]) == "real, from 0, up to 1"
 
 
-LIMITS = {  # values, and what no draw passes
+LIMITS: dict[
+    str, tuple[Callable[[np.random.Generator], NDArray[Any]], float, float]
+] = {  # values, and what no draw passes
     "sizes": (lambda r: r.weibull(4, N), 0.0, math.inf),
     "shares": (lambda r: r.beta(6, 6, N), 0.0, 1.0),
     "shares, rounded": (lambda r: r.beta(3, 3, N).round(2), 0.0, 1.0),
