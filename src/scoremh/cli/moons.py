@@ -1,6 +1,5 @@
 """What `scoremh demo` does: Moons, from nothing to a report, in under three minutes on two cores."""
 
-import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from scoremh import Always, Chains, ScoreMH, datasets
+from scoremh import Always, Chains, Sampler, ScoreMH, datasets
 from scoremh._shared import checks
 from scoremh._shared.names import ProposalName
 from scoremh.cli.output import Output, command_line
@@ -30,6 +29,7 @@ SAMPLERS: dict[str, tuple[ProposalName, Always | None]] = {  # None: the learned
 ROWS, DRAWS, STEPS, KEPT_DRAWS = 5000, 1000, 300, 50
 PANEL_POINTS = 700
 TRAINING_STEPS = (4000, 3000)  # of the score, and of the acceptance
+FAR = 100.0  # of the points from 0: chains without an accept step that get there have diverged
 DATA = f"datasets.moons({ROWS})"
 FRESH = "fresh points"
 
@@ -52,7 +52,7 @@ def run_demo(out: Path, picture: Path, seed: int, output: Output) -> None:
     model = _fitted_model(x, seed, verbose=output.verbose)
     save_model(model, folder)
     output.message(f"Step 2 of 3. {DRAWS:,} chains annealed from noise, then {STEPS} steps of each kernel")
-    chains = _chains(model, generator, progress=output.verbose)
+    chains, share = _chains(model, generator, progress=output.verbose)
     own, samples = chains["Score MALA"], {name: one.last for name, one in chains.items()}
     folder.put(CHAINS, own.save)
     output.message("Step 3 of 3. Distances to fresh points, and a report")
@@ -61,7 +61,8 @@ def run_demo(out: Path, picture: Path, seed: int, output: Output) -> None:
     contents = model_contents(model, own, fresh[:DRAWS], FRESH, found, source=run_source(folder), samples=samples)
     folder.put(REPORT, partial(write, contents))
     _write_picture(samples, fresh[:DRAWS], found, picture)
-    output.result(found.to_dict() | {"run": str(out), "picture": str(picture)}, f"{found}\n\n{_conclusion(found)}")
+    said = f"{found}\n\n{_conclusion(found, share)}"
+    output.result(found.to_dict() | {"run": str(out), "picture": str(picture)}, said)
     output.message(f"See {picture}, and open {out / REPORT}")
 
 
@@ -89,23 +90,31 @@ def _fitted_model(x: Tensor, seed: int, *, verbose: bool) -> ScoreMH:
     return model.fit(x.numpy())
 
 
-def _chains(model: ScoreMH, generator: torch.Generator, *, progress: bool) -> dict[str, Chains]:
-    """Return chains of every kernel from the same start: one potential serves every proposal."""
+def _chains(model: ScoreMH, generator: torch.Generator, *, progress: bool) -> tuple[dict[str, Chains], float]:
+    """Return chains of every kernel from the same start, and the step of ULA over that of Score MALA.
+
+    One potential serves every proposal. ULA has the step of Score MALA, halved until its chains do not diverge.
+    """
     first = model.sampler_
     start = first.anneal(DRAWS, model.annealing_steps, watch=False, generator=generator, progress=progress).draws
-    chains = {}
+    chains, share = {}, 1.0
+
+    def run(sampler: Sampler) -> Chains:
+        return sampler.run(start, STEPS, draws=KEPT_DRAWS, generator=generator, progress=progress)
+
     for name, (proposal, acceptance) in SAMPLERS.items():
         sampler = replace(first, proposal=proposal, acceptance=acceptance or first.acceptance)
         if proposal != first.proposal:
             sampler = sampler.tune(start[:200], steps=STEPS, generator=generator, progress=progress)
-        chains[name] = sampler.run(start, STEPS, draws=KEPT_DRAWS, generator=generator, progress=progress)
-    return chains
+        chains[name] = run(sampler)
+        while acceptance is not None and not bool((chains[name].last.abs() < FAR).all()):
+            share /= 2
+            chains[name] = run(replace(sampler, step_size=share * model.step_size_))
+    return chains, share
 
 
 def _write_picture(samples: dict[str, Tensor], fresh: Tensor, found: Evaluation, path: Path) -> None:
-    captions = [
-        f"W1 {ratio:.2f} of the floor" if math.isfinite(ratio) else "diverged" for ratio in _ratios(found).values()
-    ]
+    captions = [f"W1 {ratio:.2f} of the floor" for ratio in _ratios(found).values()]
     title = "Two moons, learned from samples, drawn by chains from noise"
     panels = {name: points[:PANEL_POINTS] for name, points in {FRESH: fresh, **samples}.items()}
     scatter_panels(panels, path, captions=["", *captions], title=title)
@@ -117,13 +126,13 @@ def _ratios(found: Evaluation) -> dict[str, float]:
     return {name: (values["w1"] or float("nan")) / floor for name, values in found.metrics.items()}
 
 
-def _conclusion(found: Evaluation) -> str:
-    """Return what the numbers show."""
+def _conclusion(found: Evaluation, share: float) -> str:
+    """Return what the numbers show, of a ULA whose step is this share of Score MALA's."""
     ratios = _ratios(found)
     adjusted = [ratio for name, ratio in ratios.items() if name != "ULA"]
-    unadjusted = f"{ratios['ULA']:.2f} times" if math.isfinite(ratios["ULA"]) else "chains diverge"
+    step = "the step of Score MALA" + f" times {share:g}, since its chains diverge at longer ones" * (share < 1)
     return (
         f"With an accept step, learned from the score alone, draws are {min(adjusted):.2f} to {max(adjusted):.2f} "
-        f"times as far from fresh points (W1) as other fresh points are; without one (ULA, the step of Score MALA) "
-        f"{unadjusted}."
+        f"times as far from fresh points (W1) as other fresh points are; without one (ULA, {step}) "
+        f"{ratios['ULA']:.2f} times."
     )
