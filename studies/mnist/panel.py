@@ -179,6 +179,14 @@ def accept_step_helps(records: Records) -> dict[str, bool]:
     return {judging.DISTANCES[key]: with_step < without for key, (with_step, without) in found.items()}
 
 
+def beside(records: Records, key: str) -> str:
+    """Return a distance of the reverse diffusion with MALA's steps beside that with ULA's."""
+    both = (
+        number_and_spread(records.values("drawn", key, sampler=name)) for name in ("corrected_simpson", "corrected")
+    )
+    return " beside ".join(both)
+
+
 def ladder(dimension: int = 784, rate: float = 0.2) -> int:
     """Return how many levels replica exchange would need for its neighbours to swap at a rate, by noise alone.
 
