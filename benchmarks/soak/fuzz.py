@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from benchmarks.soak import damage
 from scoremh import AcceptanceFit, Chains, ScoreFit, ScoreMH, datasets
+from scoremh._shared import checks
 from scoremh._shared.files import BLANK, sealed
 
 DEADLINE_MS = 10_000
@@ -189,3 +190,11 @@ def fuzz(name: str, executions: int, folder: Path) -> int:
 
     run()
     return refused
+
+
+def tried(name: str, executions: int, folder: Path) -> tuple[int, str]:
+    """Give a loader files of noise; return how many it refused, and an error that is not ours, at which it ends."""
+    try:
+        return fuzz(name, executions, folder), ""
+    except Exception as error:
+        return 0, checks.short(error)
