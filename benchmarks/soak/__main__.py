@@ -23,6 +23,7 @@ from benchmarks.soak import damage, faults, fuzz, kills, steady
 
 MEMORY_RUNS = ((200_000, 100), (100, 1_000_000))
 MAX_MEMORY_MB, MAX_GROWTH = 300.0, 0.02  # of a run: above the empty process, and over its second half
+MAX_LOADER_GB = 1.0  # of a process that loads files of noise, with all its libraries
 DONE = Path("out") / "soak"  # parts that are done
 
 
@@ -91,8 +92,8 @@ def fuzzed(executions: int) -> Part:
         with TemporaryDirectory() as folder:
             refused, wrong = fuzz.tried(name, executions, Path(folder))
         rows.append([name, executions, refused, executions - refused - bool(wrong), wrong or "none"])
-    failures = sum(row[-1] != "none" for row in rows)
     highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    failures = sum(row[-1] != "none" for row in rows) + int(highest > MAX_LOADER_GB)
     found = table(("loader", "files of noise", "refused by name", "read", "any other error, or more than 10 s"), rows)
     total = f"{executions * len(rows):,} files in all; highest memory of the process {highest:.2f} GB."
     return Part("Files of noise", f"{found}\n\n{total}", failures)
