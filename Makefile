@@ -40,7 +40,8 @@ bench: .venv/ready .venv-bench/ready
 peers: .venv-bench/ready
 	.venv-bench/bin/python -m benchmarks.peers
 
-# Damaged and forged files, and 20 minutes of killing and resuming, into docs/reliability.md.
+# Damaged and forged files, 20 minutes of killing and resuming, memory, and tests of other faults, into docs/reliability.md:
+# an hour on two cores; the same command resumes a run.
 soak: .venv/ready
 	$(BIN)/python -m benchmarks.soak --minutes 20 --write docs/reliability.md
 

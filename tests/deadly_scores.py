@@ -1,9 +1,10 @@
-"""Scores that fail or kill; in a module of their own, which workers load at once."""
+"""Scores that fail, kill or are not finite; in a module of their own, which workers load at once."""
 
 import os
 import signal
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 
@@ -40,3 +41,17 @@ class Broken:
         if len(x) == 650 and float(x[0, 0]) == self.first:
             raise ZeroDivisionError("of the user's")
         return -x
+
+
+class NotFinite:
+    """The score of a standard normal, which is another number beyond 0.8.
+
+    Args:
+        number: That number.
+    """
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.where(x[:, :1] > 0.8, torch.full_like(x, self.number), -x)

@@ -61,6 +61,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     ),
     "thin of 0": (lambda: sample(WALK, torch.zeros(3, 2), draws=1, thin=0), ValueError, "expected thin of at least 1"),
     "a sum of targets": (lambda: Target() + Target(), TypeError, r"a Target \+ Target\. Use targets\.product"),
+    "targets in sum": (lambda: sum([Target(), Target()]), TypeError, r"int \+ a Target\. Use targets\.product"),
     "a multiple of a target": (lambda: 2 * Target(), TypeError, r"int \* a Target\. Use targets\.product"),
     "no processes": (lambda: sample(WALK, torch.zeros(3, 2), draws=1, pool=0), ValueError, "pool of at least 1"),
     "negative std": (lambda: RandomWalk(-1.0), ValueError, "expected std to be finite and above 0, got -1.0.*positive"),

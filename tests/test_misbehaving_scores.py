@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,8 @@ from scoremh import (
 )
 from scoremh.types import Kernel
 from tests.cases import PROPOSALS, RULES
+from tests.deadly_scores import NotFinite
+from tests.pool_cases import OF_A_SCORE, RECORDS, assert_same
 
 CHAINS, DRAWS = 6, 4
 WRONG_NUMBERS = {"nan": math.nan, "inf": math.inf, "minus inf": -math.inf, "1e300": 1e300}
@@ -80,6 +83,17 @@ def test_numbers_that_are_not_finite_are_counted_and_never_reached(kernel: str) 
                 met += 1
                 assert f"{int(chains.nonfinite.sum())} diverging" in repr(chains)
     assert met >= 3, "the summary never named what happened"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [math.nan, 1e30], ids=str)
+@pytest.mark.parametrize("name", OF_A_SCORE)
+@pytest.mark.parametrize("pool", [ThreadPoolExecutor(2), 2], ids=["threads", "processes"])
+def test_numbers_that_are_not_finite_are_the_same_in_every_pool(pool: Any, name: str, number: float) -> None:
+    found = OF_A_SCORE[name](pool, None, NotFinite(number))
+    assert found[0].isfinite().all()  # type: ignore[union-attr]
+    assert name != "sample" or found[RECORDS.index("nonfinite")].any()  # type: ignore[union-attr]
+    assert_same(found, OF_A_SCORE[name](None, None, NotFinite(number)))
 
 
 @pytest.mark.parametrize("kernel", MAKERS)

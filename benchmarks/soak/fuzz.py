@@ -11,10 +11,10 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from benchmarks.soak import damage
 from scoremh import AcceptanceFit, Chains, ScoreFit, ScoreMH, datasets
+from scoremh._shared import checks
 from scoremh._shared.files import BLANK, sealed
 
 DEADLINE_MS = 10_000
@@ -117,24 +118,37 @@ LOADERS = {
 }
 
 
+class Edit(NamedTuple):
+    """New bytes in the place of old ones. Files are drawn as edits, since hypothesis keeps all that it has drawn."""
+
+    place: int
+    length: int
+    new: bytes
+
+    def of(self, raw: bytes) -> bytes:
+        """Return a file that is edited."""
+        return raw[: self.place] + self.new + raw[self.place + self.length :]
+
+
 @st.composite
-def noise(draw: st.DrawFn, loader: Loader) -> bytes:
-    """Draw the bytes of a file."""
-    raw = loader.seeds()[loader.name]
+def noise(draw: st.DrawFn, loader: Loader) -> list[Edit]:
+    """Draw what makes noise of a file."""
+    raw, edits = loader.seeds()[loader.name], list[Edit]()
     if loader.header and draw(st.booleans()):
-        return draw(forged(raw, loader.header))
+        return [draw(forged(raw, loader.header))]
     if draw(st.integers(0, 4)) == 0:
-        return draw(st.binary(max_size=200))
+        return [Edit(0, len(raw), draw(st.binary(max_size=200)))]
     for _ in range(draw(st.integers(1, 4))):
         place = draw(st.integers(0, max(0, len(raw) - 1)))
         length = draw(st.sampled_from([0, 1, 1, 4, 64]))
-        raw = raw[:place] + draw(st.binary(max_size=8)) * draw(st.sampled_from([1, 1, 50])) + raw[place + length :]
-    return raw
+        edits.append(Edit(place, length, draw(st.binary(max_size=8)) * draw(st.sampled_from([1, 1, 50]))))
+        raw = edits[-1].of(raw)
+    return edits
 
 
 @st.composite
-def forged(draw: st.DrawFn, raw: bytes, kind: str) -> bytes:
-    """Draw a file with an edited header and a right checksum."""
+def forged(draw: st.DrawFn, raw: bytes, kind: str) -> Edit:
+    """Draw an edited header, with a right checksum."""
     size = int.from_bytes(raw[:8], "little") if kind == "safetensors" else 0
     head, body = (raw[8 : 8 + size], raw[8 + size :]) if size else (raw, b"")
     header = json.loads(head)
@@ -145,7 +159,8 @@ def forged(draw: st.DrawFn, raw: bytes, kind: str) -> bytes:
         place["sha256"] = BLANK
     text = json.dumps(header).encode()
     whole = len(text).to_bytes(8, "little") + text + body if size else text
-    return bytes(sealed(whole)) if re.search(rb'"sha256": ?"0{64}"', whole) else whole
+    whole = bytes(sealed(whole)) if re.search(rb'"sha256": ?"0{64}"', whole) else whole
+    return Edit(0, len(raw) - len(body), whole[: len(whole) - len(body)])
 
 
 def _edit(draw: st.DrawFn, part: Any, depth: int) -> None:
@@ -174,12 +189,12 @@ def fuzz(name: str, executions: int, folder: Path) -> int:
 
     @settings(max_examples=executions, derandomize=True, **options)  # type: ignore[arg-type]
     @given(noise(loader))
-    def run(raw: bytes) -> None:
+    def run(edits: list[Edit]) -> None:
         nonlocal refused
         for path, old in loader.seeds().items():
             (place / path).parent.mkdir(parents=True, exist_ok=True)
             (place / path).write_bytes(old)
-        (place / loader.name).write_bytes(raw)
+        (place / loader.name).write_bytes(reduce(lambda raw, edit: edit.of(raw), edits, loader.seeds()[loader.name]))
         try:
             loader.load(place)
         except ALLOWED as error:
@@ -189,3 +204,11 @@ def fuzz(name: str, executions: int, folder: Path) -> int:
 
     run()
     return refused
+
+
+def tried(name: str, executions: int, folder: Path) -> tuple[int, str]:
+    """Give a loader files of noise; return how many it refused, and an error that is not ours, at which it ends."""
+    try:
+        return fuzz(name, executions, folder), ""
+    except Exception as error:
+        return 0, checks.short(error)

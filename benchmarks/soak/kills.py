@@ -9,9 +9,10 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.soak.work import KINDS
+from benchmarks.soak.work import BEGUN, KINDS
 
-MAX_SECONDS = 15.0  # until a kill: longer than the ten seconds between two checkpoints of a training
+MAX_SECONDS = 15.0  # of work until a kill: longer than the ten seconds between two checkpoints of a training
+MAX_KILLS = 12  # of one run, which is then left to end
 ORPHAN_SECONDS = 20.0
 
 
@@ -37,34 +38,37 @@ def orphans(leader: int) -> int:
     return len(left)
 
 
-def campaign(seconds: float, seed: int = 0) -> dict[str, Counter[str]]:
-    """Kill and resume work of all kinds for some time; return what was counted, by kind."""
-    dice, ends = random.Random(seed), time.monotonic() + seconds
-    found = {kind: Counter[str]() for kind in KINDS}
-    right: dict[str, str] = {}
-    while time.monotonic() < ends:
+def undisturbed(kind: str) -> bytes:
+    """Return what work prints that is never killed."""
+    with tempfile.TemporaryDirectory() as folder:
+        return subprocess.check_output(command(kind, folder)).removeprefix(f"{BEGUN}\n".encode())
+
+
+def campaign(seconds: float, kills: int, seed: int = 0) -> dict[str, Counter[str]]:
+    """Kill and resume work of all kinds for some time and until so many kills; return what was counted, by kind."""
+    right, dice = {kind: undisturbed(kind) for kind in KINDS}, random.Random(seed)
+    found, ends = {kind: Counter[str]() for kind in KINDS}, time.monotonic() + seconds
+    while time.monotonic() < ends or sum(count["kills"] for count in found.values()) < kills:
         for kind in KINDS:
             with tempfile.TemporaryDirectory() as folder:
-                if kind not in right:
-                    right[kind] = subprocess.check_output(command(kind, folder), text=True)
-                    continue
-                _killed_run(kind, folder, right[kind], dice, found[kind], ends)
+                _killed_run(kind, folder, right[kind], dice, found[kind])
     return found
 
 
-def _killed_run(kind: str, folder: str, right: str, dice: random.Random, count: Counter[str], ends: float) -> None:
-    """Kill a run again and again until it ends, and count what happened."""
-    while True:
-        work = subprocess.Popen(command(kind, folder), stdout=subprocess.PIPE, text=True, start_new_session=True)
-        try:
-            shown, _ = work.communicate(timeout=dice.uniform(0.5, MAX_SECONDS))
-        except subprocess.TimeoutExpired:
-            work.kill()
-            work.communicate()
-            count["kills"] += 1
-            count["orphans"] += orphans(work.pid)
-            if time.monotonic() > ends:
-                return
-            continue
+def _killed_run(kind: str, folder: str, right: bytes, dice: random.Random, count: Counter[str]) -> None:
+    """Kill a run again and again, until it ends or has been killed often, and count what happened."""
+    for killed in range(MAX_KILLS + 1):
+        options = {"stdout": subprocess.PIPE, "bufsize": 0, "start_new_session": True}  # no line but the first is read
+        with subprocess.Popen(command(kind, folder), **options) as work:  # type: ignore[call-overload]
+            work.stdout.readline()
+            seconds = MAX_SECONDS * dice.random() ** 2  # most kills come early; one of six after ten seconds
+            try:
+                shown, _ = work.communicate(timeout=seconds if killed < MAX_KILLS else None)
+            except subprocess.TimeoutExpired:
+                work.kill()
+                work.communicate()
+                count["kills"] += 1
+                count["orphans"] += orphans(work.pid)
+                continue
         count["the same bits" if (work.returncode, shown) == (0, right) else "ANOTHER RESULT OR AN ERROR"] += 1
         return

@@ -45,6 +45,10 @@ class Target(NamedTuple):
         """Refuse what a tuple would do."""
         raise _no_arithmetic(f"a Target + {type(other).__name__}")
 
+    def __radd__(self, other: object) -> "Target":
+        """Refuse what `sum` would do."""
+        raise _no_arithmetic(f"{type(other).__name__} + a Target")
+
     def __mul__(self, other: object) -> "Target":
         """Refuse what a tuple would do."""
         raise _no_arithmetic(f"a Target * {type(other).__name__}")

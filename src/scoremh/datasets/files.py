@@ -58,8 +58,8 @@ def read_table(path: str | Path, *, key: str | None = None) -> tuple[Any, tuple[
         return rows, tuple(x.shape[1:])
     with extra("cli"):  # the extra with pandas
         import pandas as pd
-    whole = {name: "int64" for name, column in zip(names, rows.T, strict=True) if is_whole(column)}
-    return pd.DataFrame(rows, columns=names).astype(whole), tuple(x.shape[1:])
+    whole_or_real = (column.astype(np.int64) if is_whole(column) else column for column in rows.T)
+    return pd.DataFrame(dict(zip(names, whole_or_real, strict=True))), tuple(x.shape[1:])
 
 
 def read(
