@@ -164,8 +164,8 @@ def test_the_sampler_finds_the_level(small: ScoreMH) -> None:
     right, turned = (find_adjustment(turned_sampler(small, below), rows, generator=seeded()) for below in (0.0, 1.0))
     assert right.adjust_above == 0
     assert 1 <= turned.adjust_above < 1.2
-    annealed = turned.anneal(100, 3, generator=seeded())
-    assert [rate < 1 for rate in annealed.acceptance_rates] == [s >= 1 for s in annealed.levels]
+    annealed = turned.anneal(100, 3, watch=False, generator=seeded())  # a score as wrong as this never arrives
+    assert [rate < 1 for rate in annealed.acceptance_rates] == [s >= turned.adjust_above for s in annealed.levels]
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,8 @@ LIMITS: dict[
     "shares": (lambda r: r.beta(6, 6, N), 0.0, 1.0),
     "shares, rounded": (lambda r: r.beta(3, 3, N).round(2), 0.0, 1.0),
     "per cent": (lambda r: 100 * r.beta(6, 3, N), 0.0, 100.0),
+    "multiples of 3": (lambda r: 3 * np.round(np.clip(16 + 6 * r.normal(size=N), 0, 33)), 0.0, 99.0),
+    "a tail that ends near 100": (lambda r: r.exponential(11.5, N).clip(max=97), 0.0, math.inf),
     "far from 0": (lambda r: 100 + 5 * r.random(N) ** 0.2, -math.inf, math.inf),
     "negative": (lambda r: r.normal(0.2, 0.1, N), -math.inf, math.inf),
 }
@@ -100,6 +102,21 @@ def test_draws_beyond_a_limit_are_reflected_and_do_not_gather_there() -> None:
     u = torch.tensor([[-0.25], [0.25], [1.25], [-7.0]], dtype=torch.float64)
     assert column.values(u).tolist() == [0.25, 0.25, 0.75, 0.0]
     assert column.possible(torch.tensor([-0.1, 0.5])).all()  # a row beyond is rare, and not impossible
+    table, lost = Table(("x",), (Smooth(limits=(0.0, math.inf)),)), torch.tensor([[math.inf]], dtype=torch.float64)
+    assert table.numbers(lost).isinf().all()  # what is not finite stays visible
+    assert np.isinf(table.within_bounds(lost.numpy(), np.float32)).all()
+    assert table.within_bounds(np.zeros((1, 1)), np.float32) == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        1e20 * np.random.default_rng(0).normal(size=N),
+        (1e12 * np.random.default_rng(0).normal(size=N)).astype(np.float32),
+    ],
+)
+def test_numbers_that_floating_point_makes_whole_are_real(values: NDArray[Any]) -> None:
+    assert str(Table.find(values[:, None], ["x"]).columns[0]) == "real"
 
 
 def test_one_value_beside_a_bound_is_a_category() -> None:

@@ -42,19 +42,15 @@ class Target(NamedTuple):
     """The scores at every noise level that this target is one level of, for `ThroughNoise`."""
 
     def __add__(self, other: object) -> "Target":
-        """Refuse what a tuple would do."""
         raise _no_arithmetic(f"a Target + {type(other).__name__}")
 
     def __radd__(self, other: object) -> "Target":
-        """Refuse what `sum` would do."""
         raise _no_arithmetic(f"{type(other).__name__} + a Target")
 
     def __mul__(self, other: object) -> "Target":
-        """Refuse what a tuple would do."""
         raise _no_arithmetic(f"a Target * {type(other).__name__}")
 
     def __rmul__(self, other: object) -> "Target":
-        """Refuse what a tuple would do."""
         raise _no_arithmetic(f"{type(other).__name__} * a Target")
 
 

@@ -67,7 +67,7 @@ class Tried(Cell, kind="tried"):
         return judging.judged(images, sampling.reference(folder, config.trial_n, config.trial_seed)) | cost
 
 
-def chosen(sampler: str, folder: Path) -> Choice:
+def chosen_setting(sampler: str, folder: Path) -> Choice:
     """Return the setting of a sampler with the least Frechet distance in the trials."""
     choices = SAMPLERS[sampler].choices
     if len(choices) == 1:
@@ -88,7 +88,7 @@ class Drawn(Cell, kind="drawn"):
         return f"{self.sampler}-{self.seed}.safetensors"
 
     def measure(self, config: Config, folder: Path) -> Record:
-        choice = chosen(self.sampler, folder)
+        choice = chosen_setting(self.sampler, folder)
         images, cost = images_of(self.sampler, choice, config.n, self.seed, config, folder)
         save_file({"images": images}, folder / self.file)
         found = judging.judged(images, sampling.reference(folder, config.n, self.seed))

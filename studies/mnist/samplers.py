@@ -122,21 +122,21 @@ class Sampler(NamedTuple):
     choices: tuple[Choice, ...]
 
 
-def taus(*values: float, levels: float = 1.0) -> tuple[Choice, ...]:
+def settings(*values: float, levels: float = 1.0) -> tuple[Choice, ...]:
     """Return choices with the same number of levels."""
     return tuple(Choice(value, levels) for value in values)
 
 
 SAMPLERS = {
-    "ula": Sampler("ULA, tau {:g}", ula, taus(0.3, 0.4, 0.5, 0.6)),
-    "simpson": Sampler("MALA, Simpson, tau {:g}", simpson, taus(0.4, 0.5, 0.6, 0.7)),
-    "exact": Sampler("MALA, exact rule, tau {:g}", exact, taus(0.5, 0.6, 0.7, levels=0.42)),
-    "gated": Sampler("MALA above noise {:g}, ULA below", gated, taus(0.1, 0.3, 1.0)),
-    "hamiltonian": Sampler("Hamiltonian, Simpson, step {:g}", leaping, taus(0.5, 0.7, 0.9, levels=0.6)),
-    "flow": Sampler("probability flow", flow, taus(0.0, levels=1.5)),
-    "predictor": Sampler("reverse diffusion", predictor, taus(0.0, levels=3.0)),
-    "corrected": Sampler("reverse diffusion and ULA, tau {:g}", corrected, taus(0.1, 0.2, 0.3)),
+    "ula": Sampler("ULA, tau {:g}", ula, settings(0.3, 0.4, 0.5, 0.6)),
+    "simpson": Sampler("MALA, Simpson, tau {:g}", simpson, settings(0.4, 0.5, 0.6, 0.7)),
+    "exact": Sampler("MALA, exact rule, tau {:g}", exact, settings(0.5, 0.6, 0.7, levels=0.42)),
+    "gated": Sampler("MALA above noise {:g}, ULA below", gated, settings(0.1, 0.3, 1.0)),
+    "hamiltonian": Sampler("Hamiltonian, Simpson, step {:g}", leaping, settings(0.5, 0.7, 0.9, levels=0.6)),
+    "flow": Sampler("probability flow", flow, settings(0.0, levels=1.5)),
+    "predictor": Sampler("reverse diffusion", predictor, settings(0.0, levels=3.0)),
+    "corrected": Sampler("reverse diffusion and ULA, tau {:g}", corrected, settings(0.1, 0.2, 0.3)),
     "corrected_simpson": Sampler(
-        "reverse diffusion and MALA, tau {:g}", corrected_simpson, taus(0.1, 0.2, 0.3, levels=0.75)
+        "reverse diffusion and MALA, tau {:g}", corrected_simpson, settings(0.1, 0.2, 0.3, levels=0.75)
     ),
 }

@@ -146,8 +146,8 @@ def test_a_ladder_of_so_many_levels_swaps_at_that_rate() -> None:
 def test_the_setting_of_a_sampler_is_the_best_of_its_trials(tmp_path: Path) -> None:
     for value, distance in ((0.4, 30.0), (0.5, None), (0.6, 20.0), (0.7, 25.0)):  # None: images were not finite
         runner.add(panel.Tried("simpson", value), {"frechet": distance}, {}, tmp_path)
-    assert panel.chosen("simpson", tmp_path).value == 0.6
-    assert panel.chosen("flow", tmp_path).levels == 1.5  # has no setting to try
+    assert panel.chosen_setting("simpson", tmp_path).value == 0.6
+    assert panel.chosen_setting("flow", tmp_path).levels == 1.5  # has no setting to try
 
 
 def test_samplers_of_images_cost_about_the_same() -> None:

@@ -8,6 +8,7 @@ import torch
 
 from studies import verdicts
 from studies.framework import Records, pages
+from studies.verdicts.laws import LAWS
 from tests.studies.cases import made_up
 
 CONFIG = verdicts.Config(seeds=(1,))
@@ -69,8 +70,8 @@ def test_draws_are_spoiled_as_they_say() -> None:
 @pytest.mark.slow
 def test_fresh_rows_keep_the_limits_and_others_do_not() -> None:
     generator = torch.Generator().manual_seed(0)
-    rows = verdicts.LAWS["line"][1](2000, generator)
-    fresh = verdicts.LAWS["line"][1](2000, generator)
+    rows = LAWS["line"][1](2000, generator)
+    fresh = LAWS["line"][1](2000, generator)
     assert verdicts.truth(fresh, "line", rows, generator)["passes"]
     assert not verdicts.truth(fresh + 1, "line", rows, generator)["passes"]
 

@@ -29,7 +29,8 @@ SAMPLERS: dict[str, tuple[ProposalName, Always | None]] = {  # None: the learned
 ROWS, DRAWS, STEPS, KEPT_DRAWS = 5000, 1000, 300, 50
 PANEL_POINTS = 700
 TRAINING_STEPS = (4000, 3000)  # of the score, and of the acceptance
-FAR = 100.0  # of the points from 0: chains without an accept step that get there have diverged
+DIVERGED_DISTANCE = 100.0  # of a point from 0, where those of the two moons are within 3
+MAX_HALVINGS = 10
 DATA = f"datasets.moons({ROWS})"
 FRESH = "fresh points"
 
@@ -107,10 +108,15 @@ def _chains(model: ScoreMH, generator: torch.Generator, *, progress: bool) -> tu
         if proposal != first.proposal:
             sampler = sampler.tune(start[:200], steps=STEPS, generator=generator, progress=progress)
         chains[name] = run(sampler)
-        while acceptance is not None and not bool((chains[name].last.abs() < FAR).all()):
+        while acceptance is not None and share > 0.5**MAX_HALVINGS and _diverged(chains[name].last):
             share /= 2
             chains[name] = run(replace(sampler, step_size=share * model.step_size_))
     return chains, share
+
+
+def _diverged(x: Tensor) -> bool:
+    """Return whether a point is not finite, or far beyond all others."""
+    return not bool((x.abs() < DIVERGED_DISTANCE).all())
 
 
 def _write_picture(samples: dict[str, Tensor], fresh: Tensor, found: Evaluation, path: Path) -> None:

@@ -240,7 +240,8 @@ class ScoreMH(FittedMixin, ChainRunsMixin, FramesMixin, JudgingMixin, DensityMix
         It is computed from the scores of all noise levels, whatever the acceptance rule. For the values of discrete
         columns (ordered, count, rounded, category, and values at a bound) it is a log probability: the density of the
         points that stand for a value, in their middle, times the volume that they have. It is minus infinity for a
-        value that cannot be: a category that was not among the rows, a number beyond a bound.
+        value that cannot be: a category that was not among the rows, a number beyond a bound. Limits at which draws are
+        reflected (`columns_` says "from 0" or "up to 1") are no such bounds: what little p puts beyond stays there.
 
         Args:
             X: Rows to evaluate the log density at.

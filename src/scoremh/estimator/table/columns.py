@@ -121,7 +121,8 @@ class Smooth(Column):
         middle: Middle and width of a column with heavy tails, as `Sinh` has them; None for others.
         nearest: Values that stand for those at the bounds, which have no density: halfway to the nearest others; None
             where no value is at a bound.
-        limits: Numbers that no value has passed, though none crowd there: a sign, a whole. Draws beyond are reflected.
+        limits: Numbers that no value has passed, though none crowd there: 0, or 1 or 100 for shares. Draws beyond are
+            reflected; the density does not know of them.
     """
 
     low: float = -math.inf
@@ -178,12 +179,11 @@ class Smooth(Column):
         x: Tensor = self.map(u)[:, 0]
         for limit, beyond in zip(self.limits, (torch.lt, torch.gt), strict=True):
             x = torch.where(beyond(x, limit), 2 * limit - x, x) if math.isfinite(limit) else x
-        low, high = self.bounds
-        if low == self.low:  # a map ends there, and has no value for it
-            low = math.nextafter(low, math.inf)
-        if high == self.high:
-            high = math.nextafter(high, -math.inf)
-        return x.clamp(max(low, -LARGEST), min(high, LARGEST)) if self != Smooth() else x
+        x = x.clamp(*self.limits)
+        if self.kind == "real":
+            return x
+        low, high = math.nextafter(self.low, math.inf), math.nextafter(self.high, -math.inf)
+        return x.clamp(max(low, -LARGEST), min(high, LARGEST))
 
     def possible(self, values: Tensor) -> Tensor:
         """Return which values lie between the bounds; those at a bound where one stands for them."""

@@ -14,9 +14,9 @@ The rules, in order; each is conservative, so that a column is real unless its v
   the values next to that end, within 2 % of the range.
 - **heavy-tailed**: 99 % of the values span more than 7 times what the middle half spans (3.8 times for a normal
   distribution, 7.6 for Student's t with three degrees of freedom).
-- **limits**: where no bound is found at an end and no value is negative, draws are not either; nor are those of values
-  up to 1 or to 100 above that, if the largest is in the upper half. Draws beyond are reflected. A limit counts where it
-  is at most half the range of the values away from them.
+- **limits**: where no bound is found at an end, 0 for values that are not negative, and 1 or 100 for such values of
+  which the largest is in the upper half of that (100: where they are not skewed and have no heavy tail). Draws beyond a
+  limit are reflected, on a grid moved to its end. A limit counts where it is at most half the range of the values away.
 - **point masses**: a value that 1 % of the rows and at least five have, at a bound; fewer are moved within it.
 - **real**: all others.
 """
@@ -45,8 +45,8 @@ MIN_MASS_SHARE, MIN_MASS_ROWS = 0.01, 5
 PEAKED_BELOW = 2.0  # standard deviation in steps, below which neighbouring steps differ much in probability
 MAX_DECIMALS, MAX_POSITIONS = 4, 10_000
 MAX_OFF_GRID = 1e-3  # steps, which float32 needs for 10,000 positions
-LARGEST_WHOLE = 2.0**53  # beyond, floating point has only some of the whole numbers
-WHOLES = 1.0, 100.0  # that shares are of
+LARGEST_WHOLE, FLOAT32_WHOLE = 2.0**53, 2.0**22  # beyond, every float64 is whole, and every float32 some multiple
+SHARE_TOTALS = 1.0, 100.0  # of proportions and percentages
 LIMIT_REACH = 0.5  # of a limit from the values, over their range
 
 
@@ -138,12 +138,17 @@ def _step(values: Values, levels: Values) -> float | None:
         if np.allclose(values / step, np.round(values / step), rtol=0, atol=min(1e-6 * span / step, MAX_OFF_GRID)):
             if decimals:
                 return step if len(levels) < len(values) / 2 else None
-            return (
-                float(np.gcd.reduce(np.round(levels).astype(np.int64)))
-                if np.abs(levels).max() < LARGEST_WHOLE
-                else step
-            )
+            return _common_step(np.round(levels))
     return None
+
+
+def _common_step(levels: Values) -> float | None:
+    """Return the largest number that whole numbers are multiples of; None where floating point has made them whole."""
+    largest = float(np.abs(levels).max())
+    if largest >= LARGEST_WHOLE:
+        return None
+    step = float(np.gcd.reduce(levels.astype(np.int64)))
+    return None if step > 1 and largest / step >= FLOAT32_WHOLE else step
 
 
 def _on_grid(values: Values, step: float, high: float = math.inf) -> Steps:
@@ -152,7 +157,8 @@ def _on_grid(values: Values, step: float, high: float = math.inf) -> Steps:
     # ties have no range of their own
     skewed = first == 0 and _leans_on_zero(positions + np.linspace(-0.49, 0.49, len(positions)))
     inside = Smooth(-0.5) if skewed else Smooth(middle=_middle(positions))
-    return Steps((), step, (first, high / step), bool(positions.std() < PEAKED_BELOW), inside)
+    last = float(np.floor(high / step + 1e-9))
+    return Steps((), step, (first, last), bool(positions.std() < PEAKED_BELOW), inside)
 
 
 def _bounds(values: Values) -> tuple[float, float]:
@@ -166,13 +172,15 @@ def _bounds(values: Values) -> tuple[float, float]:
 
 
 def _limits(values: Values) -> tuple[float, float]:
-    """Return numbers that values do not pass for what they mean: 0, and 1 or 100 for shares; infinity for others."""
+    """Return 0 for values that are not negative, and 1 or 100 for proportions and percentages; infinity for others."""
     low, high = float(values.min()), float(values.max())
     if low < 0:
         return -math.inf, math.inf
     reach = LIMIT_REACH * (high - low)
-    whole = next((whole for whole in WHOLES if whole / 2 < high <= whole <= high + reach), math.inf)
-    return 0.0 if low <= reach else -math.inf, whole
+    total = next((total for total in SHARE_TOTALS if total / 2 < high <= total <= high + reach), math.inf)
+    if total > 1 and (_leans_on_zero(values) or _middle(values) is not None):
+        total = math.inf  # a long tail ends near 100 by chance
+    return 0.0 if low <= reach else -math.inf, total
 
 
 def _leans_on_zero(values: Values) -> bool:

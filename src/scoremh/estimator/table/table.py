@@ -140,11 +140,13 @@ class Table:
         with np.errstate(over="ignore"):
             found, largest = rows.astype(dtype), np.finfo(dtype).max
         for j, column in enumerate(self.columns):
+            if column.kind == "real":
+                found[:, j] = found[:, j].clip(*column.bounds)
+                continue
             low, high = (found.dtype.type(bound) for bound in column.bounds)
             if isinstance(column, Smooth):
                 low, high = np.nextafter(low, np.inf, dtype=dtype), np.nextafter(high, -np.inf, dtype=dtype)
-            if column != Smooth():
-                found[:, j] = found[:, j].clip(max(low, -largest), min(high, largest))
+            found[:, j] = found[:, j].clip(max(low, -largest), min(high, largest))
         return found
 
     def __str__(self) -> str:
