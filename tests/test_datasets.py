@@ -181,6 +181,7 @@ def test_bad_arguments_are_refused(case: str) -> None:
         attempt()
 
 
+@pytest.mark.slow
 def test_wrong_types_and_words_are_refused_without_run_time_checks() -> None:
     script = """
 from scoremh import datasets

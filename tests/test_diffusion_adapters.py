@@ -222,6 +222,7 @@ def deviations(x: Tensor) -> tuple[float, float]:
     return max(map(abs, weights)), max(variances)
 
 
+@pytest.mark.slow
 def test_annealed_mala_has_the_weights_and_variances_of_the_mixture_and_ula_has_not() -> None:
     """Nine numbers each: |z| above 4.5 comes by chance once in 10^4."""
     weights, variances = deviations(annealed(LineIntegral()))
@@ -232,6 +233,7 @@ def test_annealed_mala_has_the_weights_and_variances_of_the_mixture_and_ula_has_
     assert deviations(unadjusted)[1] > 8
 
 
+@pytest.mark.slow
 def test_a_corrector_leaves_the_distribution_of_a_level_as_it_is() -> None:
     """From exact draws, with a long step: the variance stays for MALA, and grows for ULA as its theory says."""
     normal = targets.Gaussian(torch.zeros(2).double())

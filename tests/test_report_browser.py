@@ -79,6 +79,7 @@ def pixels(page: Any, number: int, points: Tensor) -> Any:
     return np.stack([(x - left) / (right - left) * wide, (high - y) / (high - low) * tall], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plane", "grey images", *map(slowly, ("numbers", "five columns", "colour images"))])
 def test_a_browser_draws_everything_and_asks_for_nothing(kind: str, browser: Any, tmp_path: Path) -> None:
     shown = contents(*KINDS[kind])
@@ -200,6 +201,7 @@ def test_light_and_dark_are_different_and_readable(browser: Any, tmp_path: Path)
     assert seen["light"][1] != seen["dark"][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plane", *map(slowly, ("numbers", "five columns", "grey images"))])
 def test_hostile_names_do_nothing_and_are_seen_as_they_are(kind: str, browser: Any, tmp_path: Path) -> None:
     """Without the page's policy, which would stop a script: escapes alone have to."""

@@ -65,6 +65,7 @@ def test_a_constant_has_no_error_of_differences() -> None:
     assert shifted["within"] == 0
 
 
+@pytest.mark.slow
 def test_densities_write_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fits of a few steps: the numbers are bad, and the page says so."""
     monkeypatch.setattr(peers, "TRIAL", 2)

@@ -150,6 +150,7 @@ def test_the_setting_of_a_sampler_is_the_best_of_its_trials(tmp_path: Path) -> N
     assert panel.chosen_setting("flow", tmp_path).levels == 1.5  # has no setting to try
 
 
+@pytest.mark.slow
 def test_samplers_of_images_cost_about_the_same() -> None:
     model, levels = ScoreFit.load(SCORE), 6
     for name, sampler in samplers.SAMPLERS.items():
