@@ -74,6 +74,8 @@ LIMITS: dict[
     "shares": (lambda r: r.beta(6, 6, N), 0.0, 1.0),
     "shares, rounded": (lambda r: r.beta(3, 3, N).round(2), 0.0, 1.0),
     "per cent": (lambda r: 100 * r.beta(6, 3, N), 0.0, 100.0),
+    "months": (lambda r: r.integers(1, 13, N).astype(float), 1.0, 12.0),
+    "ages from 18": (lambda r: 18 + np.floor(r.exponential(12, N)), 18.0, math.inf),
     "multiples of 3": (lambda r: 3 * np.round(np.clip(16 + 6 * r.normal(size=N), 0, 33)), 0.0, 99.0),
     "a tail that ends near 100": (lambda r: r.exponential(11.5, N).clip(max=97), 0.0, math.inf),
     "far from 0": (lambda r: 100 + 5 * r.random(N) ** 0.2, -math.inf, math.inf),
@@ -117,6 +119,11 @@ def test_draws_beyond_a_limit_are_reflected_and_do_not_gather_there() -> None:
 )
 def test_numbers_that_floating_point_makes_whole_are_real(values: NDArray[Any]) -> None:
     assert str(Table.find(values[:, None], ["x"]).columns[0]) == "real"
+
+
+def test_what_lies_beyond_the_ends_of_a_grid_cannot_be() -> None:
+    column = Table.find(random().integers(1, 13, (N, 1)), ["month"]).columns[0]
+    assert column.possible(torch.tensor([0.0, 1.0, 12.0, 13.0])).tolist() == [False, True, True, False]
 
 
 def test_one_value_beside_a_bound_is_a_category() -> None:

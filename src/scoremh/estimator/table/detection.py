@@ -17,6 +17,8 @@ The rules, in order; each is conservative, so that a column is real unless its v
 - **limits**: where no bound is found at an end, 0 for values that are not negative, and 1 or 100 for such values of
   which the largest is in the upper half of that (100: where they are not skewed and have no heavy tail). Draws beyond a
   limit are reflected, on a grid moved to its end. A limit counts where it is at most half the range of the values away.
+- **ends of a grid**: the least or largest value of a count or rounded column, where 1 % of the rows and at least five
+  have it (months, ages from 18).
 - **point masses**: a value that 1 % of the rows and at least five have, at a bound; fewer are moved within it.
 - **real**: all others.
 """
@@ -157,8 +159,12 @@ def _on_grid(values: Values, step: float, high: float = math.inf) -> Steps:
     # ties have no range of their own
     skewed = first == 0 and _leans_on_zero(positions + np.linspace(-0.49, 0.49, len(positions)))
     inside = Smooth(-0.5) if skewed else Smooth(middle=_middle(positions))
+    needed = max(MIN_MASS_ROWS, MIN_MASS_SHARE * len(values))
+    ends = positions.min(), positions.max()
+    held = [int((positions == end).sum()) >= needed for end in ends]
     last = float(np.floor(high / step + 1e-9))
-    return Steps((), step, (first, last), bool(positions.std() < PEAKED_BELOW), inside)
+    found = float(ends[0]) if held[0] else first, float(ends[1]) if held[1] else last
+    return Steps((), step, found, bool(positions.std() < PEAKED_BELOW), inside)
 
 
 def _bounds(values: Values) -> tuple[float, float]:

@@ -77,7 +77,8 @@ class Steps(Column):
         if self.levels:
             return torch.isin(values, values.new_tensor(self.levels))
         position = values / self.step
-        return ((position - position.round()).abs() < 1e-3) & (position.round() >= self.ends[0])
+        low, high = self.ends
+        return ((position - position.round()).abs() < 1e-3) & (position.round() >= low) & (position.round() <= high)
 
     def __str__(self) -> str:
         """Return the kind in words."""
