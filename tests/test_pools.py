@@ -58,6 +58,20 @@ def test_every_pool_gives_the_same_bits(name: str, processes: ProcessPoolExecuto
         assert_same(answer(name, pool, tmp_path / kind), expected)
 
 
+@pytest.fixture(autouse=True)
+def limit() -> Iterator[None]:
+    """Fail after five minutes: a cluster that has lost its workers for good would let a test wait forever."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError("expected an answer of the pool within five minutes, got none")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(300)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
 @contextmanager
 def cluster(workers: int) -> Iterator[Any]:
     distributed = pytest.importorskip("distributed")
