@@ -159,9 +159,8 @@ def _on_grid(values: Values, step: float, high: float = math.inf) -> Steps:
     # ties have no range of their own
     skewed = first == 0 and _leans_on_zero(positions + np.linspace(-0.49, 0.49, len(positions)))
     inside = Smooth(-0.5) if skewed else Smooth(middle=_middle(positions))
-    needed = max(MIN_MASS_ROWS, MIN_MASS_SHARE * len(values))
     ends = positions.min(), positions.max()
-    held = [int((positions == end).sum()) >= needed for end in ends]
+    held = [_is_mass(positions, end) for end in ends]
     last = float(np.floor(high / step + 1e-9))
     found = float(ends[0]) if held[0] else first, float(ends[1]) if held[1] else last
     return Steps((), step, found, bool(positions.std() < PEAKED_BELOW), inside)
@@ -219,8 +218,7 @@ def _with_masses(
     """Return the column between bounds and limits, with masses at those bounds that many values have."""
     if not any(map(math.isfinite, bounds)):
         return Smooth(middle=_middle(values), limits=limits)
-    needed = max(MIN_MASS_ROWS, MIN_MASS_SHARE * len(values))
-    masses = tuple(bound for bound in bounds if int((values == bound).sum()) >= needed)
+    masses = tuple(bound for bound in bounds if _is_mass(values, bound))
     others = values[(values > bounds[0]) & (values < bounds[1])]
     if len(np.unique(others)) < 2:
         return Category(tuple(np.unique(values).tolist()))
@@ -232,6 +230,11 @@ def _with_masses(
     u = inside.coordinates(torch.from_numpy(others.copy()), None)
     ends, at = (float(u.min()), float(u.max())), (bounds[0] in masses, bounds[1] in masses)
     return PointMasses(inside, at, ends, float(u.std()))
+
+
+def _is_mass(values: Values, value: float) -> bool:
+    """Return whether 1 % of the rows and at least five have a value."""
+    return int((values == value).sum()) >= max(MIN_MASS_ROWS, MIN_MASS_SHARE * len(values))
 
 
 def _halfway(bound: float, value: float) -> float:
