@@ -41,6 +41,14 @@ def test_an_error_of_a_loader_that_is_not_ours_is_a_failure(tmp_path: Path, monk
     part = command.fuzzed(3)
     assert part.failures == 1
     assert "of somebody else" in part.text
+    assert "0 files in all" in part.text
+
+
+def test_files_that_take_much_memory_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    highest = iter([2.0, 2.6])
+    monkeypatch.setattr(command, "highest_memory", lambda: next(highest))
+    monkeypatch.setattr(fuzz, "LOADERS", {"csv": fuzz.Loader(lambda: {"a.csv": b"x"}, "a.csv", lambda folder: None)})
+    assert command.fuzzed(3).failures == 1
 
 
 def test_damage_that_is_accepted_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
