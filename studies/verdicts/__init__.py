@@ -21,6 +21,7 @@ from studies import plots
 from studies.framework import Cell, Claim, Record, Records, Study, grid
 from studies.verdicts.laws import DEVELOPED_ON, LAWS
 
+STEPS = ("good", "short", "poor")
 TENSORS, MODEL = "draws.safetensors", "model.safetensors"
 
 
@@ -32,21 +33,20 @@ class Config:
     rows: int = 2000  # of which a tenth is held out
     draws: int = 1000  # that the verdict is on
     others: int = 2000  # draws that the truth is measured with
-    score_steps: int = 1500
+    score_steps: int = 8000  # the estimator's own limit
+    short_steps: int = 1500
     poor_steps: int = 40
-    annealing_steps: int = 10
-    chain_steps: int = 100
 
 
 PRESETS = {"paper": Config()}
 
 
 class Fitted(Cell, kind="fitted"):
-    """A fit of good settings or of very few training steps, and its draws."""
+    """A fit of the usual settings, or of few training steps or very few, and its draws."""
 
     law: str
     seed: int
-    steps: str  # "good" or "poor"
+    steps: str  # "good", "short" or "poor"
 
     def path(self, folder: Path, name: str) -> Path:
         """Return a file of this cell."""
@@ -55,9 +55,8 @@ class Fitted(Cell, kind="fitted"):
     def measure(self, config: Config, folder: Path) -> Record:
         generator = torch.Generator().manual_seed(1000 * self.seed)
         rows = LAWS[self.law][1](config.rows, generator)
-        steps = config.score_steps if self.steps == "good" else config.poor_steps
-        chain: dict[str, Any] = {name: getattr(config, name) for name in ("annealing_steps", "chain_steps")}
-        model = ScoreMH(acceptance="simpson", score_steps=steps, **chain, verbose=False, random_state=self.seed)
+        steps = {"good": config.score_steps, "short": config.short_steps, "poor": config.poor_steps}[self.steps]
+        model = ScoreMH(acceptance="simpson", score_steps=steps, verbose=False, random_state=self.seed)
         model.fit(rows.numpy())
         draws = model.sample_chains(config.draws + config.others, draws=1, random_state=self.seed + 1).last
         held_out = torch.from_numpy(model.held_out_)
@@ -93,6 +92,7 @@ def leaking(draws: Tensor, generator: torch.Generator) -> Tensor:
 DEFECTS: dict[str, tuple[str, Callable[[Tensor, torch.Generator], Tensor] | None]] = {
     "perfect": ("fresh rows", None),
     "good": ("the fit", None),
+    "short": ("1,500 training steps", None),
     "poor": ("40 training steps", None),
     "shuffled": ("a shuffled column", shuffled),
     "dropped": ("a dropped mode", dropped),
@@ -113,7 +113,7 @@ class Judged(Cell, kind="judged"):
     defect: str
 
     def measure(self, config: Config, folder: Path) -> Record:
-        fitted = Fitted(self.law, self.seed, "poor" if self.defect == "poor" else "good")
+        fitted = Fitted(self.law, self.seed, self.defect if self.defect in STEPS else "good")
         kept = load_file(fitted.path(folder, TENSORS))
         model = ScoreMH.load(fitted.path(folder, MODEL))
         generator = torch.Generator().manual_seed(1000 * self.seed + 1)
@@ -176,7 +176,7 @@ def stages(config: Config) -> list[list[Cell]]:
     found: list[list[Cell]] = []
     for law in sorted(LAWS, key=lambda law: law in DEVELOPED_ON):
         each: dict[str, Any] = {"seed": config.seeds, "law": [law]}
-        found.append(grid(Fitted, **each, steps=("good", "poor")))
+        found.append(grid(Fitted, **each, steps=STEPS))
         found.append([cell for cell in grid(Judged, **each, defect=DEFECTS) if cell.axes != _nothing(cell)])
     return found
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from scoremh.evaluation import Check
 from scoremh.evaluation.checks import worst
 from scoremh.sampler import Sampler
@@ -9,6 +11,7 @@ from scoremh.score_matching import ScoreFit
 
 USUAL_SCORE_STEPS = 8000  # those of `ScoreMH`
 CONNECTING_LEVEL = 1.0  # noise level, in standard deviations, at which modes of a table are connected
+FALLING_SHARE = 0.1  # of all that a held-out loss fell; a larger one over the last half of training is still falling
 LEAKS = frozenset({"range", "density", "clusters"})  # checks that fail where chains are in the wrong places
 
 
@@ -29,6 +32,23 @@ def advice(sampler: Sampler, checks: Sequence[Check], rows: int) -> str:
         return f"Fit with score_steps={max(1, made // 2)}: draws repeat rows that were learned from."
     if bad is not None and bad.name in LEAKS and sampler.noise_level < CONNECTING_LEVEL:
         return f"Fit with noise_level={CONNECTING_LEVEL}."
-    if made == allowed:
+    if still_falling(sampler.score):
         return f"Fit with score_steps={2 * allowed}: the held-out loss was still falling."
-    return f"Fit with about {4 * rows:,} rows: training stopped early, and more steps would not help."
+    return f"Fit with about {4 * rows:,} rows: the held-out loss no longer fell, and more steps would not help."
+
+
+def still_falling(score: ScoreFit) -> bool:
+    """Return whether the held-out loss still fell when training ended at its limit of steps.
+
+    Over the last half of the training it fell by more than a share of all that it fell, and by more than it rose
+    between checks.
+
+    Args:
+        score: Score that was learned with held-out rows.
+    """
+    held_out = np.array(score.history["held_out"])
+    if score.history["step"][-1] < score.recipe.steps:
+        return False  # training stopped early
+    late = held_out[len(held_out) // 2 - 1 :] if len(held_out) > 2 else held_out
+    rises = np.diff(late).clip(min=0).sum()
+    return bool(late[0] - late[-1] > max(rises, FALLING_SHARE * (held_out[0] - held_out.min())))

@@ -17,7 +17,7 @@ from scoremh import diagnostics, diffusion
 from scoremh.balance_matching import AcceptanceFit
 from scoremh.diagnostics import Caution
 from scoremh.estimator.adjustment import adjustment_cautions
-from scoremh.estimator.advice import advice
+from scoremh.estimator.advice import advice, still_falling
 from scoremh.estimator.mode_weights import weights_known_to
 from scoremh.evaluation import MIN_ROWS, Check, Verdict, agreement, verdict
 from scoremh.evaluation.verdicts import html_table, html_verdict, number, text_table
@@ -185,6 +185,10 @@ def judge(
     options: dict[str, Any] = {"seen": seen, "log_densities": densities, "generator": generator}
     judged = agreement(numbers(draws), numbers(rows[:held]), columns, **options)
     said = verdict(*judged)
+    assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
+    if said.level == "good" and still_falling(sampler.score):
+        steps = sampler.score.recipe.steps
+        said = Verdict("usable", f"the held-out loss was still falling when training ended after {steps:,} steps")
     if said.level != "good" and not said.advice:
         said = replace(said, advice=advice(sampler, judged.checks, len(rows)))
     return {"verdict": said, "checks": judged.checks, "noticed_shift": judged.noticed_shift}
