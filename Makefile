@@ -11,8 +11,9 @@ TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 demo: .venv/ready
 	$(BIN)/scoremh demo
 
-test: lint .venv/browser
-	$(TEST) -n 2
+# Quick tests check every annotated shape at run time; slow ones run as users run the library.
+test: lint quick
+	$(TEST) -n 2 -m slow
 
 quick: .venv/ready .venv/browser
 	$(TEST) -n 2 -m "not slow"

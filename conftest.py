@@ -1,10 +1,17 @@
-"""Check every annotated shape at run time while tests run, and only then."""
+"""Check every annotated shape at run time while tests run, and only then.
+
+`make test` runs slow tests without these checks, as users run the library; they take twice the time with them.
+"""
 
 import pytest
 import torch
 from jaxtyping import install_import_hook
 
-install_import_hook("scoremh", "beartype.beartype")
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Install the checks before anything is imported."""
+    if config.getoption("markexpr") != "slow":
+        install_import_hook("scoremh", "beartype.beartype")
 
 
 @pytest.fixture
