@@ -22,7 +22,7 @@ def score() -> ScoreFit:
         ([2.0, 1.2, 1.05, 1.02, 1.01, 1.0], False),  # little of all that it fell
         ([1.01, 1.0, 1.02, 1.0, 1.03, 1.005], False),  # chance
         ([2.0, 1.0, 1.1, 1.2, 1.3, 1.4], False),
-        ([2.0], False),
+        ([2.0, 1.0, 1.5], True),  # too few checks to tell
     ],
 )
 def test_a_loss_that_falls_to_the_end_is_told_from_one_that_does_not(

@@ -12,6 +12,7 @@ from scoremh.score_matching import ScoreFit
 USUAL_SCORE_STEPS = 8000  # those of `ScoreMH`
 CONNECTING_LEVEL = 1.0  # noise level, in standard deviations, at which modes of a table are connected
 FALLING_SHARE = 0.1  # of all that a held-out loss fell; a larger one over the last half of training is still falling
+MIN_CHECKS = 4  # of a held-out loss; with fewer, nobody knows whether it still fell
 LEAKS = frozenset({"range", "density", "clusters"})  # checks that fail where chains are in the wrong places
 
 
@@ -38,10 +39,10 @@ def advice(sampler: Sampler, checks: Sequence[Check], rows: int) -> str:
 
 
 def still_falling(score: ScoreFit) -> bool:
-    """Return whether the held-out loss still fell when training ended at its limit of steps.
+    """Return whether the held-out loss still fell when training ended at its limit of steps, or nobody knows.
 
-    Over the last half of the training it fell by more than a share of all that it fell, and by more than it rose
-    between checks.
+    It fell over the last half of the training, by more than a share of all that it fell and by more than it rose
+    between checks; or there were too few checks to tell.
 
     Args:
         score: Score that was learned with held-out rows.
@@ -49,6 +50,8 @@ def still_falling(score: ScoreFit) -> bool:
     held_out = np.array(score.history["held_out"])
     if score.history["step"][-1] < score.recipe.steps:
         return False  # training stopped early
-    late = held_out[len(held_out) // 2 - 1 :] if len(held_out) > 2 else held_out
+    if len(held_out) < MIN_CHECKS:
+        return True
+    late = held_out[len(held_out) // 2 - 1 :]
     rises = np.diff(late).clip(min=0).sum()
     return bool(late[0] - late[-1] > max(rises, FALLING_SHARE * (held_out[0] - held_out.min())))

@@ -188,7 +188,7 @@ def judge(
     assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
     if said.level == "good" and still_falling(sampler.score):
         steps = sampler.score.recipe.steps
-        said = Verdict("usable", f"the held-out loss was still falling when training ended after {steps:,} steps")
+        said = Verdict("usable", f"training ended after {steps:,} steps, before its held-out loss had settled")
     if said.level != "good" and not said.advice:
         said = replace(said, advice=advice(sampler, judged.checks, len(rows)))
     return {"verdict": said, "checks": judged.checks, "noticed_shift": judged.noticed_shift}
