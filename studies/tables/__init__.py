@@ -8,7 +8,7 @@ from scoremh.estimator.table import detection
 from studies import plots
 from studies.framework import Claim, Records, Study
 from studies.framework.tables import mean, over_seeds
-from studies.tables.cells import METHODS, OURS, Chance, Config, Draws, FitTime, Floor, stages
+from studies.tables.cells import METHODS, OURS, Chance, Config, Draws, FitTime, Floor, ManyDraws, stages
 from studies.tables.data import TABLES
 from studies.tables.development import DEVELOPMENT, LEVELS, Level
 
@@ -94,11 +94,12 @@ def no_worse_with_more_steps(records: Records) -> dict[str, bool]:
 
 def no_bound_broken(records: Records) -> dict[str, bool]:
     """Return on which tables with bounds no draw of ours breaks one."""
-    return {
-        TABLES[name].title: max(records.values("draws", "broken", table=name, method=OURS)) == 0
-        for name in present(records)
-        if TABLES[name].bounds
-    }
+    found = {}
+    for name in present(records):
+        if TABLES[name].bounds:
+            there = [*records.where("draws", table=name, method=OURS), *records.where("many", table=name)]
+            found[TABLES[name].title] = all(one["broken"] == 0 for one in there)
+    return found
 
 
 def fast_enough(records: Records) -> bool:
@@ -166,7 +167,7 @@ STUDY = Study(
     "how near ScoreMH comes to tables, beside what one would use instead",
     PRESETS,
     stages,
-    (Draws, Floor, Chance, FitTime, Level),
+    (Draws, Floor, Chance, ManyDraws, FitTime, Level),
     picture,
     globals(),
     CLAIMS,

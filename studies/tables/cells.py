@@ -18,6 +18,8 @@ from studies.tables.development import DEVELOPMENT, LEVELS, Level
 OURS = "scoremh"
 METHODS = (OURS, *peers.PEERS)
 CHANCE_TABLES = ("one",)  # of one column: W1 is cheap there, and fluctuates most
+MANY_TABLES = ("posterior", "counts")  # whose bounds are tried by very many draws
+MANY, MANY_AT_ONCE = 500, 100  # times the rows that are judged: a million by the defaults
 CHANCE_SEEDS, CHANCE_FIRST_SEED = 200, 10_000  # that no fit has
 
 
@@ -117,6 +119,19 @@ class Draws(Cell, kind="draws"):
         }
 
 
+class ManyDraws(Cell, kind="many"):
+    """Whether a bound is broken in very many draws; of short chains, since bounds do not depend on their steps."""
+
+    table: str
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        known, seed, at_once = TABLES[self.table], config.seeds[0], MANY_AT_ONCE * config.rows
+        model = fitted(known, known.split(seed, config.rows)[0], config, seed)
+        model.annealing_steps, model.chain_steps = 1, 10
+        shares = [broken(known, model.sample(at_once, random_state=i)) for i in range(MANY // MANY_AT_ONCE)]
+        return {"draws": at_once * len(shares), "broken": float(np.mean(shares))}
+
+
 class FitTime(Cell, kind="time"):
     """The CPU seconds of a fit by the defaults, the learned acceptance and the diagnosis among them."""
 
@@ -165,7 +180,8 @@ def broken(known: Known, rows: Any) -> float:
 
 def stages(config: Config) -> list[list[Cell]]:
     """Return the cells seed by seed and table by table; the slowest peer comes last."""
-    found: list[list[Cell]] = [grid(Chance, table=[name for name in CHANCE_TABLES if name in config.tables])]
+    some = [[name for name in names if name in config.tables] for names in (CHANCE_TABLES, MANY_TABLES)]
+    found: list[list[Cell]] = [grid(Chance, table=some[0]), grid(ManyDraws, table=some[1])]
     for seed in config.seeds:
         quick: list[Cell] = []
         for table in config.tables:

@@ -9,7 +9,7 @@ import torch
 
 from scoremh import Recipe, ScoreMH
 from studies import tables
-from studies.tables import peers
+from studies.tables import cells, peers
 from studies.tables.cells import Config, beyond, broken
 from studies.tables.data import TABLES, standard_units
 from tests.studies.cases import kept, made_up, run_small, said
@@ -59,10 +59,13 @@ def test_peers_draw_rows_like_those_of_a_mixed_table() -> None:
 @pytest.mark.slow
 def test_the_study_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "FLOW_RECIPE", Recipe(steps=50))
+    monkeypatch.setattr(cells, "MANY", cells.MANY_AT_ONCE)
+    monkeypatch.setattr(cells, "MANY_AT_ONCE", 10)
     records, page = run_small(tables.STUDY, SMALL, tmp_path)
     assert tables.present(records) == ["counts", "one"]
     assert "one column of three modes" in page
     assert all(one["broken"] == 0 for one in records.where("draws", method="scoremh"))
+    assert [one["draws"] for one in records.where("many")] == [8000]
 
 
 def test_the_timed_fit_has_the_defaults() -> None:
