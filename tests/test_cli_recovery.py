@@ -89,6 +89,15 @@ def test_a_linked_folder_is_refused_by_name(run: Path, tmp_path: Path, capsys: p
     assert [path.name for path in outside.iterdir()] == ["mine"]
 
 
+def test_a_linked_lock_is_refused_by_name(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (outside := tmp_path / "outside").write_bytes(b"mine")
+    (run / "writer.lock").symlink_to(outside)
+    code, said = ended(["sample", str(run), "--overwrite"], capsys)
+    assert code != 0
+    assert f"{run / 'writer.lock'}, got a symbolic link to {outside}. Remove the link" in said
+    assert outside.read_bytes() == b"mine"
+
+
 def limited(size: int) -> Any:
     """Return what makes a process's files no larger than this, as on a full disk."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))

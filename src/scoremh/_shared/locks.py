@@ -44,6 +44,9 @@ def _owner() -> dict[str, object]:
 
 def _locked_file(path: Path, folder: Path) -> int:
     """Return a descriptor of the lock's file, locked; the file is the one that other processes see."""
+    if path.is_symlink():
+        got = f"a symbolic link to {path.readlink()}"
+        raise OSError(checks.message(f"no link in the place of {path}", got, "Remove the link; it is not followed."))
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
