@@ -1,7 +1,9 @@
 """The verdict: what it is worth on draws that are right and on draws that are wrong, and how it is shown."""
 
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,7 +16,7 @@ from scoremh import diagnostics, metrics
 from scoremh.evaluation import Agreement, Check, agreement, evaluate, verdict
 from scoremh.evaluation.agreement import noticed_shift, standard, transport_distance
 from scoremh.evaluation.checks import DO_NOT_USE_RATE, USABLE_RATE, corrected, worst
-from scoremh.evaluation.verdicts import number
+from scoremh.evaluation.verdicts import MAX_NOTICED_SHIFT, number
 from tests.report_cases import chains
 
 NAMES = ["a", "b", "c"]
@@ -171,3 +173,15 @@ def test_chains_have_a_form_in_notebooks() -> None:
     page = chains(rows(40, 0).reshape(10, 4, 3))._repr_html_()
     assert page.count("<tr>") == 4
     assert "10 chains x 4 draws" in page
+
+
+def test_the_guide_has_the_limits_of_all_checks() -> None:
+    generator = torch.Generator().manual_seed(0)
+    draws, rows, seen = torch.randn(3, 100, 2, generator=generator)
+    found = agreement(
+        draws, rows, ["a", "b"], seen=seen, log_densities=(draws.sum(1), rows.sum(1)), generator=generator
+    )
+    guide = (Path(__file__).parent.parent / "docs" / "judging.md").read_text()
+    said = re.findall(r"^\| (\w+) \| [^|]+ \| ([\d.]+) \| ([\d.]+) \|$", guide, re.MULTILINE)
+    assert said == [(check.name, f"{check.good:g}", f"{check.usable:g}") for check in found.checks]
+    assert f"shift of {MAX_NOTICED_SHIFT:g} standard deviations" in " ".join(guide.split())

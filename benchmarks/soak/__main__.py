@@ -187,7 +187,7 @@ or added, a file deleted or replaced by another, at random; "the same result" is
 computed again. Half of the noise for files with a checksum is forged: an edited header with a right checksum. Work is
 killed by SIGKILL after up to 15 seconds, up to 12 times until it ends, and compared with the same work that was never
 killed; checkpoints are written at their real intervals. Orphans are processes that outlive a killed one.
-*Other faults* are tried by tests.
+Other faults (a full disk, links, bombs, misbehaving scores, killed workers) are tried by tests.
 """
 STEADY = """Rounds of sampling into stores, replica exchange, training with checkpoints, fitting, saving, and reading
 again all that was written. Growth is over the second half of the rounds: its last half over its first, by the highest

@@ -69,7 +69,7 @@ class Records:
     def where(self, kind: str, **axes: Any) -> list[Record]:
         """Return the records of a kind with these values on these axes."""
         wanted = {name.rstrip("_"): value for name, value in axes.items()}
-        return [r for r in self.kinds[kind] if all(r[name] == value for name, value in wanted.items())]
+        return [r for r in self.kinds.get(kind, ()) if all(r[name] == value for name, value in wanted.items())]
 
     def values(self, kind: str, key: str, **axes: Any) -> list[float]:
         """Return one number of every such record; infinity where chains diverged."""

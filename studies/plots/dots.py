@@ -35,7 +35,9 @@ def dot_rows(
     frame(axis, "", label, equal=False)
     if log:
         axis.set_xscale("log")
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        low, high = axis.get_xlim()
+        subs = (1, 1.5, 2, 3, 5, 7) if high < 100 * low else (1,)  # more would overprint each other
+        axis.xaxis.set_major_locator(LogLocator(subs=subs))
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter(NullFormatter())
     figure.legend(loc="outside lower center", ncols=len(kinds), **LEGEND)

@@ -143,7 +143,9 @@ def broken(records: Records, method: str) -> float:
 
 CLAIMS = {
     "floor": Claim("W1 is at most 1.15 times the floor", near_the_floor),
-    "peers": Claim("W1 is at most 5 % above a kernel density estimate's and a spline flow's", not_behind_peers),
+    "peers": Claim(
+        "W1 is at most 5 % above a kernel density estimate's and, where there is one, a spline flow's", not_behind_peers
+    ),
     "classifier": Claim("with 2,000 rows or more a classifier is at most .02 better than a guess", not_told_apart),
     "fresh": Claim("a classifier is at most .02 better than with fresh rows", not_told_apart_better_than_fresh),
     "range": Claim("at most .5 % more draws than fresh rows lie beyond the range", within_the_range),

@@ -203,6 +203,11 @@ def counts(records: list[Record], defect: str) -> dict[str, int]:
     return found | {"passes": sum(one["passes"] for one in mine), "right": sum(map(right, mine)), "all": len(mine)}
 
 
+def kept_by_good(records: list[Record]) -> int:
+    """Return how many fits that are called good keep all limits."""
+    return sum(one["defect"] == "good" and one["verdict"] == "good" and one["passes"] for one in records)
+
+
 def share_right(records: list[Record]) -> float:
     """Return the share of verdicts that are right."""
     return mean([float(right(one)) for one in records])
@@ -230,7 +235,7 @@ def picture(records: Records, folder: Path, docs: Path) -> None:
     """Draw the true W1 of every fit that was judged, by what the verdict said."""
     rows: dict[str, dict[str, list[float]]] = {}
     for record in records.where("judged"):
-        rows.setdefault(record["law"], {}).setdefault(record["verdict"], []).append(record["w1_ratio"])
+        rows.setdefault(LAWS[record["law"]][0], {}).setdefault(record["verdict"], []).append(record["w1_ratio"])
     plots.dot_rows(rows, docs / "verdicts.png", label="true W1 over the floor of fresh rows", level=1.15)
 
 

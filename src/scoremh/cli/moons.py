@@ -120,7 +120,7 @@ def _diverged(x: Tensor) -> bool:
 
 
 def _write_picture(samples: dict[str, Tensor], fresh: Tensor, found: Evaluation, path: Path) -> None:
-    captions = [f"W1 {ratio:.2f} of the floor" for ratio in _ratios(found).values()]
+    captions = [f"W1: {ratio:.2f} times that of fresh points" for ratio in _ratios(found).values()]
     title = "Two moons, learned from samples, drawn by chains from noise"
     panels = {name: points[:PANEL_POINTS] for name, points in {FRESH: fresh, **samples}.items()}
     scatter_panels(panels, path, captions=["", *captions], title=title)
