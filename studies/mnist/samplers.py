@@ -36,10 +36,17 @@ class Start(NamedTuple):
         """Return the noise levels, from high to low."""
         return annealing.geometric(HIGH, LOW, self.levels)
 
-    def annealed(self, kernel_at: Callable[[float], Kernel], steps: int = 1) -> Found:
-        """Return images by annealing with steps of some kernel at every level."""
+    def annealed(
+        self, kernel_at: Callable[[float], Kernel], steps: int = 1, levels: list[float] | None = None
+    ) -> Found:
+        """Return images by annealing with steps of some kernel at every level, or at some of them."""
         found = anneal(
-            kernel_at, self.geometric(), self.noise, steps_per_level=steps, watch=False, generator=self.draws
+            kernel_at,
+            self.geometric() if levels is None else levels,
+            self.noise,
+            steps_per_level=steps,
+            watch=False,
+            generator=self.draws,
         )
         return found.draws, found.score_calls / len(self.noise)
 
@@ -65,20 +72,12 @@ def exact(start: Start, tau: float) -> Found:
 
 def gated(start: Start, gate: float) -> Found:
     """MALA with Simpson's rule above a noise level, ULA below it."""
-    x, calls, n = start.noise, 0, len(start.noise)
     above = [level for level in start.geometric() if level >= gate]
-    below = [level for level in start.geometric() if level < gate]
-    for levels, rule, steps in ((above, LineIntegral(), 1), (below, Always(), 2)):
-        found = anneal(
-            lambda level, rule=rule: start.langevin(level, ULA_TAU, rule),  # type: ignore[misc]
-            levels,
-            x,
-            steps_per_level=steps,
-            watch=False,
-            generator=start.draws,
-        )
-        x, calls = found.draws, calls + found.score_calls
-    return x, calls / n
+    below = start.geometric()[len(above) :]
+    x, calls = start.annealed(lambda level: start.langevin(level, ULA_TAU, LineIntegral()), levels=above)
+    rest = start._replace(noise=x)
+    x, more = rest.annealed(lambda level: start.langevin(level, ULA_TAU, Always()), steps=2, levels=below)
+    return x, calls + more
 
 
 def leaping(start: Start, leap: float) -> Found:
