@@ -19,9 +19,9 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), ROOT / "llms.txt", *sorted((ROOT / "studies").glob("*/README.md")), *PAGES]
 NAMED = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]  # which may name what is gone
-RUN = "developers.md", "correctness.md"  # by a test of its own, and when the site is built
+RUN = "developers.md", "correctness.md", "start.md"  # by a test of its own, and when the site is built
 PROGRAMS = [path for path in PAGES if path.parent.name == "docs" and path.name not in RUN]
-WITH_TRAINING = "start.md", "learning.md", "noise-levels.md", "diffusion-models.md"
+WITH_TRAINING = "learning.md", "noise-levels.md", "diffusion-models.md"
 PLACEHOLDERS = "docs/results/NAME.json", "studies/templates/NAME.md"
 MAX_README_LINES = 130  # a screen and a half
 
