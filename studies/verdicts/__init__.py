@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -29,7 +30,7 @@ TENSORS, MODEL = "draws.safetensors", "model.safetensors"
 class Config:
     """All that decides the numbers."""
 
-    seeds: tuple[int, ...] = (1,)
+    seeds: tuple[int, ...] = (1, 2)
     rows: int = 2000  # of which a tenth is held out
     draws: int = 1000  # that the verdict is on
     others: int = 2000  # draws that the truth is measured with
@@ -174,8 +175,8 @@ def truth(draws: Tensor, law: str, rows: Tensor, generator: torch.Generator) -> 
 def stages(config: Config) -> list[list[Cell]]:
     """Return fits and, after them, verdicts, law by law; one column has nothing to be shuffled against."""
     found: list[list[Cell]] = []
-    for law in sorted(LAWS, key=lambda law: law in DEVELOPED_ON):
-        each: dict[str, Any] = {"seed": config.seeds, "law": [law]}
+    for seed, law in sorted(product(config.seeds, LAWS), key=lambda both: both[1] in DEVELOPED_ON):
+        each: dict[str, Any] = {"seed": [seed], "law": [law]}
         found.append(grid(Fitted, **each, steps=STEPS))
         found.append([cell for cell in grid(Judged, **each, defect=DEFECTS) if cell.axes != _nothing(cell)])
     return found
