@@ -81,8 +81,8 @@ def picture(records: Records, folder: Path, docs: Path) -> None:
     own = curve(places, records.where("samples", size=size, seed=seed)[0]["survival"])
     always: dict[str, plots.Curve] = {"exact": (places, list(SHARES)), "samples": own}
     ratios = {r["score"]: r["ratios"] for r in records.where("score", size=size, seed=seed) if "ratios" in r}
-    scores = {f"{score}, {STUDENT}": tail(score, STUDENT) for score in LEARNED}
-    moves = {f"{HEAVY}, {move}": tail(HEAVY, move) for move in PROPOSALS}
+    scores = {f"{score}, {STUDENT}": found for score in LEARNED if (found := tail(score, STUDENT))[0]}
+    moves = {f"{HEAVY}, {move}": found for move in PROPOSALS if (found := tail(HEAVY, move))[0]}
     beyond = "share of draws beyond x: "
     panels = {
         f"{beyond}scores, with a Student walk": always | scores,
@@ -94,7 +94,8 @@ def picture(records: Records, folder: Path, docs: Path) -> None:
     }
     title = f"The tail of GEV(0, 1, {xi:g}), learned from {size:,} samples, seed {seed}"
     families = {f"{score}, {move}": (score, move) for score in LEARNED for move in PROPOSALS} | {
-        name: (name, "") for name in always
+        "exact": ("exact", ""),
+        "samples": ("exact", "samples"),
     }
     path = docs / "gev-tails.png"
     plots.curve_panels(panels, path, labels=("x", ""), log=True, shared=False, families=families, title=title)

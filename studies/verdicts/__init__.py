@@ -37,6 +37,8 @@ class Config:
     score_steps: int = 8000  # the estimator's own limit
     short_steps: int = 1500
     poor_steps: int = 40
+    annealing_steps: int = 20  # these two are the estimator's own, too
+    chain_steps: int = 300
 
 
 PRESETS = {"paper": Config()}
@@ -57,7 +59,8 @@ class Fitted(Cell, kind="fitted"):
         generator = torch.Generator().manual_seed(1000 * self.seed)
         rows = LAWS[self.law][1](config.rows, generator)
         steps = {"good": config.score_steps, "short": config.short_steps, "poor": config.poor_steps}[self.steps]
-        model = ScoreMH(acceptance="simpson", score_steps=steps, verbose=False, random_state=self.seed)
+        chain: dict[str, Any] = {name: getattr(config, name) for name in ("annealing_steps", "chain_steps")}
+        model = ScoreMH(acceptance="simpson", score_steps=steps, **chain, verbose=False, random_state=self.seed)
         model.fit(rows.numpy())
         draws = model.sample_chains(config.draws + config.others, draws=1, random_state=self.seed + 1).last
         held_out = torch.from_numpy(model.held_out_)

@@ -78,7 +78,8 @@ def test_fresh_rows_keep_the_limits_and_others_do_not() -> None:
 
 @pytest.mark.slow
 def test_a_fit_is_judged(tmp_path: Path) -> None:
-    small = verdicts.Config(seeds=(1,), rows=200, draws=100, others=1000, score_steps=20)
+    brief = {"score_steps": 20, "annealing_steps": 1, "chain_steps": 8}
+    small = verdicts.Config(seeds=(1,), rows=200, draws=100, others=1000, **brief)
     for steps, made in (("good", 20), ("poor", 40)):
         assert verdicts.Fitted("mixed", 1, steps).measure(small, tmp_path)["steps_made"] == made
     found = verdicts.Judged("mixed", 1, "leaking").measure(small, tmp_path)  # spoiled, and still groups and counts
