@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from studies import plots
-from studies.framework import Claim, Records, Study
+from studies.framework import Claim, Record, Records, Study
 from studies.gev import common, tails
 from studies.gev.tails import (
     HEAVY,
@@ -69,20 +69,21 @@ def curve(places: Sequence[float], heights: Sequence[float | None]) -> plots.Cur
     return places, [math.nan if y is None or y <= 0 else y for y in heights]
 
 
+def curves_beyond(records: Sequence[Record], scores: Sequence[str], places: Sequence[float]) -> dict[str, plots.Curve]:
+    """Return what share of the draws lies beyond x, of chains with some scores that did not diverge."""
+    there = [record for record in records if record["score"] in scores and "survival" in record]
+    return {f"{r['score']}, {r['proposal']}": curve(places, r["survival"]) for r in there}
+
+
 def picture(records: Records, folder: Path, docs: Path) -> None:
     """Draw what share of the draws lies beyond x, and how steep the scores are there."""
     xi, size, seed = records.settings["xi"], records.settings["sizes"][-1], records.settings["seeds"][0]
     places = [float(v) for v in common.quantile(1 - SHARES, xi)]
-
-    def tail(score: str, move: str) -> plots.Curve:
-        there = records.where("chains", score=score, proposal=move, size=size, seed=seed)
-        return curve(places, there[0]["survival"]) if there and "survival" in there[0] else ([], [])
-
     own = curve(places, records.where("samples", size=size, seed=seed)[0]["survival"])
     always: dict[str, plots.Curve] = {"exact": (places, list(SHARES)), "samples": own}
     ratios = {r["score"]: r["ratios"] for r in records.where("score", size=size, seed=seed) if "ratios" in r}
-    scores = {f"{score}, {STUDENT}": found for score in LEARNED if (found := tail(score, STUDENT))[0]}
-    moves = {f"{HEAVY}, {move}": found for move in PROPOSALS if (found := tail(HEAVY, move))[0]}
+    scores = curves_beyond(records.where("chains", size=size, seed=seed, proposal=STUDENT), LEARNED, places)
+    moves = curves_beyond(records.where("chains", size=size, seed=seed, score=HEAVY), LEARNED, places)
     beyond = "share of draws beyond x: "
     panels = {
         f"{beyond}scores, with a Student walk": always | scores,

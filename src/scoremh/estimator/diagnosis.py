@@ -19,7 +19,7 @@ from scoremh.diagnostics import Caution
 from scoremh.estimator.adjustment import adjustment_cautions
 from scoremh.estimator.advice import advice, still_falling
 from scoremh.estimator.mode_weights import weights_known_to
-from scoremh.evaluation import MIN_ROWS, Check, Verdict, agreement, verdict
+from scoremh.evaluation import MIN_ROWS, Agreement, Check, Verdict, agreement, verdict
 from scoremh.evaluation.verdicts import html_table, html_verdict, number, text_table
 from scoremh.sampler import Sampler
 from scoremh.sampling.chains import Chains
@@ -184,14 +184,20 @@ def judge(
     seen = numbers(rows[held:]) if len(rows) > held else None
     options: dict[str, Any] = {"seen": seen, "log_densities": densities, "generator": generator}
     judged = agreement(numbers(draws), numbers(rows[:held]), columns, **options)
-    said = verdict(*judged)
+    said = _verdict(sampler, judged, len(rows))
+    return {"verdict": said, "checks": judged.checks, "noticed_shift": judged.noticed_shift}
+
+
+def _verdict(sampler: Sampler, judged: Agreement, rows: int) -> Verdict:
+    """Return the verdict that checks of draws lead to; good only where the training had settled."""
     assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
+    said = verdict(*judged)
     if said.level == "good" and still_falling(sampler.score):
         steps = sampler.score.recipe.steps
         said = Verdict("usable", f"training ended after {steps:,} steps, before its held-out loss had settled")
     if said.level != "good" and not said.advice:
-        said = replace(said, advice=advice(sampler, judged.checks, len(rows)))
-    return {"verdict": said, "checks": judged.checks, "noticed_shift": judged.noticed_shift}
+        said = replace(said, advice=advice(sampler, judged.checks, rows))
+    return said
 
 
 def _finite(value: np.float64) -> float | None:
