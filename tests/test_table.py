@@ -121,6 +121,14 @@ def test_numbers_that_floating_point_makes_whole_are_real(values: NDArray[Any]) 
     assert str(Table.find(values[:, None], ["x"]).columns[0]) == "real"
 
 
+def test_a_grid_has_one_zero() -> None:
+    column = Table.find(random().normal(size=(N, 1)).round(1), ["x"]).columns[0]
+    drawn = column.values(torch.linspace(-1, 1, 1001, dtype=torch.float64)[:, None])
+    zeros = drawn[drawn == 0]
+    assert len(zeros) > 1
+    assert not zeros.signbit().any()
+
+
 def test_what_lies_beyond_the_ends_of_a_grid_cannot_be() -> None:
     column = Table.find(random().integers(1, 13, (N, 1)), ["month"]).columns[0]
     assert column.possible(torch.tensor([0.0, 1.0, 12.0, 13.0])).tolist() == [False, True, True, False]

@@ -66,7 +66,7 @@ class Steps(Column):
 
     def values(self, u: Tensor) -> Tensor:
         """Return the nearest step, the first or the last one beyond the ends."""
-        position = self.inside.values(u).round().clamp(*self.ends)
+        position = self.inside.values(u).round().clamp(*self.ends) + 0.0  # no -0.0
         if self.levels:
             return u.new_tensor(self.levels)[position.long()]
         decimals = max(0, -math.floor(math.log10(self.step) + 1e-9))
