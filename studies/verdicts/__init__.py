@@ -222,12 +222,9 @@ def decided(records: list[Record]) -> list[Record]:
     return [one for one in records if one["verdict"] != "usable"]
 
 
-def no_false_alarm(records: Records) -> bool:
-    """Return whether all fresh rows were called good, and nothing that keeps the limits "do not use"."""
-    return all(
-        one["verdict"] == "good" if one["defect"] == "perfect" else one["verdict"] != "do not use" or not one["passes"]
-        for one in records.kinds["judged"]
-    )
+def false_alarms(records: Records) -> list[Record]:
+    """Return the verdicts "do not use" on draws that keep all limits."""
+    return [one for one in records.where("judged", verdict="do not use") if one["passes"]]
 
 
 def wrong(records: list[Record]) -> list[Record]:
