@@ -13,10 +13,10 @@ demo: .venv/ready
 
 # Quick tests check every annotated shape at run time; slow ones run as users run the library.
 test: lint quick
-	$(TEST) -n 2 -m slow
+	$(TEST) -n 2 --dist worksteal -m slow
 
 quick: .venv/ready .venv/browser
-	$(TEST) -n 2 -m "not slow"
+	$(TEST) -n 2 --dist worksteal -m "not slow"
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .
