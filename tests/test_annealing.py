@@ -136,35 +136,6 @@ def test_a_learned_score_is_a_target_at_every_level() -> None:
         plain.at(0.5)
 
 
-def test_the_flow_of_a_normal_law_is_known_and_its_error_is_of_second_order() -> None:
-    covariance = torch.tensor([[2.0, 0.6], [0.6, 1.0]], dtype=torch.float64)
-    x = torch.randn(20, 2, generator=seeded(), dtype=torch.float64)
-
-    def target_at(level: float) -> Target:  # N(0, C) with noise level^2 C
-        return Target(lambda x: -torch.linalg.solve(covariance, x.T).T / (1 + level**2))
-
-    def error(steps: int) -> float:
-        moved = annealing.flow(target_at, annealing.geometric(2.0, 0.1, steps), x, covariance=covariance)
-        return float((moved / (x * (1.01 / 5.0) ** 0.5) - 1).abs().max())
-
-    assert error(41) < 2e-3
-    assert 3.3 < error(21) / error(41) < 4.7
-    sharp = annealing.flow(target_at, [0.1, 0.0], x, covariance=covariance)
-    assert not sharp.is_inference()
-    torch.testing.assert_close(sharp, x / 1.01**0.5, rtol=1e-4, atol=0)  # and not x / 1.01, the mean of x given noise
-
-
-def test_the_flow_carries_draws_to_the_law_and_keeps_its_weights() -> None:
-    """From a level where modes merge; unlike the annealed chains these draws are as many independent ones."""
-    high, n = 6.0, 20_000
-    x = blurred(high).sample(n, generator=seeded())
-    moved = annealing.flow(blurred, annealing.geometric(high, 0.05, 60), x)
-    for exact, other in ((blurred(0.05), False), (blurred(0.5), True)):
-        y = exact.sample(n, generator=seeded(1))
-        p_values = [stats.ks_2samp(a.numpy(), b.numpy()).pvalue for a, b in zip(moved.T, y.T, strict=True)]
-        assert (max(p_values) < 1e-4) if other else (min(p_values) > 1e-3)
-
-
 def test_a_fit_knows_the_covariance_of_its_noise() -> None:
     x = torch.randn(400, 2, generator=seeded()) @ torch.tensor([[3.0, 0.0], [1.0, 0.5]])
     brief: Any = {"recipe": Recipe(steps=1, check_every=1), "generator": seeded()}

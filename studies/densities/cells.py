@@ -23,7 +23,6 @@ ESTIMATES = ("through noise", "flow", "kernel", "spline flow")
 TRUTHS = ("truth", "truth, blurred")
 LINE = LineIntegral("gauss", nodes=64)
 TOO_FEW_STEPS = 20  # of a training, to see what the flow makes of a bad fit
-FLOW_LEVELS = 40  # of the probability flow from noise to draws
 INNER, OUTER, COARSE = 5.0, 10.0, 80  # standard deviations of the fine grid and of the coarse one, cells of its side
 
 
@@ -108,7 +107,7 @@ def flow_draws(fit: ScoreFit, n: int, seed: int) -> tuple[Tensor, Tensor, Tensor
     low, high = diffusion.noise_span(fit)
     standard, size = fit.standard, fit.support.low.numel()
     noise = math.sqrt(1 + high**2) * torch.randn(n, size, generator=seeded(10, seed))
-    draws = annealing.flow(standard.at, annealing.karras(high, low, FLOW_LEVELS), noise)
+    draws = annealing.flow(standard.at, annealing.flow_levels(high, low), noise)
     through, flow = diffusion.log_density(standard, draws), diffusion.flow_log_density(standard, draws)
     return draws, through.double(), flow.double()
 

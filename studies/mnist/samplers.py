@@ -86,9 +86,9 @@ def leaping(start: Start, leap: float) -> Found:
 
 
 def flow(start: Start, _: float) -> Found:
-    """The probability flow by Heun's method, two calls a level."""
-    levels = annealing.karras(HIGH, LOW, start.levels)
-    return annealing.flow(start.model.at, levels, start.noise), 2.0 * (len(levels) - 1)
+    """The probability flow, four calls a step, with as many calls as two a level."""
+    levels = annealing.karras(HIGH, LOW, 1 + start.levels // 2)
+    return annealing.flow(start.model.at, levels, start.noise), 4.0 * (len(levels) - 1)
 
 
 def predictor(start: Start, _: float) -> Found:

@@ -15,7 +15,7 @@ from scoremh import MultilevelDenoising, Recipe, annealing, metrics
 from scoremh.balance_matching import MATCHING, PRESETS, RECIPE
 from scoremh.balance_matching.anchors import TABLE_PAIRS
 from scoremh.balance_matching.presets import ANCHORED_CLIP
-from scoremh.sampler import FLOW_LEVELS, ProposalName
+from scoremh.sampler import ProposalName
 from studies.framework import Cell, Record, Records, grid
 from studies.framework.runner import cells_in
 from studies.table1 import judging, methods, outsiders, paper, problem
@@ -191,9 +191,9 @@ def settings(config: Config) -> dict[str, Any]:
         "samples": problem.SAMPLES,
         "score": {"net": "NoiseConditionalMLP(residual=True)", "loss": repr(MultilevelDenoising()), **asdict(Recipe())},
         "level": problem.NOISE_LEVEL,
-        "down": [*annealing.geometric(problem.NOISE_LEVEL, MultilevelDenoising().low, FLOW_LEVELS), 0.0],
+        "down": [*annealing.flow_levels(problem.NOISE_LEVEL, MultilevelDenoising().low), 0.0],
         "annealed": dict(zip(schedule, methods.ANNEALING, strict=True)),
-        "flow": dict(zip(("high", "low", "levels"), methods.FLOW, strict=True)),
+        "flow": dict(zip(("high", "low"), methods.FLOW, strict=True)),
         "replica_exchange": dict(zip(("high", "levels", "steps_per_swap"), methods.EXCHANGE, strict=True)),
         "acceptance": {"networks": networks, "matching": {k: repr(v) for k, v in MATCHING.items()}, **asdict(RECIPE)},
         "anchored": {"clip_per_root": ANCHORED_CLIP, "pairs": TABLE_PAIRS},

@@ -23,7 +23,7 @@ from studies.table1 import outsiders
 from studies.table1.problem import Problem, run, seeded
 
 ANNEALING = (5.0, 0.02, 25, 20, 0.5)  # highest and lowest noise, levels, steps at each, step size over noise squared
-FLOW = (5.0, 0.02, 40)  # highest and lowest noise, levels: the flow alone
+FLOW = (5.0, 0.02)  # highest and lowest noise: the flow alone
 EXCHANGE = (5.0, 8, 4)  # highest noise, levels down to the fit's own, local moves between swaps
 RATE_TIMES_WIDTH = 0.5  # learning rate of a network of the paper's: with RECIPE's the widest do not learn
 POTENTIAL_STEPS = 4  # times as many training steps for a potential, each of which costs half as much and less
@@ -141,17 +141,17 @@ class Direct:
 
 def sobol_flow(problem: Problem, n: int, seed: int) -> Tensor:
     """Return evenly spread points of the broad normal distribution, carried down to the samples."""
-    high, low, levels = FLOW
+    high = FLOW[0]
     u = torch.from_numpy(qmc.Sobol(problem.x.shape[1], seed=seed).random_base2(math.ceil(math.log2(n)))[:n])
     z = torch.special.ndtri(u.clamp(1e-9, 1 - 1e-9)).to(problem.x)
-    return problem.sampler().carry_down(math.sqrt(1 + high**2) * z, annealing.karras(high, low, levels))
+    return problem.sampler().carry_down(math.sqrt(1 + high**2) * z, annealing.flow_levels(*FLOW))
 
 
 def flow(problem: Problem, n: int, seed: int) -> Tensor:
     """Return independent points of the broad normal distribution, carried down to the samples."""
-    (high, low, levels), sampler = FLOW, problem.sampler()
-    start = sampler.start(n, noise_level=high, generator=seeded(5, seed))
-    return sampler.carry_down(start, annealing.karras(high, low, levels))
+    sampler = problem.sampler()
+    start = sampler.start(n, noise_level=FLOW[0], generator=seeded(5, seed))
+    return sampler.carry_down(start, annealing.flow_levels(*FLOW))
 
 
 def kernel_density(problem: Problem, n: int, seed: int) -> Tensor:

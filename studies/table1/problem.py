@@ -15,7 +15,7 @@ from torch import Tensor
 from scoremh import AcceptanceFit, LineIntegral, ScoreFit, datasets, fit_score, sample
 from scoremh._shared import rng
 from scoremh.networks import NoiseConditionalMLP
-from scoremh.sampler import FLOW_LEVELS, ProposalName, Sampler
+from scoremh.sampler import ProposalName, Sampler
 from scoremh.types import Acceptance, Target
 from studies.framework import Record
 
@@ -118,11 +118,8 @@ def tuned(sampler: Sampler, seed: int) -> Record:
 def run(sampler: Sampler, n: int, length: int, seed: int) -> tuple[Tensor, Record]:
     """Return the last draws of n chains from broad noise, carried down to the samples, and what was counted."""
     start = broad_start(sampler, n, seed)
-    if isinstance(sampler, BoundedSampler):
-        chains = sample(sampler.kernel, start, draws=1, thin=length, generator=seeded(4, seed))
-        draws, calls = sampler.carry_down(chains.last, [sampler.noise_level]), chains.score_calls
-    else:
-        chains = sampler.run(start, length, generator=seeded(4, seed))
-        draws, calls = chains.last, chains.score_calls - (2 * FLOW_LEVELS - 1) * n  # of the chains alone
+    chains = sample(sampler.kernel, start, draws=1, thin=length, generator=seeded(4, seed))
+    levels = [sampler.noise_level] if isinstance(sampler, BoundedSampler) else None
+    draws, calls = sampler.carry_down(chains.last, levels), chains.score_calls  # of the chains alone
     counted = {"acceptance": chains.acceptance_rate, "score_calls": calls, "steps": length}
     return draws, counted | {"step": sampler.step_size, "level": sampler.noise_level}

@@ -107,12 +107,20 @@ def fast_enough(records: Records) -> bool:
     return all(one["seconds"] <= MAX_SECONDS for one in records.where("time"))
 
 
+def flow_ratios(records: Records, table: str) -> list[float]:
+    """Return W1 of the flow alone over the floor, for every seed that has both."""
+    floors = {one["seed"]: one["w1"] for one in records.where("floor", table=table)}
+    there = records.where("draws", table=table, method=OURS)
+    return [one["w1_flow"] / floors[one["seed"]] for one in there if "w1_flow" in one and one["seed"] in floors]
+
+
 def row(records: Records, table: str) -> list[str]:
     """Return the entries of a table's row on the page; empty where something was not computed."""
     ours = records.where("draws", table=table, method=OURS)
     floors = records.where("floor", table=table)
     longer = [one["w1_long"] / one["w1_short"] for one in ours if "w1_long" in one]
     found = [ratios(records, table, method) for method in METHODS]
+    found.insert(1, flow_ratios(records, table))
     best = min(mean(one) for one in found if one)
     return [
         *(("**{}**" if one and mean(one) == best else "{}").format(over_seeds(one, 2)) for one in found),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from scoremh import ScoreMH, metrics
+from scoremh import ScoreMH, annealing, metrics
 from studies.framework import Cell, Record, grid
 from studies.learning import seeded
 from studies.tables import peers
@@ -92,6 +92,7 @@ class Draws(Cell, kind="draws"):
             model = fitted(known, train, config, self.seed)
             more = {"fit_seconds": time.process_time() - start, "noise_level": model.noise_level_}
             draws = model.sample(n)
+            more |= self._by_the_flow_alone(model, known, train, judge, config)
             more |= self._with_more_steps(model, train, judge, config)
             more |= {
                 "c2st": accuracy(known, train, draws, judge, self.seed),
@@ -102,6 +103,17 @@ class Draws(Cell, kind="draws"):
         seconds = time.process_time() - start
         found = {"w1": distance(known, train, draws, judge, config.points), "beyond": beyond(train, draws)}
         return found | {"broken": broken(known, draws), "seconds": seconds} | more
+
+    def _by_the_flow_alone(self, model: ScoreMH, known: Known, train: Any, judge: Any, config: Config) -> Record:
+        """Return what the same score gives without a chain: noise of the highest level, carried down."""
+        sampler, n = model.sampler_, min(config.rows, len(judge))
+        low, high = sampler.noise_range
+        start = sampler.start(n, generator=seeded(5, self.seed))
+        rows = model.to_rows(model.table_.numbers(sampler.carry_down(start, annealing.flow_levels(high, low))))
+        return {
+            "w1_flow": distance(known, train, rows, judge, config.points),
+            "c2st_flow": accuracy(known, train, rows, judge, self.seed),
+        }
 
     def _with_more_steps(self, model: ScoreMH, train: Any, judge: Any, config: Config) -> Record:
         """Return W1 of fewer chains with the usual steps, and with ten times as many; of the first seed alone."""

@@ -208,11 +208,6 @@ def counts(records: list[Record], defect: str) -> dict[str, int]:
     return found | {"passes": sum(one["passes"] for one in mine), "right": sum(map(right, mine)), "all": len(mine)}
 
 
-def kept_by_good(records: list[Record]) -> int:
-    """Return how many fits that are called good keep all limits."""
-    return sum(one["defect"] == "good" and one["verdict"] == "good" and one["passes"] for one in records)
-
-
 def share_right(records: list[Record]) -> float:
     """Return the share of verdicts that are right."""
     return mean([float(right(one)) for one in records])
@@ -221,11 +216,6 @@ def share_right(records: list[Record]) -> float:
 def decided(records: list[Record]) -> list[Record]:
     """Return the verdicts that are "good" or "do not use"."""
     return [one for one in records if one["verdict"] != "usable"]
-
-
-def false_alarms(records: Records) -> list[Record]:
-    """Return the verdicts "do not use" on draws that keep all limits."""
-    return [one for one in records.where("judged", verdict="do not use") if one["passes"]]
 
 
 def wrong(records: list[Record]) -> list[Record]:

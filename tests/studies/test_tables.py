@@ -75,6 +75,7 @@ def test_the_timed_fit_has_the_defaults() -> None:
 
 def test_claims_compare_with_floors_and_peers() -> None:
     ours = {"w1": 1.2, "c2st": 0.55, "beyond": 0.02, "broken": 0.0, "noise_level": 1.0, "fit_seconds": 40.0}
+    ours["w1_flow"] = 1.4
     draws = [{"table": "one", "method": "scoremh", "seed": 1, **ours}]
     draws += [{"table": "one", "method": "kernel", "seed": 1, "w1": 1.0, "beyond": 0.0, "broken": 0.0}]
     floors = [{"table": "one", "seed": 1, "w1": 1.0, "c2st": 0.5, "beyond": 0.0}]
@@ -86,7 +87,7 @@ def test_claims_compare_with_floors_and_peers() -> None:
     assert found["steps"] == {}
     assert found["bounds"] == {}
     assert found["time"] is False
-    assert f"| {title} | 1.20 | **1.00** |" in said(tables.STUDY, records)
+    assert f"| {title} | 1.20 | 1.40 | **1.00** |" in said(tables.STUDY, records)
 
 
 def test_the_page_says_what_the_records_say() -> None:

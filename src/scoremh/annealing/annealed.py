@@ -191,7 +191,7 @@ class _Descent:
         kernel = kernel_at(level) if level >= self.adjust_above else _unadjusted(kernel_at(level))
         if predict and self.before is not None:
             kernel_before, level_before = self.before
-            self.x = self.moved(kernel_before, (level_before**2 - level**2) / 2)
+            self.x = self.moved(kernel_before, level_before * (level_before - level))  # in sigma, as `flow`
         self.before, accepted = (kernel, level), []
         for again in range(rounds + 1):
             chains = sample(kernel, self.x, draws=1, thin=steps, store=self.folder(number, again), **self.options)

@@ -37,7 +37,6 @@ from scoremh.sampling.pools import Pool, pool_for, run_jobs, started
 from scoremh.types import Kernel, TargetLike
 
 ANNEALING_LEVELS, ANNEALING_STEP_SIZE = 15, 0.5  # the latter of MALA, over the squared noise level
-FLOW_LEVELS = 8  # from the kernel's noise level to the lowest, whose noise is removed in one step
 FLOW_CHUNK_ROWS, FIRST_STEP_SIZE = 10_000, 0.05  # rows carried down at once; the step size that tuning tries first
 
 
@@ -206,24 +205,26 @@ class Sampler(LevelKernel):
         if self.moves is not None and thin >= self.moves:
             thin -= thin % self.moves  # draws at the ends of groups, which are judged
         options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store}
-        levels = annealing.geometric(self.noise_level, self.noise_range[0], FLOW_LEVELS)
+        levels = annealing.flow_levels(self.noise_level, self.noise_range[0])
         with started(pool) as workers:
             options |= {"draws": draws, "warmup": steps - thin * draws, "thin": thin, "pool": workers}
             chains = sample(self.kernel, start, **options)
             rows = self.carry_down(chains.draws.flatten(0, 1), levels, pool=workers)
-        calls = chains.score_calls + (2 * len(levels) - 1) * len(rows)  # two a level, one for the last
+        calls = chains.score_calls + (4 * len(levels) - 3) * len(rows)  # four a step, one for the last noise
         return replace(chains, draws=rows.reshape(chains.draws.shape), score_calls=calls)
 
     def carry_down(
-        self, u: Float[Tensor, "chain *event"], levels: Sequence[float], *, pool: Pool = None
+        self, u: Float[Tensor, "chain *event"], levels: Sequence[float] | None = None, *, pool: Pool = None
     ) -> Float[Tensor, "chain *event"]:
         """Return draws u of the first of these noise levels as rows x of the data, along the probability flow.
 
         Args:
             u: Draws of the data blurred by the first level.
-            levels: Noise levels from high to low; what the last leaves is removed in one step.
+            levels: Noise levels from high to low, by default from that of the kernel to the lowest that the score knows;
+                the noise of the last is removed in one step.
             pool: Where blocks of 10,000 draws are carried down, as for `sample`.
         """
+        levels = annealing.flow_levels(self.noise_level, self.noise_range[0]) if levels is None else levels
         jobs = jobs_of(u.split(FLOW_CHUNK_ROWS), kind="draws")
         work = partial(_carried_down, self.score.standard.at, (*levels, 0.0))
         rows = {job.block: part for job, part in run_jobs(pool_for(pool, jobs), work, jobs)}
