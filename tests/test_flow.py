@@ -1,4 +1,4 @@
-"""The probability flow: its order, what its discretisation changes, and the integrator that it replaced as a wrong twin."""
+"""The probability flow: its order, what its discretisation changes, and its former integrator as a wrong twin."""
 
 import itertools
 import math
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from scoremh import Target, annealing, metrics, targets
+from scoremh.types import TargetLike
 
 LOW = 0.02
 MAX_VARIANCE_CHANGE, MAX_WEIGHT_CHANGE = 0.005, 0.005
@@ -52,7 +53,7 @@ CURVED = {
 }
 
 
-def in_the_variance(target_at: Callable[[float], Target], x: Tensor, high: float) -> Tensor:
+def in_the_variance(target_at: Callable[[float], TargetLike], x: Tensor, high: float) -> Tensor:
     """Return draws carried down by the integrator of 0.2.0: Heun's method in sigma^2 on eight geometric levels."""
     for start, end in itertools.pairwise([*annealing.geometric(high, LOW, 8), 0.0]):
         first = target_at(start).score

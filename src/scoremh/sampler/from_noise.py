@@ -220,7 +220,7 @@ class Sampler(LevelKernel):
 
         Args:
             u: Draws of the data blurred by the first level.
-            levels: Noise levels from high to low, by default from that of the kernel to the lowest that the score knows;
+            levels: Noise levels from high to low; by default from that of the kernel to the lowest of the score;
                 the noise of the last is removed in one step.
             pool: Where blocks of 10,000 draws are carried down, as for `sample`.
         """
