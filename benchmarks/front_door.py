@@ -21,7 +21,7 @@ import scoremh
 from benchmarks import timing
 from benchmarks.timing import Effort, Ratio
 from scoremh import Always, LineIntegral, Recipe, Sampler, ScoreMH, datasets
-from scoremh.kernel import composition
+from scoremh.kernel import metropolis
 from scoremh.networks import NoiseConditionalMLP
 
 CHAINS = (100, 1_000, 10_000)
@@ -111,7 +111,7 @@ def measured(door: Door, chains: int, effort: Effort) -> Ratio:
 def counted_transitions() -> Iterator[Counter[str]]:
     """Yield a counter of the transitions that kernels make meanwhile, by "fused" and "step by step"."""
     made: Counter[str] = Counter()
-    fused, judge = composition.fused, composition.judge  # type: ignore[attr-defined]
+    fused, judge = metropolis.fused, metropolis.judge
 
     def counting_fused(*parts: Any) -> Any:
         run = fused(*parts)
@@ -128,8 +128,8 @@ def counted_transitions() -> Iterator[Counter[str]]:
         return judge(*parts)
 
     with (
-        mock.patch.object(composition, "fused", counting_fused),
-        mock.patch.object(composition, "judge", counting_judge),
+        mock.patch.object(metropolis, "fused", counting_fused),
+        mock.patch.object(metropolis, "judge", counting_judge),
     ):
         yield made
 

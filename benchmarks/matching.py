@@ -8,15 +8,7 @@ from torch import Tensor, nn
 
 from benchmarks import timing
 from benchmarks.timing import Case, Effort, Ratio
-from scoremh import (
-    MALA,
-    Learned,
-    LineIntegral,
-    RandomWalk,
-    Target,
-    metropolis_hastings,
-    sample,
-)
+from scoremh import MALA, Learned, LineIntegral, RandomWalk, Target, metropolis_hastings, sample
 from scoremh._shared import detailed_balance
 from scoremh.balance_matching import MATCHING
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP, ScoreMLP

@@ -17,10 +17,8 @@ from typing import Any
 import torch
 
 from scoremh import MALA, LineIntegral, Target, metropolis_hastings, networks, sample
-from scoremh.sampling.block import Plan
-from scoremh.sampling.jobs import jobs_of, run_alone
-from scoremh.sampling.loop import block_size
 from scoremh.sampling.pools import dumped, run_remotely
+from scoremh.sampling.sample import Plan, block_size, jobs_of, run_alone
 
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
 MARKS = ("<!-- measured -->", "<!-- end -->")

@@ -9,14 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from scoremh import (
-    AcceptanceFit,
-    Point,
-    RandomWalk,
-    Recipe,
-    Target,
-    fit_acceptance,
-)
+from scoremh import AcceptanceFit, Point, RandomWalk, Recipe, Target, fit_acceptance
 from scoremh._shared import detailed_balance
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Free, Potential, PotentialMLP
 from scoremh.types import Proposal

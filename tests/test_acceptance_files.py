@@ -64,7 +64,7 @@ def test_an_interrupted_training_goes_on_and_ends_with_the_same_bits(tmp_path: P
         return kind(2, 128, 2, generator=seeded(5))
 
     saved = pytest.MonkeyPatch()
-    saved.setattr("scoremh.training.loop.SAVE_SECONDS", 0.0)
+    saved.setattr("scoremh.training.SAVE_SECONDS", 0.0)
     Stopping.__name__ = Stopping.__qualname__ = "AcceptanceMLP"
     with pytest.raises(StopError):
         attempt(network(Stopping))

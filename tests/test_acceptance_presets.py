@@ -3,14 +3,10 @@
 import pytest
 from torch import Tensor
 
-from scoremh import (
-    RandomWalk,
-    balance_matching,
-    fit_acceptance,
-)
+from scoremh import RandomWalk, balance_matching, fit_acceptance
 from scoremh.balance_matching import PRESETS
 from scoremh.networks import AcceptanceMLP, Free
-from scoremh.training.state import DRAWS_PER_PART
+from scoremh.training import DRAWS_PER_PART
 from tests.balance_cases import X, seeded
 from tests.cases import GAUSSIAN
 

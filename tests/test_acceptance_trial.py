@@ -9,14 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scoremh import (
-    MALA,
-    Point,
-    RandomWalk,
-    Recipe,
-    Target,
-    fit_acceptance,
-)
+from scoremh import MALA, Point, RandomWalk, Recipe, Target, fit_acceptance
 from scoremh.networks import AcceptanceMLP
 from tests.balance_cases import (
     ALL,

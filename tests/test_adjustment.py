@@ -30,9 +30,7 @@ from scoremh import (
 )
 from scoremh._shared.algebra import gauss_legendre, inner, scores_along, weighted_sum
 from scoremh.diagnostics import conservativity_by_level, lowest_conservative_level
-from scoremh.estimator.adjustment import find_adjustment
-from scoremh.estimator.diagnosis import diagnose
-from scoremh.estimator.model_report import model_contents
+from scoremh.estimator.diagnosis import diagnose, find_adjustment, model_contents
 from tests.cases import f64
 from tests.estimator_cases import small
 

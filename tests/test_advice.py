@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scoremh import Recipe, ScoreFit, ScoreMH, fit_score
-from scoremh.estimator.advice import still_falling
+from scoremh.estimator.diagnosis import still_falling
 
 
 @pytest.fixture(scope="module")

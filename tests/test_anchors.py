@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from scoremh import AcceptanceFit, RandomWalk, Recipe, Target, diffusion, fit_acceptance, targets
 from scoremh.balance_matching import acceptance_plan
-from scoremh.balance_matching.anchors import Anchors, anchor_table
+from scoremh.balance_matching.fit import Anchors, anchor_table
 from scoremh.networks import Antisymmetric, Form, Free, Potential, PotentialMLP
 from tests.balance_cases import ALL, MIXTURE, NETS, SHORT, Kinked, Rule, X, fitted, known, seeded
 from tests.cases import GAUSSIAN
@@ -163,7 +163,7 @@ def test_an_interrupted_training_ends_with_the_same_bits(form: Any, tmp_path: Pa
     straight = attempt(generator=seeded(3))
     calls, stop = 0, calls * 3 // 4
     saved = pytest.MonkeyPatch()
-    saved.setattr("scoremh.training.loop.SAVE_SECONDS", 0.0)
+    saved.setattr("scoremh.training.SAVE_SECONDS", 0.0)
     with pytest.raises(StopError):
         attempt(generator=seeded(3), checkpoint=path)
     saved.undo()

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from scoremh import (
     metropolis_hastings,
     targets,
 )
-from scoremh.annealing import Annealed, EarlyAnnealingWarning, arrival, noise_ratio
-from scoremh.annealing.arrival import affordable_chains, is_measurable
+from scoremh.annealing import Annealed, EarlyAnnealingWarning, noise_ratio
+from scoremh.annealing.anneal import affordable_chains, is_measurable
 from scoremh.kernel import surrogate
 from scoremh.types import Kernel
 from tests.cases import TARGETS, f64
@@ -35,6 +36,9 @@ MEANS = torch.zeros(2, D)
 MEANS[:, 0] = torch.tensor([2.0, -2.0])
 LOG_WEIGHTS = torch.tensor([0.6, 0.4]).log()
 LEVELS = annealing.geometric(8.0, 0.06, 20)
+
+
+arrival = import_module("scoremh.annealing.anneal")  # the package has a function of that name
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -8,14 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from scoremh import (
-    MALA,
-    BalanceMatching,
-    Point,
-    RandomWalk,
-    Target,
-    targets,
-)
+from scoremh import MALA, BalanceMatching, Point, RandomWalk, Target, targets
 from scoremh._shared import detailed_balance
 from scoremh.coordinates import Affine
 from scoremh.networks import AcceptanceMLP, Free

@@ -7,15 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scoremh import (
-    MALA,
-    BalanceMatching,
-    RandomWalk,
-    Recipe,
-    Target,
-    fit_acceptance,
-    targets,
-)
+from scoremh import MALA, BalanceMatching, RandomWalk, Recipe, Target, fit_acceptance, targets
 from scoremh._shared import detailed_balance
 from scoremh.types import Proposal
 from tests.balance_cases import (

@@ -7,15 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scoremh import (
-    MALA,
-    Point,
-    RandomWalk,
-    Recipe,
-    Target,
-    diagnostics,
-    fit_acceptance,
-)
+from scoremh import MALA, Point, RandomWalk, Recipe, Target, diagnostics, fit_acceptance
 from scoremh.types import Proposal
 from tests.balance_cases import (
     MIXTURE,

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from scoremh import Chains, ScoreMH, cli, datasets
-from scoremh.cli import app, doctor, moons
-from scoremh.estimator.run_folder import RunFolder
+from scoremh.cli import app, commands, demo
+from scoremh.estimator.files import RunFolder
 from tests.cli_cases import BRIEF, data, ended, run, whole, write_table
 from tests.estimator_cases import SMALL, X
 
@@ -85,8 +85,8 @@ def test_the_doctor_shows_every_extra_and_what_is_missing(
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
     extras = {name: pins for name, pins in project["optional-dependencies"].items() if name not in ("all", "dev")}
     bare = {name: tuple(re.split("[^a-z0-9-]", pin)[0] for pin in pins) for name, pins in extras.items()}
-    assert {name: extra.packages for name, extra in doctor.EXTRAS.items()} == bare
-    assert {re.split("[^a-z0-9-]", pin)[0] for pin in project["dependencies"]} == set(doctor.REQUIRED)
+    assert {name: extra.packages for name, extra in commands.EXTRAS.items()} == bare
+    assert {re.split("[^a-z0-9-]", pin)[0] for pin in project["dependencies"]} == set(commands.REQUIRED)
     version = metadata.version
 
     def without_plotly(name: str) -> str:
@@ -262,12 +262,12 @@ def test_what_cannot_be_learned_leaves_nothing_behind(tmp_path: Path, capsys: py
 
 def test_ula_of_the_demo_has_a_step_at_which_it_does_not_diverge(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"DRAWS": 40, "STEPS": 60, "KEPT_DRAWS": 5}.items():
-        monkeypatch.setattr(moons, name, value)
+        monkeypatch.setattr(demo, name, value)
     model = ScoreMH(**SMALL).fit(X[:200])
     model.sampler_ = dataclasses.replace(model.sampler_, step_size=40.0)
-    chains, share = moons._chains(model, torch.Generator().manual_seed(0), progress=False)
-    assert 0.5**moons.MAX_HALVINGS < share < 1
-    assert not moons._diverged(chains["ULA"].last)
+    chains, share = demo._chains(model, torch.Generator().manual_seed(0), progress=False)
+    assert 0.5**demo.MAX_HALVINGS < share < 1
+    assert not demo._diverged(chains["ULA"].last)
 
 
 @pytest.mark.slow
@@ -275,13 +275,13 @@ def test_the_demo_ends_with_a_report_and_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in {"ROWS": 400, "DRAWS": 60, "STEPS": 10, "KEPT_DRAWS": 5, "TRAINING_STEPS": (20, 20)}.items():
-        monkeypatch.setattr(moons, name, value)
+        monkeypatch.setattr(demo, name, value)
     cli.main(["demo", "--out", str(tmp_path / "demo")])
     said = capsys.readouterr().out
     assert "Score pCN" in said
     assert said.rstrip().splitlines()[-1].startswith("See ")
     assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "demo" / "report.html").read_text()
-    assert all(name in page for name in moons.SAMPLERS)
+    assert all(name in page for name in demo.SAMPLERS)
     cli.main(["demo", "--out", str(tmp_path / "demo"), "--quiet"])  # an earlier one is replaced
     cli.main(["report", str(tmp_path / "demo"), "--quiet"])

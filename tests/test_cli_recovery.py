@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from scoremh import Chains, ScoreMH, cli
-from scoremh.cli.report import report
-from scoremh.estimator.run_folder import RunFolder
+from scoremh.cli.commands import report
+from scoremh.estimator.files import RunFolder
 from tests.cli_cases import BRIEF, data, ended, run, whole
 
 __all__ = ["data", "run", "whole"]  # fixtures

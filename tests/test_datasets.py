@@ -16,7 +16,7 @@ from scipy import stats
 from torch import Tensor
 
 from scoremh import datasets
-from scoremh.datasets.generators import Variant
+from scoremh.datasets import Variant
 
 FALSE_ALARM = 1e-4 / 12  # of each p-value: there are 12 in this file
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from scoremh import Recipe, datasets, diffusion, fit_score, targets
-from scoremh.diffusion import WrappingWarning, simple_denoisers
+from scoremh.diffusion import WrappingWarning, model
 from tests.diffusion_cases import ABAR, ADAPTERS, MIXTURE, networks_of
 
 # narrow, as images in [0, 1] are: what networks of N(0, I) answer cannot be told apart by noise alone
@@ -118,16 +118,16 @@ def test_no_simple_denoiser_is_better_than_the_true_one(law: str, sigma: float) 
     score, _ = SAMPLED[law].level_score(x, sigma)
     squares = (x + sigma**2 * score - samples).square().mean(1)
     error, chance = float(squares.mean()), float(squares.std()) / 300**0.5
-    for denoise in (simple_denoisers.linear, simple_denoisers.wiener, simple_denoisers.kernel):
+    for denoise in (model.linear_denoiser, model.wiener, model.kernel):
         assert float((denoise(samples, x, sigma) - samples).square().mean()) > error - chance
-    assert simple_denoisers.least_error(samples, x, sigma) < 1.35 * error
+    assert model.least_error(samples, x, sigma) < 1.35 * error
 
 
 def test_copies_of_a_sample_do_not_denoise_it() -> None:
     samples = samples_of("unit ring")[:60]
     x = samples + 0.5 * torch.randn(samples.shape, generator=torch.Generator().manual_seed(1), dtype=samples.dtype)
-    once = simple_denoisers.kernel(samples, x, 0.5)
-    twice = simple_denoisers.kernel(samples.repeat(2, 1), x.repeat(2, 1), 0.5)
+    once = model.kernel(samples, x, 0.5)
+    twice = model.kernel(samples.repeat(2, 1), x.repeat(2, 1), 0.5)
     torch.testing.assert_close(twice[:60], once)
 
 

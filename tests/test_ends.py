@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scoremh.estimator.table import ends
+from scoremh.estimator import table
 
 Law = Callable[[np.random.Generator, int], NDArray[np.float64]]
 SEEDS, SIZES = 100, (200, 2000, 10_000)
@@ -46,7 +46,7 @@ POWER = {2000: 0.6, 10_000: 0.8}  # least share of seeds at which exactly these 
 
 
 def found(law: Law, n: int) -> NDArray[np.float64]:
-    return np.array([ends.find_bounds(law(np.random.default_rng([n, seed]), n)) for seed in range(SEEDS)])
+    return np.array([table.find_bounds(law(np.random.default_rng([n, seed]), n)) for seed in range(SEEDS)])
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -57,7 +57,7 @@ def test_hardly_any_column_without_bounds_is_given_one(name: str, n: int) -> Non
 
 def test_false_alarms_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LIMITS", "LIMITS_OF_THE_OTHER_END"):
-        monkeypatch.setattr(ends, name, ((0.5, math.inf),))  # every end that is half a standard deviation off
+        monkeypatch.setattr(table, name, ((0.5, math.inf),))  # every end that is half a standard deviation off
     assert np.isfinite(found(WITHOUT_BOUNDS["normal"], 2000)).sum() > MAX_FALSE_ALARMS
 
 
@@ -74,7 +74,7 @@ def test_bounds_are_found(name: str, n: int) -> None:
 def test_the_coefficient_of_a_power(power: float) -> None:
     """Of distances from the last of many points that lie like quantiles of t^a."""
     x = ((np.arange(20_000) + 0.5) / 20_000) ** (1 / power)
-    assert ends._gini(1 - x) == pytest.approx(1 / (2 + 1 / power), abs=1e-3)
+    assert table._gini(1 - x) == pytest.approx(1 / (2 + 1 / power), abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_coefficient_of_a_power(power: float) -> None:
     [(0.004, 0.01, 0.0), (2.303, 0.01, 2.3), (-3.14, 0.004, -math.pi), (-359.2, 1.5, -360.0), (7.0, 0.0, 7.0)],
 )
 def test_the_roundest_number(end: float, reach: float, bound: float) -> None:
-    assert ends.roundest(end, reach)[0] == pytest.approx(bound, abs=1e-12)
+    assert table.roundest(end, reach)[0] == pytest.approx(bound, abs=1e-12)
 
 
 def test_a_bound_is_within_reach_and_never_above_the_end() -> None:
@@ -90,8 +90,8 @@ def test_a_bound_is_within_reach_and_never_above_the_end() -> None:
     for end, reach in zip(
         10 ** r.uniform(-8, 8, 500) * r.choice([-1, 1], 500), 10 ** r.uniform(-9, 3, 500), strict=True
     ):
-        bound, step = ends.roundest(end, reach)
-        assert end - max(ends.ZERO_REACH * reach, 1e-12) <= bound <= end
+        bound, step = table.roundest(end, reach)
+        assert end - max(table.ZERO_REACH * reach, 1e-12) <= bound <= end
         assert step > 0
 
 

@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from scoremh import MALA, Learned, LineIntegral, ScoreMH, metrics, metropolis_hastings, networks, sample
-from scoremh.estimator.acceptance_names import AcceptanceName
+from scoremh._shared.names import AcceptanceName
 from scoremh.sampler import ProposalName
 from tests.estimator_cases import FRAME, LAW, SMALL, X, small
 

@@ -20,7 +20,7 @@ from scoremh import (
     targets,
 )
 from scoremh._shared.files import write_json
-from scoremh.estimator.run_folder import RunFolder
+from scoremh.estimator.files import RunFolder
 from scoremh.training import Recipe
 from scoremh.types import Kernel
 from studies.framework import runner

@@ -29,7 +29,7 @@ from scoremh import (
 )
 from scoremh._shared.algebra import inner
 from scoremh.diagnostics import stationarity
-from scoremh.kernel.leapfrog import Leapfrog, Trajectory
+from scoremh.kernel.hamiltonian import Leapfrog, Trajectory
 from scoremh.types import Acceptance
 from tests.cases import COVARIANCE, GAUSSIAN, LEARNED, TARGETS, f64
 

@@ -21,7 +21,7 @@ from scoremh.networks import (
     build,
     describe,
 )
-from scoremh.networks.unets import TUTORIAL_CHANNELS
+from scoremh.networks.unet import TUTORIAL_CHANNELS
 from scoremh.proposals import MALA, ScaledMALA
 from scoremh.score_matching import MultilevelDenoising
 from scoremh.types import Point

@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from scoremh import datasets
-from scoremh.datasets import images
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "mnist"
 DATA = Path(__file__).parents[1] / "studies" / "data"  # the test split, in a clone
@@ -39,19 +38,19 @@ def test_a_clone_has_the_test_split() -> None:
     means = torch.stack([x[y == k].mean(0) for k in range(10)])
     assert (torch.cdist(x.flatten(1), means.flatten(1)).argmin(1) == y).float().mean() > 0.75
     for name in (IMAGES, LABELS):
-        assert hashlib.sha256((DATA / name).read_bytes()).hexdigest() == images._SHA256[name]
+        assert hashlib.sha256((DATA / name).read_bytes()).hexdigest() == datasets._SHA256[name]
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"the four files are not in {SHARED}")
 @pytest.mark.parametrize(("split", "n"), [("train", 60_000), ("test", 10_000)])
-def test_mnist_from_the_shared_folder(split: images.Split, n: int) -> None:
+def test_mnist_from_the_shared_folder(split: datasets.Split, n: int) -> None:
     x, y = datasets.mnist(split, root=SHARED, labels=True)
     assert (x.shape, y.shape) == ((n, 1, 28, 28), (n,))
     assert set(y.tolist()) == set(range(10))
     if split == "test":
         assert torch.equal(x, datasets.mnist("test", root=DATA))
     for path in SHARED.iterdir():
-        assert hashlib.sha256(path.read_bytes()).hexdigest() == images._SHA256[path.name]
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == datasets._SHA256[path.name]
 
 
 def idx(*shape: int, magic: bytes | None = None) -> bytes:
@@ -67,7 +66,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("SCOREMH_DATA", raising=False)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(images, "MIRROR", "http://127.0.0.1:9/")  # nobody listens there
+    monkeypatch.setattr(datasets, "MIRROR", "http://127.0.0.1:9/")  # nobody listens there
     return tmp_path / "cache" / "scoremh" / "mnist"
 
 
@@ -139,8 +138,8 @@ def test_offline_it_says_exactly_what_to_put_where(cache: Path, monkeypatch: pyt
 
 def test_a_silent_mirror_is_given_up(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setattr(images, "MIRROR", f"http://127.0.0.1:{silent.getsockname()[1]}/")
-        monkeypatch.setattr(images, "TIMEOUT_SECONDS", 0.05)
+        monkeypatch.setattr(datasets, "MIRROR", f"http://127.0.0.1:{silent.getsockname()[1]}/")
+        monkeypatch.setattr(datasets, "TIMEOUT_SECONDS", 0.05)
         with pytest.raises(OSError, match=r"got timed out\. Put train-images"):
             datasets.mnist()
 
@@ -156,7 +155,7 @@ def mirror(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     folder.mkdir()
     handler = functools.partial(Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        monkeypatch.setattr(images, "MIRROR", f"http://127.0.0.1:{server.server_port}/")
+        monkeypatch.setattr(datasets, "MIRROR", f"http://127.0.0.1:{server.server_port}/")
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield folder
         server.shutdown()

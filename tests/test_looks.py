@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scoremh.report.looks import COLOURS, DATA, KNOWN, colour_numbers, known_look, look, looks
+from scoremh.report.charts import COLOURS, DATA, KNOWN, colour_numbers, known_look, look, looks
 
 # Colour vision without one kind of cone, on linear RGB: Machado et al. (2009), severity 1.
 EYES = {

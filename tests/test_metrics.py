@@ -16,7 +16,6 @@ from sklearn.metrics.pairwise import rbf_kernel
 from torch import Tensor
 
 from scoremh import datasets, metrics
-from scoremh.metrics import _points, transport
 
 
 def normal(n: int, *event: int, seed: int = 0) -> Tensor:
@@ -64,8 +63,8 @@ def test_events_of_any_shape_and_both_dtypes(name: str) -> None:
 def test_pieces_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = normal(50, 2), 1 + normal(33, 2, seed=1)
     whole = DISTANCES[name](x, y)
-    monkeypatch.setattr(_points, "MAX_DISTANCES", 100)
-    monkeypatch.setattr(transport, "MAX_KEPT_COSTS", 0)
+    monkeypatch.setattr(metrics, "MAX_DISTANCES", 100)
+    monkeypatch.setattr(metrics, "MAX_KEPT_COSTS", 0)
     assert DISTANCES[name](x, y) == pytest.approx(whole, rel=1e-9)
 
 

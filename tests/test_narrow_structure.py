@@ -22,10 +22,7 @@ from scoremh import (
     sample,
     targets,
 )
-from scoremh.acceptance.exact_decision import LONG, bounds, limits
-from scoremh.acceptance.five_nodes import FiveNodes
-from scoremh.acceptance.poisson_product import MAX_SHARE, shared_correction
-from scoremh.acceptance.residual import Residual
+from scoremh.acceptance.exact import LONG, MAX_SHARE, FiveNodes, Residual, bounds, limits, shared_correction
 from scoremh.types import Point, Tally
 from studies.acceptance.elsewhere import ELSEWHERE
 from studies.acceptance.exactness import REFUSED, never_refused, refused_at

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from scoremh import Sampler, targets
-from scoremh.estimator.noise_level import NOISE_LEVELS, choose_noise_level, share_beyond, trial_passes
+from scoremh.estimator.model import NOISE_LEVELS, choose_noise_level, share_beyond, trial_passes
 
 NORMAL = targets.Gaussian([0.0, 0.0])
 APART = targets.GaussianMixture([0.5, 0.5], [[-2.0, 0.0], [2.0, 0.0]], 0.05 * torch.eye(2))

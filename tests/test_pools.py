@@ -17,10 +17,9 @@ import pytest
 import torch
 
 from scoremh import MALA, Chains, LineIntegral, Target, cli, hamiltonian, metropolis_hastings, sample
-from scoremh._shared.workers import begin_worker
 from scoremh.kernel import surrogate
 from scoremh.sampling import pools
-from scoremh.sampling.pools import check_pool
+from scoremh.sampling.pools import begin_worker, check_pool
 from tests.cases import PROPOSALS, RULES
 from tests.cli_cases import data, ended, run, whole
 from tests.deadly_scores import Broken, Deadly

@@ -20,9 +20,7 @@ from scoremh import (
     sample,
     targets,
 )
-from scoremh.annealing.ladder import Ladder, validated_ladder
-from scoremh.annealing.level_placement import levels_of_equal_rates
-from scoremh.annealing.replicas import Replicas, round_trips
+from scoremh.annealing.replica_exchange import Ladder, Replicas, levels_of_equal_rates, round_trips, validated_ladder
 from scoremh.diagnostics.stationarity import _directions, _functions, _hotelling
 from scoremh.types import Kernel, Point, Trace
 
@@ -266,7 +264,7 @@ def test_the_same_seed_gives_the_same_draws_in_the_dtype_of_the_start() -> None:
 
 
 def test_a_ratio_that_is_not_finite_is_a_rejection_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    ladder = importlib.import_module("scoremh.annealing.ladder")
+    ladder = importlib.import_module("scoremh.annealing.replica_exchange")
     monkeypatch.setattr(ladder, "log_density_change", lambda model, x, *args, **options: x[:, 0] * torch.inf)
     x = exact_draws(10, seeded())
     found = replica_exchange(kernel_at, LEVELS, x, model=MIXTURE, draws=4, generator=seeded())

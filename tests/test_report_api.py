@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from scoremh import Chains, ScoreMH, datasets
-from scoremh.report import chain_contents, html, static
+from scoremh.report import chain_contents, html, images
 from tests.report_cases import chains, contents, figures, normal, numbers
 
 BRIEF: dict[str, Any] = {
@@ -92,17 +92,17 @@ def test_a_picture_leaves_out_what_is_not_finite_and_refuses_nothing_to_show(tmp
     with pytest.raises(ValueError, match="chains with a finite draw, got none"):
         chains(draws * torch.nan).plot()
     with pytest.raises(ValueError, match="at least one panel, got none"):
-        static.scatter_panels({}, tmp_path / "none.png")
+        images.scatter_panels({}, tmp_path / "none.png")
 
 
 def test_panels_have_the_axes_of_the_first_where_others_diverged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr(static, "save_figure", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(images, "save_figure", lambda figure, path: drawn.append(figure))
     fresh, diverged = normal(500, 2), 1e30 * normal(500, 2)
     diverged[0] = torch.nan
-    static.scatter_panels({"fresh": fresh, "near": fresh + 1, "ULA": diverged}, tmp_path / "moons.png")
+    images.scatter_panels({"fresh": fresh, "near": fresh + 1, "ULA": diverged}, tmp_path / "moons.png")
     low, high = drawn[0].axes[0].get_xlim()
     assert -20 < low < float(fresh.min()) < float(fresh.max()) < high < 20
 
@@ -143,7 +143,7 @@ def test_the_command_without_its_library_says_what_to_install() -> None:
 
 def test_importing_the_report_loads_no_plotting_library() -> None:
     names = ("matplotlib", "plotly", "jinja2", "PIL", "ot", "cyclopts")
-    script = f"import sys, scoremh.report.static, scoremh.cli; print([n for n in {names} if n in sys.modules])"
+    script = f"import sys, scoremh.report.images, scoremh.cli; print([n for n in {names} if n in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from scoremh.report import chain_charts, charts, choice, html, pictures
+from scoremh.report import charts, html, images
 from tests.report_cases import chains, contents, drawings, figures, image, normal, numbers
 
 
@@ -16,7 +16,7 @@ def test_points_frames_and_traces_are_the_numbers_of_the_tensors() -> None:
     every = drawings(html(shown))
     for one, x in zip(every[:3], [shown.data, *shown.samples.values()], strict=True):
         trace = one["figure"]["data"][0]
-        as_many = choice.few(x, 40).numpy()  # as the smallest of them has
+        as_many = charts.few(x, 40).numpy()  # as the smallest of them has
         np.testing.assert_array_equal(np.stack([numbers(trace["x"]), numbers(trace["y"])], 1), as_many)
     both = every[3]["figure"]["data"]
     assert [numbers(one["x"]).tolist() for one in both] == [
@@ -34,13 +34,13 @@ def test_points_frames_and_traces_are_the_numbers_of_the_tensors() -> None:
 
 def test_long_chains_are_thinned_evenly_from_the_first_to_the_last() -> None:
     draws = torch.arange(2000.0)[:, None] + torch.arange(1000) / 1000
-    _, frames = chain_charts.movie(
+    _, frames = charts.movie(
         normal(5, 2).double(), torch.stack([draws, draws], 2).double(), charts.view("xy", normal(5, 2), normal(5, 2))
     )
-    assert len(frames["labels"]) == chain_charts.FRAMES
+    assert len(frames["labels"]) == charts.FRAMES
     assert (frames["labels"][0], frames["labels"][-1]) == (1, 1000)
     seen = numbers(frames["x"])
-    assert seen.shape == (chain_charts.FRAMES, chain_charts.CHAINS)
+    assert seen.shape == (charts.FRAMES, charts.CHAINS)
     np.testing.assert_allclose(seen[-1, [0, -1]], [0.999, 1999.999])
 
 
@@ -67,10 +67,10 @@ def test_a_density_is_highest_where_the_points_are() -> None:
 
 def test_acceptance_by_step_is_the_mean_over_chains() -> None:
     chances = torch.rand(7, 30, generator=torch.Generator().manual_seed(0)).double()
-    line = chain_charts.acceptance_by_step(chances)["data"][0]
+    line = charts.acceptance_by_step(chances)["data"][0]
     np.testing.assert_allclose(numbers(line["y"]), chances.mean(0), rtol=1e-6)
     long = torch.rand(3, 1000, generator=torch.Generator().manual_seed(0)).double()
-    line = chain_charts.acceptance_by_step(long)["data"][0]
+    line = charts.acceptance_by_step(long)["data"][0]
     assert line["dx"] == 4
     np.testing.assert_allclose(numbers(line["y"])[:2], [long[:, :4].mean(), long[:, 4:8].mean()], rtol=1e-6)
 
@@ -95,7 +95,7 @@ def test_the_most_different_columns_are_chosen() -> None:
     data, samples = normal(1000, 5), normal(1000, 5, seed=1)
     samples[:, 3] += 2
     samples[:, 1] += 1
-    pairs = choice.most_different(data.double(), samples.double())
+    pairs = charts.most_different(data.double(), samples.double())
     assert pairs[0] == (1, 3)
     assert len(pairs) == 3
     page = html(contents(5, data=data, samples={"MALA": samples}))
@@ -106,15 +106,15 @@ def test_the_most_different_columns_are_chosen() -> None:
 def test_a_pair_that_differs_only_in_its_dependence_is_found_among_many_columns() -> None:
     data, samples = normal(1000, 60).double(), normal(1000, 60, seed=1).double()
     data[:, 41] = (data[:, 7] + 0.2 * data[:, 41]) / 1.04**0.5  # of the same own law
-    assert choice.most_different(data, samples)[0] == (7, 41)
+    assert charts.most_different(data, samples)[0] == (7, 41)
 
 
 def test_an_axis_shows_the_data_though_samples_ran_away() -> None:
     data = torch.linspace(0, 1, 1001).double()
-    low, high = choice.limits(data, torch.tensor([1e30, 0.5, -1e30]).double())
+    low, high = charts.limits(data, torch.tensor([1e30, 0.5, -1e30]).double())
     assert -1.3 < low < 0
     assert 1 < high < 2.3
-    low, high = choice.limits(data, data)
+    low, high = charts.limits(data, data)
 
 
 def test_images_are_those_of_the_tensors() -> None:
@@ -134,8 +134,8 @@ def test_images_are_those_of_the_tensors() -> None:
 
 def test_a_large_image_is_averaged_and_channels_that_are_no_colours_too() -> None:
     flat = torch.tensor([0.0, 1.0]).repeat_interleave(32).expand(2, 64, 64)[:, None]
-    small = pictures.shades(flat, (0.0, 1.0))
+    small = images.shades(flat, (0.0, 1.0))
     assert small.shape == (2, 32, 32, 1)
     assert small[0, 5].flatten().tolist() == [0] * 16 + [255] * 16
-    assert pictures.shades(normal(2, 5, 8, 8), (0.0, 1.0)).shape == (2, 8, 8, 1)
+    assert images.shades(normal(2, 5, 8, 8), (0.0, 1.0)).shape == (2, 8, 8, 1)
     assert "The mean of their 5 channels is shown." in html(contents(5, 8, 8))

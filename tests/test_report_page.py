@@ -13,9 +13,8 @@ import pytest
 import torch
 from scipy import stats
 
-from scoremh.evaluation import Check, Verdict
-from scoremh.evaluation.verdicts import number
-from scoremh.report import Contents, charts, html, looks, mixing_charts, write
+from scoremh.evaluation import Check, Verdict, number
+from scoremh.report import Contents, charts, html, write
 from tests.report_cases import (
     CHARTS,
     HOSTILE,
@@ -139,7 +138,7 @@ def test_charts_are_valid_figures_and_their_number_is_right(kind: str) -> None:
 def test_colours_are_those_of_the_static_pictures_and_all_are_defined() -> None:
     page = html(contents(2))
     light = dict(re.findall(r"(--[\w-]+): (#\w+);", page.split("@media")[0]))
-    assert tuple(value for name, value in light.items() if "series" in name) == looks.COLOURS
+    assert tuple(value for name, value in light.items() if "series" in name) == charts.COLOURS
     assert set(re.findall(r'"(--[a-z0-9-]+)"', json.dumps(figures(page)))) <= set(light)
 
 
@@ -253,14 +252,14 @@ def test_losses_are_on_a_logarithmic_axis_where_they_are_positive() -> None:
 
 
 def test_ranks_are_flat_where_chains_agree_and_autocorrelation_is_that_of_the_draws() -> None:
-    parts, what = mixing_charts.rank_densities(normal(400, 40).double())
+    parts, what = charts.rank_densities(normal(400, 40).double())
     assert what == "quarter"
     assert all(float((part - 1).abs().max()) < 0.2 for part in parts)
     apart = normal(2, 500).double() + torch.tensor([[0.0], [9.0]])
-    parts, what = mixing_charts.rank_densities(apart)
+    parts, what = charts.rank_densities(apart)
     assert (what, float(parts[0][10:].sum()), float(parts[1][:10].sum())) == ("chain", 0.0, 0.0)
     walk = normal(300, 60, 1).double().cumsum(1)
     for lag in range(1, 60):
         walk[:, lag] = 0.5 * walk[:, lag - 1] + normal(300, 1, seed=lag).double()
-    curve = numbers(mixing_charts.autocorrelation(walk[:, 10:], ["x"])["data"][0]["y"])
+    curve = numbers(charts.autocorrelation(walk[:, 10:], ["x"])["data"][0]["y"])
     np.testing.assert_allclose(curve[:4], [1, 0.5, 0.25, 0.125], atol=0.05)

@@ -10,7 +10,7 @@ from scipy.integrate import romb
 from torch import Tensor
 
 from scoremh import MALA, LineIntegral, RandomWalk, Target, metropolis_hastings, sample
-from scoremh.acceptance import romberg
+from scoremh.acceptance import rules
 from scoremh.types import Point, TargetLike
 from studies.acceptance.narrow import NARROW
 from tests.cases import TARGETS, f64, pair
@@ -37,7 +37,7 @@ class Counted:
 
 @pytest.mark.parametrize("levels", [1, 2, 3, 6, 10])
 def test_the_weights_are_those_of_an_independent_romberg(levels: int) -> None:
-    nodes, weights = romberg.romberg_weights(levels)
+    nodes, weights = rules.romberg_weights(levels)
     grid = np.linspace(0, 1, 2**levels + 1)
     slope = np.cos(5 * grid) + grid**3
     excess = np.interp(nodes, grid, slope) - (slope[0] + slope[-1]) / 2
@@ -59,7 +59,7 @@ def test_what_is_found_does_not_depend_on_the_calls_to_spare(
     log_uniform = torch.rand(n, generator=g, dtype=torch.float64).log()
     found, counted = [], []
     for spare in (0.0, math.inf):
-        monkeypatch.setattr(romberg, "SPARE_CALLS", spare)
+        monkeypatch.setattr(rules, "SPARE_CALLS", spare)
         counted.append(Counted(law))
         target = Target(counted[-1])
         if deciding:
@@ -104,8 +104,8 @@ def test_a_long_move_has_an_interval_for_every_two_units_of_its_length(length: f
 def test_at_most_a_quarter_of_simpsons_calls_is_spent_to_save_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     law, rounds, calls = TARGETS["mixture"], [], []
     x = law.sample(1000, generator=torch.Generator().manual_seed(0))
-    for spare in (0.0, romberg.SPARE_CALLS):
-        monkeypatch.setattr(romberg, "SPARE_CALLS", spare)
+    for spare in (0.0, rules.SPARE_CALLS):
+        monkeypatch.setattr(rules, "SPARE_CALLS", spare)
         counted = Counted(law)
         kernel = metropolis_hastings(Target(counted), MALA(0.5), LineIntegral("adaptive"))
         chains = sample(kernel, x, draws=50, generator=torch.Generator().manual_seed(1))
@@ -123,7 +123,7 @@ def test_weights_first_asked_for_without_gradients_serve_with_them() -> None:
         ends = (Point(x, law.score(x)), Point(end, law.score(end)))
         return rule.log_density_change(*ends, target=Target(law.score)).sum()
 
-    romberg.refinement.cache_clear()
+    rules.refinement.cache_clear()
     with torch.inference_mode():
         change(y)
     (gradient,) = torch.autograd.grad(change(y.requires_grad_()), y)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import torch
 import xarray
 
 from scoremh import MALA, Always, Chains, Exact, LineIntegral, RandomWalk, Target, metropolis_hastings, sample
-from scoremh.sampling import block, loop
 from scoremh.sampling import store as stores
 from scoremh.types import Kernel
 from tests.cases import TARGETS
+
+loop = import_module("scoremh.sampling.sample")  # the package has a function of that name
 
 MIXTURE = TARGETS["mixture"]
 KERNELS = {
@@ -43,7 +45,7 @@ def seeded(seed: int = 1) -> torch.Generator:
 def test_thinning_and_warmup_select_from_the_same_chain(
     kernel: str, segment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block, "SEGMENT_FLOATS", segment)
+    monkeypatch.setattr(loop, "SEGMENT_FLOATS", segment)
     steps = 3 + 4 * 5
     whole = sample(KERNELS[kernel], start(), draws=steps, generator=seeded())
     some = sample(KERNELS[kernel], start(), draws=5, warmup=3, thin=4, generator=seeded())
@@ -79,7 +81,7 @@ def test_memory_is_what_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
         return inner_run(point, steps, generator=generator)
 
     chains = sample(kernel._replace(run=run), start(), draws=2, warmup=9000, thin=1000, generator=seeded())
-    assert longest <= block.SEGMENT_FLOATS
+    assert longest <= loop.SEGMENT_FLOATS
     assert chains.draws.untyped_storage().nbytes() == 12 * 2 * 2 * 8
 
 
@@ -87,8 +89,8 @@ def test_memory_is_what_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stored_run_that_stopped_ends_with_the_same_bits(
     kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block, "SEGMENT_FLOATS", 100)
-    monkeypatch.setattr(block, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "SEGMENT_FLOATS", 100)
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr(loop, "MAX_BLOCK_CHAINS", 5)
     monkeypatch.setattr(stores, "CHUNK_NUMBERS", 60)
     whole = sample(KERNELS[kernel], start(), draws=40, warmup=7, thin=3, generator=seeded())
@@ -128,8 +130,8 @@ SCRIPT = """
 import sys, torch
 from concurrent.futures import ThreadPoolExecutor
 from scoremh import LineIntegral, MALA, Target, metropolis_hastings, sample
-from scoremh.sampling import block, loop
-block.SAVE_SECONDS = 0.05
+from importlib import import_module
+import_module("scoremh.sampling.sample").SAVE_SECONDS = 0.05
 kernel = metropolis_hastings(Target(score=lambda x: -x - 0.1 * x ** 3), MALA(0.3), LineIntegral())
 g = torch.Generator().manual_seed(3)
 store = sys.argv[1] or None
@@ -308,8 +310,8 @@ def test_a_user_kernel_needs_only_init_and_step() -> None:
 
 def test_a_store_opens_lazily_and_as_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "CHUNK_NUMBERS", 60)
-    monkeypatch.setattr(block, "SEGMENT_FLOATS", 48)
-    monkeypatch.setattr(block, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "SEGMENT_FLOATS", 48)
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
     whole, seen = sample(KERNELS["fused"], start(), draws=20, thin=3, generator=seeded()), list[Any]()
     inner_run = KERNELS["fused"].run
     assert inner_run is not None
@@ -335,7 +337,7 @@ def test_a_store_opens_lazily_and_as_it_grows(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_store_has_one_writer(tmp_path: Path) -> None:
-    script = "import sys, time; from pathlib import Path; from scoremh._shared.locks import sole_writer\n"
+    script = "import sys, time; from pathlib import Path; from scoremh._shared.files import sole_writer\n"
     script += "with sole_writer(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     other = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
     assert other.stdout is not None

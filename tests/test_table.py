@@ -10,9 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from scoremh.estimator.table import Table
-from scoremh.estimator.table.columns import Column, Constant, Smooth
-from scoremh.estimator.table.discrete import CORNER_STD, Category, PointMasses, Steps
+from scoremh.estimator.table import CORNER_STD, Category, Column, Constant, PointMasses, Smooth, Steps, Table
 
 N = 2000
 

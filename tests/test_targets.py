@@ -16,7 +16,7 @@ from scipy import stats
 from torch import Tensor
 
 from scoremh import Exact, RandomWalk, metropolis_hastings, targets
-from scoremh.targets.distribution import Distribution
+from scoremh.targets.distributions import Distribution
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -161,7 +161,7 @@ def test_a_loss_that_is_not_finite_stops_at_once() -> None:
 def test_a_stopped_training_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = Recipe(steps=400, check_every=50, average=0.9)
     whole = fitted(recipe)
-    monkeypatch.setattr(training.loop, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
     calls = 0
 
     class Fragile(Squares):

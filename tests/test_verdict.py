@@ -13,10 +13,22 @@ from scipy import stats
 from torch import Tensor
 
 from scoremh import diagnostics, metrics
-from scoremh.evaluation import Agreement, Check, agreement, evaluate, verdict
-from scoremh.evaluation.agreement import noticed_shift, standard, transport_distance
-from scoremh.evaluation.checks import DO_NOT_USE_RATE, USABLE_RATE, corrected, worst
-from scoremh.evaluation.verdicts import MAX_NOTICED_SHIFT, number
+from scoremh.evaluation import (
+    DO_NOT_USE_RATE,
+    MAX_NOTICED_SHIFT,
+    USABLE_RATE,
+    Agreement,
+    Check,
+    agreement,
+    corrected,
+    evaluate,
+    noticed_shift,
+    number,
+    standard,
+    transport_distance,
+    verdict,
+    worst,
+)
 from tests.report_cases import chains
 
 NAMES = ["a", "b", "c"]

@@ -26,8 +26,7 @@ from scoremh import (
     targets,
     warmup,
 )
-from scoremh.sampling.moments import Moments, geometric_mean
-from scoremh.sampling.warmup import windows
+from scoremh.sampling.tuning import Moments, geometric_mean, windows
 
 VARIANCES = torch.tensor([0.01, 1.0, 100.0], dtype=torch.float64)
 TARGET = Target(score=lambda x: -(x.flatten(1) / VARIANCES).reshape(x.shape))

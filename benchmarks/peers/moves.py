@@ -24,7 +24,7 @@ from scoremh import (
     tune,
     warmup,
 )
-from scoremh.sampling.warmup import Warmup
+from scoremh.sampling.tuning import Warmup
 
 PILOT_SEED, PILOT_CHAINS, PILOT_STEPS = 0, 128, 150
 LENGTHS = (2, 3, 5)  # leapfrog steps to choose from, each trajectory of 1 to as many

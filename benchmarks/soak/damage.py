@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,10 @@ from scoremh import (
     sample,
     targets,
 )
-from scoremh.sampling import block
 from scoremh.sampling import store as stores
 from scoremh.training import Recipe
+
+loop: Any = import_module("scoremh.sampling.sample")  # the package has a function of that name
 
 LAW = targets.GaussianMixture([0.4, 0.6], [[-1.0, 0.0], [1.0, 0.5]])
 KERNEL = metropolis_hastings(LAW, MALA(0.4), LineIntegral())
@@ -73,12 +75,12 @@ class Case:
 @contextmanager
 def small_chunks() -> Iterator[None]:
     """Divide stored runs into many chunks, within."""
-    before = stores.CHUNK_NUMBERS, block.SEGMENT_FLOATS
-    stores.CHUNK_NUMBERS, block.SEGMENT_FLOATS = 100, 60
+    before = stores.CHUNK_NUMBERS, loop.SEGMENT_FLOATS
+    stores.CHUNK_NUMBERS, loop.SEGMENT_FLOATS = 100, 60
     try:
         yield
     finally:
-        stores.CHUNK_NUMBERS, block.SEGMENT_FLOATS = before
+        stores.CHUNK_NUMBERS, loop.SEGMENT_FLOATS = before
 
 
 def stored(folder: Path, stop: int | None = None) -> str:
@@ -94,7 +96,7 @@ def stored(folder: Path, stop: int | None = None) -> str:
         return KERNEL.run(point, steps, generator=generator)
 
     kernel, start = KERNEL._replace(run=run), LAW.sample(10, generator=seeded())
-    seconds, block.SAVE_SECONDS = block.SAVE_SECONDS, 0.0 if stop else block.SAVE_SECONDS
+    seconds, loop.SAVE_SECONDS = loop.SAVE_SECONDS, 0.0 if stop else loop.SAVE_SECONDS
     try:
         with small_chunks():
             chains = sample(kernel, start, draws=23, thin=2, generator=seeded(1), store=folder / "run")
@@ -104,7 +106,7 @@ def stored(folder: Path, stop: int | None = None) -> str:
     except KeyboardInterrupt:
         return ""
     finally:
-        block.SAVE_SECONDS = seconds
+        loop.SAVE_SECONDS = seconds
 
 
 def replicas(folder: Path) -> str:

@@ -23,7 +23,7 @@ from scoremh import (
     sample,
 )
 from scoremh._shared.files import replacing
-from scoremh.estimator.run_folder import CONFIG, RunFolder
+from scoremh.estimator.files import CONFIG, RunFolder
 from scoremh.training import Recipe
 from studies.framework import runner
 

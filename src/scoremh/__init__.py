@@ -8,18 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scoremh import annealing, datasets, diagnostics, diffusion, metrics, networks, targets
     from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor, ThroughNoise, TwoCoin
-    from scoremh.annealing import anneal
-    from scoremh.annealing.replica_exchange import replica_exchange  # of the name of its module, as two more below
+    from scoremh.annealing.anneal import anneal
+    from scoremh.annealing.replica_exchange import replica_exchange
     from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
     from scoremh.estimator import ScoreMH
     from scoremh.kernel import DegenerateRuleWarning, metropolis_hastings
     from scoremh.kernel.hamiltonian import hamiltonian
     from scoremh.proposals import MALA, PCN, Barker, RandomWalk, ScaledMALA, StudentWalk
     from scoremh.sampler import Sampler
-    from scoremh.sampling import Chains, TuningError, sample, tune
-    from scoremh.sampling.warmup import Warmup, warmup
+    from scoremh.sampling import Chains, TuningError, Warmup, tune, warmup
+    from scoremh.sampling.sample import sample
     from scoremh.score_matching import (
         DenoisingScoreMatching,
         ImplicitScoreMatching,

@@ -5,20 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scoremh import (
-    MALA,
-    Always,
-    BalanceMatching,
-    Exact,
-    LineIntegral,
-    RandomWalk,
-    Target,
-    Taylor,
-    TwoCoin,
-    targets,
-)
+from scoremh import MALA, Always, BalanceMatching, Exact, LineIntegral, RandomWalk, Target, Taylor, TwoCoin, targets
 from scoremh.acceptance import BalancedRule, RatioRule
-from scoremh.acceptance.learned import LearnedBalance
+from scoremh.acceptance.rules import LearnedBalance
 from scoremh.balance_matching import MATCHING, FormName, Pairs
 from scoremh.types import Acceptance, Point, Proposal
 from studies.learning import PAPER_ENTROPY, REFERENCE

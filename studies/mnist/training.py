@@ -21,8 +21,8 @@ import torch
 from safetensors import safe_open
 
 from scoremh import Recipe, ScoreFit, datasets
-from scoremh._shared.support import Box
 from scoremh.networks import UNet
+from scoremh.types import Box
 from studies.mnist import lenet
 from studies.mnist.acceptances import train_acceptance
 from studies.mnist.images import LOSS, WEIGHTS, train_score

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from scoremh.report import looks
-from scoremh.report.looks import COLOURS, INK, PAPER
+from scoremh.report import charts
+from scoremh.report.charts import COLOURS, INK, PAPER
 
 __all__ = ["COLOURS", "INK", "PAPER", "Look", "frame", "limits", "looks_of", "rows_and_columns"]
 
@@ -25,7 +25,7 @@ class Look(NamedTuple):
 
 
 def looks_of(names: Sequence[str], families: Mapping[str, tuple[str, str]] | None = None) -> dict[str, Look]:
-    """Return how the samplers or curves of a picture look; `scoremh.report.looks` has what is the same in all pictures.
+    """Return how the samplers or curves of a picture look; what all pictures share is in `scoremh.report.charts`.
 
     Args:
         names: Names of samplers or curves.
@@ -33,7 +33,7 @@ def looks_of(names: Sequence[str], families: Mapping[str, tuple[str, str]] | Non
             name itself decides colour and marker, and names with the same colour have different kinds of line.
     """
     kinds = {name: families[name][0] if families else name for name in names}
-    shades = looks.looks(list(dict.fromkeys(kinds.values())))
+    shades = charts.looks(list(dict.fromkeys(kinds.values())))
     found: dict[str, Look] = {}
     seconds = list(dict.fromkeys(families[name][1] for name in names)) if families else []
     for name, kind in kinds.items():

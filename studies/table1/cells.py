@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from scoremh import MultilevelDenoising, Recipe, annealing, metrics
 from scoremh.balance_matching import MATCHING, PRESETS, RECIPE
-from scoremh.balance_matching.anchors import TABLE_PAIRS
-from scoremh.balance_matching.presets import ANCHORED_CLIP
+from scoremh.balance_matching.fit import ANCHORED_CLIP, TABLE_PAIRS
 from scoremh.sampler import ProposalName
 from studies.framework import Cell, Record, Records, grid
 from studies.framework.runner import cells_in

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from scoremh.estimator import noise_level
-from scoremh.estimator.table import detection
+from scoremh.estimator import model, table
 from studies import plots
 from studies.framework import Claim, Records, Study
 from studies.framework.tables import mean, over_seeds
@@ -12,8 +11,8 @@ from studies.tables.cells import METHODS, OURS, Chance, Config, Draws, FitTime, 
 from studies.tables.data import TABLES
 from studies.tables.development import DEVELOPMENT, LEVELS, Level
 
-detection_rules = (detection.__doc__ or "").split("\n\n", 1)[1]  # what the code says of itself
-level_rule = (noise_level.__doc__ or "").split("\n\n", 1)[1]
+detection_rules = (table.__doc__ or "").split("\n\n", 1)[1]  # what the code says of itself
+level_rule = (model.__doc__ or "").split("\n\n", 1)[1]
 PRESETS = {
     "paper": Config(),
     "brief": Config((1,), ("one", "counts"), 200, 400, chains=50, steps=300, timed=(500, 4), development=False),

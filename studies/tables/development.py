@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from scoremh import Recipe, Sampler, ScoreFit, diagnostics, fit_score, metrics
-from scoremh.estimator.noise_level import share_beyond
+from scoremh.estimator.model import share_beyond
 from scoremh.networks import NoiseConditionalMLP
 from studies.framework import Cell, Record
 

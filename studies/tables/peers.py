@@ -15,10 +15,8 @@ from scoremh import Recipe
 from scoremh._shared import rng
 from scoremh.coordinates import Affine
 from scoremh.estimator.frames import ColumnLayout
-from scoremh.estimator.rows import jittered
-from scoremh.estimator.table import Table
-from scoremh.estimator.table.columns import Smooth
-from scoremh.estimator.table.discrete import PointMasses, Steps
+from scoremh.estimator.model import jittered
+from scoremh.estimator.table import PointMasses, Smooth, Steps, Table
 from studies.table1 import outsiders
 
 FLOW_RECIPE = Recipe(steps=1500)

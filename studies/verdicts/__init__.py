@@ -16,8 +16,7 @@ from torch import Tensor
 
 from scoremh import ScoreMH, metrics
 from scoremh.estimator.diagnosis import judge
-from scoremh.evaluation.agreement import standard, transport_distance
-from scoremh.evaluation.checks import LEVELS
+from scoremh.evaluation import LEVELS, standard, transport_distance
 from studies import plots
 from studies.framework import Cell, Claim, Record, Records, Study, grid
 from studies.verdicts.laws import DEVELOPED_ON, LAWS

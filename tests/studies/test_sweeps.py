@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from scoremh import Recipe, balance_matching, datasets, metrics, score_matching
-from scoremh.sampler import from_noise as sampler
+from scoremh import sampler as sampler
 from studies import sweeps
 from studies.framework import Records, Study
 from studies.framework.runner import FILE

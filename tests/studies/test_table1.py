@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from scoremh import Recipe, ScoreMH, balance_matching, metrics, score_matching, targets
-from scoremh.sampler import from_noise as sampler
+from scoremh import sampler as sampler
 from studies import table1
 from studies.framework import Records, pages, runner
 from studies.table1 import cells, judging, kept, methods, outsiders, page, problem

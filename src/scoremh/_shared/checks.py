@@ -1,14 +1,22 @@
-"""One format for every error: what was expected, what was passed, what to do."""
+"""One format for every error: what was expected, what was passed, what to do.
+
+Reading the parameters of a distribution: tensors, lists or numbers in, checked tensors of one dtype out.
+
+Samples as they come: tensors, arrays, data frames.
+"""
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import reduce
 from numbers import Integral
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -165,3 +173,74 @@ def explained() -> Iterator[None]:
         )
         got = f"{type(error).__name__}: {error}"
         raise RuntimeError(message("a score that needs no autograd graph", got, fix)) from error
+
+
+Values = Tensor | Sequence[Any] | float | int  # to a run-time checker an int is no float
+ROUNDING = 1e-3  # a sum of 1 may be off by this much: a weight of 1/3 written as 0.333
+
+
+def shared_dtype(*values: Values | None) -> Tensor:
+    """Return an empty tensor with the dtype and device that the parameters ask for together."""
+    given = [torch.as_tensor(value) for value in values if hasattr(value, "dtype")]
+    floating = [tensor.dtype for tensor in given if tensor.is_floating_point()]
+    dtype = reduce(torch.promote_types, floating) if floating else torch.get_default_dtype()
+    return torch.empty(0, dtype=dtype, device=given[0].device if given else None)
+
+
+def parameter(value: Values, like: Tensor, name: str, *shape: Any, positive: bool = False) -> Tensor:
+    """Return a parameter as a tensor of its own. Letters in `shape` stand for any size, `...` for any shape."""
+    tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device).detach().clone()
+    wanted = tuple(have if isinstance(want, str) else want for have, want in zip(tensor.shape, shape, strict=False))
+    if tensor.numel() == 0 or (shape != (...,) and (len(shape) != tensor.ndim or wanted != tensor.shape)):
+        expected, fix = f"{name} of shape {written(*shape)}", f"Pass {name} as a tensor or list of that shape."
+        raise ValueError(message(expected, describe(tensor), fix))
+    bad = tensor[~tensor.isfinite() | (tensor <= 0)] if positive else tensor[~tensor.isfinite()]
+    if len(bad):
+        expected = f"{name} to be finite{' and above 0' if positive else ''}"
+        raise ValueError(message(expected, float(bad[0]), f"Correct that value of {name}."))
+    return tensor
+
+
+def matrices(value: Values | None, location: Tensor, name: str) -> Tensor:
+    """Return one matrix per location, the identity where none is given."""
+    *batch, d = location.shape
+    value = torch.eye(d) if value is None else value
+    shared = torch.as_tensor(value).ndim == 2
+    return parameter(value, location, name, *([] if shared else batch), d, d).expand(*batch, d, d)
+
+
+def written(*shape: int | str) -> str:
+    """Return a shape as it is written in a message."""
+    return str(shape).replace("'", "")
+
+
+@runtime_checkable
+class Frame(Protocol):
+    """A table that gives its numbers as an array; data frames of pandas and polars do."""
+
+    def to_numpy(self) -> NDArray[Any]:
+        """Return the numbers, one row per sample."""
+        ...
+
+
+Samples = Tensor | NDArray[Any] | Frame
+"""One sample per row, `(sample, *event)`: a tensor, an array or a data frame of numbers."""
+
+
+def as_tensor(samples: Samples, name: str = "x", dtype: torch.dtype | None = None) -> Tensor:
+    """Return samples as a floating tensor; a tensor is returned as it is, numbers of an array keep their digits.
+
+    Args:
+        samples: Tensor, array or data frame, one sample per row.
+        name: Name of the argument, for an error.
+        dtype: Type of the numbers of an array or a data frame, such as that of a network; their own if None.
+    """
+    if isinstance(samples, Tensor) or not isinstance(samples, np.ndarray | Frame):
+        return samples  # what is neither is refused by the caller's `events`
+    rows = samples if isinstance(samples, np.ndarray) else samples.to_numpy()
+    try:
+        numbers = np.asarray(rows, dtype=rows.dtype if rows.dtype.kind == "f" else np.float64)
+    except (TypeError, ValueError) as error:
+        fix = "Encode texts and categories as numbers, or leave those columns out."
+        raise TypeError(message(f"{name} to hold numbers", f"{type(samples).__name__} ({error})", fix)) from error
+    return torch.tensor(numbers, dtype=dtype)

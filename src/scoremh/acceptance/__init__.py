@@ -25,10 +25,7 @@ and accepts with `min(1, r)` (Metropolis) or `r / (1 + r)` (Barker). Metropolis 
 The one-sided rules are not antisymmetric in (x, x'): r(x', x) r(x, x') is not 1, and not even one pair is balanced.
 """
 
-from scoremh.acceptance.integrals import LineIntegral, Taylor
-from scoremh.acceptance.learned import Learned
-from scoremh.acceptance.ratio import Always, BalancedRule, Exact, RatioRule
-from scoremh.acceptance.through_noise import ThroughNoise
+from scoremh.acceptance.rules import Always, BalancedRule, Exact, Learned, LineIntegral, RatioRule, Taylor, ThroughNoise
 from scoremh.acceptance.two_coin import TwoCoin
 
 __all__ = [

@@ -25,9 +25,8 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.detailed_balance import log_q_ratio
-from scoremh.acceptance.integrals import LineIntegral
-from scoremh.acceptance.ratio import RatioRule
-from scoremh.acceptance.residual import MAX_BOUND, Residual
+from scoremh.acceptance.exact import MAX_BOUND, Residual
+from scoremh.acceptance.rules import LineIntegral, RatioRule
 from scoremh.types import Need, Point, Proposal, Tally, Target
 
 PROBED_LENGTHS = (1.5, 3.0)  # lengths from which M has a probe more

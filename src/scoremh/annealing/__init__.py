@@ -9,15 +9,20 @@
 | `flow`, `flow_levels` | draws carried from one level to another; the levels that this needs |
 """
 
-from scoremh.annealing.annealed import Annealed, anneal
-from scoremh.annealing.arrival import EarlyAnnealingWarning, NoiseRatio, noise_ratio
-from scoremh.annealing.corrector import Corrector
-from scoremh.annealing.level_placement import tune_levels
-from scoremh.annealing.probability_flow import flow
-from scoremh.annealing.replica_exchange import replica_exchange
-from scoremh.annealing.replicas import Replicas
-from scoremh.annealing.schedules import flow_levels, geometric, karras
-from scoremh.annealing.step_sizes import tune_steps
+from scoremh.annealing.anneal import (
+    Annealed,
+    Corrector,
+    EarlyAnnealingWarning,
+    NoiseRatio,
+    anneal,
+    flow,
+    flow_levels,
+    geometric,
+    karras,
+    noise_ratio,
+    tune_steps,
+)
+from scoremh.annealing.replica_exchange import Replicas, replica_exchange, tune_levels
 
 __all__ = [
     "Annealed",

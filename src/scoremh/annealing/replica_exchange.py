@@ -1,33 +1,293 @@
-"""Replica exchange over noise levels: chains at every level, which change places with their neighbours.
+r"""One sweep of replica exchange: local moves at every noise level, then swaps between neighbours.
+
+Chains x_0, x_1, ... are at levels from high to low, and the ladder of all of them has the density
+`p_0(x_0) p_1(x_1) ...`. A swap of neighbours i and j = i + 1 is accepted with probability min(1, r),
+
+    log r = [log p_i - log p_j](x_j) - [log p_i - log p_j](x_i)
+
+The difference of two levels at one point is an integral along the noise axis (`diffusion.log_density_change`), a fixed
+function of the point, so that log r changes its sign with the direction of the swap. Pairs that begin at an even
+level and those that begin at an odd one take turns.
+
+What `replica_exchange` returns: draws of the lowest level, and how well walkers went up and down.
+
+Replica exchange over noise levels: chains at every level, which change places with their neighbours.
 
 At a high level the modes of a distribution merge; a walker that goes up and comes down again may come down in another
 mode. Accepted or rejected, swaps leave the distribution of every level as it is, so that the draws of the lowest level
 are draws of the distribution, with the weights of its modes that the scores of all levels know together.
+
+Noise levels between which swaps are accepted at equal rates.
+
+Syed et al. (2022): the rejection rates of neighbouring pairs add up, nearly, to a number that does not depend on where
+the levels between are, the communication barrier B. Levels at equal increments of the sum have equal rates, and n of
+them a rate of 1 - B / (n - 1).
 """
 
+import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.files import fingerprint
 from scoremh._shared.probe import Probe
 from scoremh._shared.progress import progress_bar
-from scoremh.annealing.ladder import Ladder, require_levels, validated_ladder
-from scoremh.annealing.replicas import Replicas, round_trips
-from scoremh.diffusion import NODES_BETWEEN_LEVELS, log_density_change
-from scoremh.sampling.block import SAVE_SECONDS
-from scoremh.sampling.jobs import Job, RateReport, Report, jobs_of, run_blocks
-from scoremh.sampling.loop import PROBE_CHAINS, block_size, first_step, stored_run
-from scoremh.sampling.pools import Pool, check_pool
-from scoremh.sampling.records import Records
-from scoremh.sampling.store import Layout, State, Store
+from scoremh.annealing.anneal import check_levels, geometric
+from scoremh.diffusion import NODES_BETWEEN_LEVELS, log_density_change, noise_span
+from scoremh.sampling.pools import Pool, check_pool, started
+from scoremh.sampling.sample import (
+    PROBE_CHAINS,
+    SAVE_SECONDS,
+    Job,
+    RateReport,
+    Report,
+    block_size,
+    first_step,
+    jobs_of,
+    run_blocks,
+    step_by_step,
+    stored_run,
+)
+from scoremh.sampling.store import Layout, Records, State, Store
 from scoremh.types import Kernel, Point, ScoreModel
+
+ROUNDING = 1e-6  # relative: schedules of noise levels are rounded
+
+
+class Sweep(NamedTuple):
+    """What one sweep did; all levels are from high to low."""
+
+    x: Float[Tensor, "level chain *event"]
+    walkers: Int[Tensor, "chain level"]
+    """Number of the walker that is at a level: walkers move with the swaps."""
+    accepted: Int[Tensor, "chain level"]
+    """How many local moves were accepted."""
+    swap_prob: Float[Tensor, "chain pair"]
+    """Probability min(1, r) of a swap; 0 for pairs whose turn it was not, NaN where r was not finite."""
+    score_calls: int
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Kernels at all noise levels, and the model whose scores decide on swaps.
+
+    Args:
+        model: Scores at every noise level.
+        levels: Noise levels from high to low.
+        kernels: Kernels of the local moves, one per level.
+        steps_per_swap: Local moves before every turn of swaps.
+        nodes: Number of noise levels between two neighbours at which the score and its divergence are evaluated.
+    """
+
+    model: ScoreModel
+    levels: tuple[float, ...]
+    kernels: tuple[Kernel, ...]
+    steps_per_swap: int
+    nodes: int
+
+    def sweep(
+        self,
+        x: Float[Tensor, "level chain *event"],
+        walkers: Int[Tensor, "chain level"],
+        turn: int,
+        generator: torch.Generator,
+    ) -> Sweep:
+        """Make local moves at every level, then offer swaps to half of the pairs.
+
+        Args:
+            x: Where the chains are.
+            walkers: Number of the walker at every level.
+            turn: Number of the sweep; pairs that begin at an even level are offered a swap when it is even.
+            generator: Random number generator.
+        """
+        moved = [self._local_moves(kernel, at, generator) for kernel, at in zip(self.kernels, x, strict=True)]
+        x, accepted = torch.stack([at for at, _, _ in moved]), torch.stack([count for _, count, _ in moved], 1)
+        calls = sum(number for _, _, number in moved)
+        swap_prob, walkers = x.new_zeros(x.shape[1], len(self.levels) - 1), walkers.clone()
+        upper = torch.arange(turn % 2, len(self.levels) - 1, 2, device=x.device)
+        if len(upper):
+            log_ratio = self.log_swap_ratio(x, upper)
+            swap_prob[:, upper] = log_ratio.clamp(max=0).exp().T
+            taken = rng.log_uniform(tuple(log_ratio.shape), x, generator) < log_ratio  # False where it is NaN
+            x = _swapped(x, upper, taken)
+            walkers = _swapped(walkers.T, upper, taken).T
+            calls += 2 * taken.numel() * self.nodes * (1 + x[0, 0].numel())
+        return Sweep(x, walkers, accepted, swap_prob, calls)
+
+    def log_swap_ratio(
+        self, x: Float[Tensor, "level chain *event"], upper: Int[Tensor, " pair"]
+    ) -> Float[Tensor, "pair chain"]:
+        """Return log r of swaps between these levels and the next lower ones, NaN where it is not finite.
+
+        Args:
+            x: Where the chains are.
+            upper: Numbers of the higher level of every pair.
+        """
+        levels, chains = x.new_tensor(self.levels), x.shape[1]
+        both = torch.cat([x[upper], x[upper + 1]]).flatten(0, 1)
+        high, low = (levels[pair].repeat_interleave(chains).repeat(2) for pair in (upper, upper + 1))
+        with checks.explained():
+            change = log_density_change(self.model, both, low, high, nodes=self.nodes)  # log p_i - log p_j
+        at_high, at_low = change.reshape(2, len(upper), chains)
+        log_ratio: Tensor = at_low - at_high
+        return log_ratio.where(log_ratio.isfinite(), torch.nan)
+
+    def _local_moves(self, kernel: Kernel, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, int]:
+        """Return where the chains of a level are then, how many moves each accepted, and the score calls.
+
+        The point is made anew: what it held before the last swaps belongs to other levels.
+        """
+        point = kernel.init(x)
+        run = kernel.run or partial(step_by_step, kernel)
+        calls = 0 if point.score is None else len(x)
+        point, trace = run(point, self.steps_per_swap, generator=generator)
+        return point.x, trace.accepted.sum(0, dtype=torch.int32), calls + trace.score_calls
+
+
+def _swapped(x: Tensor, upper: Tensor, taken: Tensor) -> Tensor:
+    """Return rows in which those of a pair have changed places where the swap was taken, `(pair, chain)`."""
+    above, below, out = x[upper], x[upper + 1], x.clone()
+    mask = taken.reshape(*taken.shape, *(1,) * (x.ndim - 2))
+    out[upper], out[upper + 1] = torch.where(mask, below, above), torch.where(mask, above, below)
+    return out
+
+
+def validated_ladder(
+    kernel_at: Callable[[float], Kernel],
+    levels: Sequence[float],
+    x: Float[Tensor, "level chain *event"],
+    model: ScoreModel,
+    steps_per_swap: int,
+    nodes: int,
+) -> Ladder:
+    """Return the kernels at all levels, having refused kernels of other events.
+
+    Args:
+        kernel_at: Function from a noise level to the kernel for it.
+        levels: Noise levels from high to low.
+        x: Where the chains start.
+        model: Scores at every noise level.
+        steps_per_swap: Local moves before every turn of swaps.
+        nodes: Number of noise levels between two neighbours at which the score and its divergence are evaluated.
+    """
+    checks.count(steps_per_swap, "steps_per_swap")
+    checks.count(nodes, "nodes")
+    fix = "Pass lambda level: metropolis_hastings(model.at(level), MALA(0.5 * level**2), LineIntegral()), for example."
+    if isinstance(kernel_at, Kernel) or not callable(kernel_at):
+        raise TypeError(checks.message("a function from a noise level to a kernel", checks.describe(kernel_at), fix))
+    kernels = tuple(kernel_at(level) for level in levels)
+    for level, kernel, at in zip(levels, kernels, x, strict=True):
+        checks.kind(kernel, Kernel, "kernel_at to return a Kernel", fix)
+        found = kernel.init(at[:1]).x.shape[1:]
+        if found != at.shape[1:]:
+            expected, got = f"a kernel of events {tuple(at.shape[1:])} at level {level:g}", f"one of {tuple(found)}"
+            raise ValueError(checks.message(expected, got, "Let all levels have the events of `initial`."))
+    return Ladder(model, tuple(levels), kernels, steps_per_swap, nodes)
+
+
+def require_levels(levels: Sequence[float], model: ScoreModel) -> None:
+    """Refuse levels that do not fall, or that the model does not know."""
+    _, most = known_span(model)
+    check_levels(levels)
+    if len(levels) < 2 or any(low >= high for high, low in itertools.pairwise(levels)):
+        fix = "Use annealing.geometric(high, low, n), or annealing.tune_levels."
+        raise ValueError(checks.message("at least two levels, each below the one before", list(levels), fix))
+    assert model.noise_range is not None  # known_span has looked
+    least = model.noise_range[0]
+    if not (least * (1 - ROUNDING) <= levels[-1] and levels[0] <= most * (1 + ROUNDING)):
+        got, fix = f"{levels[-1]:g} to {levels[0]:g}", "Choose levels in this range."
+        raise ValueError(checks.message(f"levels that the model knows, {least:g} to {most:g}", got, fix))
+
+
+def known_span(model: ScoreModel) -> tuple[float, float]:
+    """Return the level at which a model is read and the highest that it knows, having refused one without levels."""
+    fix = "Pass what fit_score returns, or a normal mixture of scoremh.targets."
+    checks.kind(model, ScoreModel, "model to know the scores of all noise levels", fix)
+    return noise_span(model)
+
+
+GOOD_SWAP_RATES = 0.2, 0.6  # below, walkers hardly pass; above, levels are wasted (Syed et al. 2022: 0.5 is best)
+
+
+@dataclass(frozen=True, eq=False)
+class Replicas:
+    """Draws of a distribution by replica exchange. All levels are from high to low.
+
+    Args:
+        draws: Draws at the lowest level: those of the distribution.
+        last: Last points at every level, to go on from: `initial=found.last`.
+        levels: Noise levels.
+        swap_rates: Mean acceptance probability of swaps, per pair of neighbours.
+        acceptance_rates: Share of the local moves that were accepted, per level.
+        round_trips: Number of times that a walker went from the lowest level to the highest and back, per chain.
+        nonfinite: Number of swaps that were rejected because their ratio was not finite.
+        score_calls: Points at which the score was evaluated, over all chains, levels and sweeps, warm-up included; a
+            score with its divergence counts as one for the score and one for every coordinate.
+    """
+
+    draws: Float[Tensor, "chain draw *event"]
+    last: tuple[Float[Tensor, "chain *event"], ...]
+    levels: tuple[float, ...]
+    swap_rates: tuple[float, ...]
+    acceptance_rates: tuple[float, ...]
+    round_trips: Int[Tensor, " chain"]
+    nonfinite: int
+    score_calls: int
+
+    @property
+    def hints(self) -> list[str]:
+        """What to change: sentences on swap rates out of bounds and on walkers that do not come around."""
+        found, (least, most) = [], GOOD_SWAP_RATES
+        rarest, most_frequent = min(self.swap_rates), max(self.swap_rates)
+        if rarest < least or most_frequent > most:
+            advice = "add levels" if rarest < least else "fewer levels would do"
+            span = f"swap rates of {rarest:.2f} to {most_frequent:.2f} lie outside {least} to {most}"
+            found.append(f"{span}: {advice}, or place them with annealing.tune_levels")
+        if not self.round_trips.any():
+            found.append("no walker went from the lowest level to the highest and back: draw more, or add levels")
+        if self.nonfinite:
+            found.append(f"{self.nonfinite} swaps had a ratio that is not finite: look at the score of the model")
+        return found
+
+    def __repr__(self) -> str:
+        """Show the shape, the levels, the swap rates, the round trips and the cost, then the hints."""
+        chains, draws, *event = self.draws.shape
+        swaps, moves = " ".join(f"{rate:.2f}" for rate in self.swap_rates), self.acceptance_rates
+        text = (
+            f"Replicas({chains} chains x {draws} draws of {tuple(event)}, {len(self.levels)} levels from noise "
+            f"{self.levels[0]:.3g} to {self.levels[-1]:.3g}; swap rates {swaps}; "
+            f"{float(self.round_trips.double().mean()):.3g} round trips per chain; "
+            f"acceptance {min(moves):.3f} to {max(moves):.3f}; {self.score_calls:,} score calls)"
+        )
+        return "\n".join([text, *(f"hint: {hint}" for hint in self.hints)])
+
+
+def round_trips(walkers: Int[Tensor, "chain draw level"]) -> Int[Tensor, " chain"]:
+    """Return how often a walker went from the lowest level to the highest and back, over all walkers of a chain.
+
+    Args:
+        walkers: Number of the walker that was at a level after every sweep; the first level is the highest.
+    """
+    chains, _, levels = walkers.shape
+    trips = torch.zeros(chains, dtype=torch.int64, device=walkers.device)
+    rising, falling = (torch.zeros(chains, levels, dtype=torch.bool, device=walkers.device) for _ in range(2))
+    row = torch.arange(chains, device=walkers.device)
+    for now in walkers.unbind(1):
+        top, bottom = now[:, 0].long(), now[:, -1].long()
+        falling[row, top] |= rising[row, top]  # it has been at the lowest level before
+        trips += falling[row, bottom]
+        falling[row, bottom], rising[row, bottom] = False, True
+    return trips
 
 
 def replica_exchange(
@@ -205,3 +465,92 @@ def _summary(ladder: Ladder, records: Records, warmup: int, ends: list[State]) -
 def _swap_rate(swap_prob: Float[Tensor, "chain draw"], parity: int) -> float:
     """Return the mean acceptance probability of a pair's swaps over the sweeps that were its turn."""
     return float(swap_prob[:, parity % 2 :: 2].nan_to_num(0).double().mean())
+
+
+FIRST_LEVELS = 12  # of the first round, where their number is to be found
+ROUNDS = 4
+
+
+def tune_levels(
+    kernel_at: Callable[[float], Kernel],
+    initial: Float[Tensor, "chain *event"],
+    *,
+    model: ScoreModel,
+    high: float | None = None,
+    low: float | None = None,
+    n: int | None = None,
+    swap_rate: float = 0.4,
+    sweeps: int = 40,
+    steps_per_swap: int = 4,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+    pool: Pool = None,
+) -> list[float]:
+    """Return noise levels, from high to low, whose neighbours swap at equal rates, for `replica_exchange`.
+
+    Args:
+        kernel_at: Function from a noise level to the kernel of `model.at(level)`.
+        initial: Initial points `(chain, *event)`, such as noise of the highest level.
+        model: Scores at every noise level, such as `fit_score` returns.
+        high: Highest level; the model's own when None.
+        low: Lowest level; that at which the model is read when None.
+        n: Number of levels; as many as `swap_rate` needs when None.
+        swap_rate: Swap rate to reach at least, where n is None.
+        sweeps: Sweeps in each of four rounds, after each of which the levels are placed anew; the first half of them
+            is warm-up.
+        steps_per_swap: Local moves in a sweep.
+        generator: Random number generator; the same seed gives the same levels.
+        progress: Show a progress bar.
+        pool: Where blocks of chains are run, as for `sample`.
+
+    Example:
+        >>> import torch
+        >>> from scoremh import MALA, LineIntegral, metropolis_hastings, targets
+        >>> normal = targets.Gaussian([0.0, 0.0, 0.0])
+        >>> def kernel_at(level):
+        ...     return metropolis_hastings(normal.at(level), MALA(0.3 * (1 + level**2)), LineIntegral())
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = 4 * torch.randn(100, 3, generator=g)
+        >>> levels = tune_levels(kernel_at, x, model=normal, high=4.0, low=0.1, n=3, generator=g)
+        >>> 1 < levels[1] < 3  # half of the way in log(1 + level^2), and not in log level
+        True
+    """
+    lowest, highest = known_span(model)
+    checks.count(sweeps, "sweeps", at_least=4)
+    if not 0 < swap_rate < 1:
+        raise ValueError(checks.message("swap_rate in (0, 1)", swap_rate, "0.2 to 0.6 is usual."))
+    if n is not None:
+        checks.count(n, "n", at_least=2)
+    levels = geometric(highest if high is None else high, lowest if low is None else low, n or FIRST_LEVELS)
+    x: Tensor | Sequence[Tensor] = initial
+    options: dict[str, Any] = {"model": model, "steps_per_swap": steps_per_swap, "generator": generator}
+    half = sweeps // 2
+    with started(pool) as options["pool"], progress_bar(ROUNDS, "placing levels", unit="rounds", show=progress) as tick:
+        for _ in range(ROUNDS):
+            found = replica_exchange(kernel_at, levels, x, draws=sweeps - half, warmup=half, **options)
+            levels = levels_of_equal_rates(levels, found.swap_rates, n, swap_rate)
+            # each of the new levels goes on from the points of the nearest old one
+            x = [found.last[_nearest(level, found.levels)] for level in levels]
+            tick(1, f"{len(levels)} levels")
+    return levels
+
+
+def levels_of_equal_rates(
+    levels: Sequence[float], swap_rates: Sequence[float], n: int | None, swap_rate: float
+) -> list[float]:
+    """Return levels at equal increments of the sum of rejection rates, with the same ends.
+
+    Args:
+        levels: Noise levels of a run, from high to low.
+        swap_rates: Swap rates between them.
+        n: Number of levels to return; as many as `swap_rate` needs when None.
+        swap_rate: Swap rate to reach at least, where n is None.
+    """
+    barrier = np.concatenate([[0.0], np.cumsum(np.clip(1 - np.asarray(swap_rates), 1e-3, 1))])  # rises strictly
+    pairs = max(1, math.ceil(barrier[-1] / (1 - swap_rate))) if n is None else n - 1
+    inner = np.interp(np.linspace(0, barrier[-1], pairs + 1)[1:-1], barrier, np.log(levels))
+    return [levels[0], *np.exp(inner).tolist(), levels[-1]]
+
+
+def _nearest(level: float, levels: Sequence[float]) -> int:
+    return min(range(len(levels)), key=lambda i: abs(math.log(levels[i] / level)))

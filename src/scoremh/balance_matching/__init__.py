@@ -19,12 +19,20 @@ One network may serve all noise levels and steps: `fit_acceptance_at_levels`, fo
 Values of log p may join the gradients (`fit_acceptance(..., anchors=...)`); `balance_matching.anchors` says how.
 """
 
-from scoremh.balance_matching.fit import AcceptanceFit
-from scoremh.balance_matching.fitting import fit_acceptance, train_acceptance
+from scoremh.balance_matching.fit import (
+    MATCHING,
+    PRESETS,
+    RECIPE,
+    AcceptanceFit,
+    AcceptancePlan,
+    FormName,
+    Preset,
+    acceptance_plan,
+    fit_acceptance,
+    train_acceptance,
+)
 from scoremh.balance_matching.levels import LevelAcceptanceFit, LevelMatching, fit_acceptance_at_levels
 from scoremh.balance_matching.losses import BalanceMatching, Pairs
-from scoremh.balance_matching.plan import AcceptancePlan, acceptance_plan
-from scoremh.balance_matching.presets import MATCHING, PRESETS, RECIPE, FormName, Preset
 
 __all__ = [
     "MATCHING",

@@ -1,13 +1,119 @@
-"""A learned acceptance function, with what is known of its training."""
+r"""The names of the forms with their defaults, and the rows of the paper's Table 3.
 
-from dataclasses import dataclass
-from typing import ClassVar
+A learned acceptance function, with what is known of its training.
 
-from torch import Tensor
+Anchors: values of log p that join the gradients in the loss of an acceptance.
 
-from scoremh._shared import checks
-from scoremh.networks import Form
-from scoremh.training import Fit
+Gradients say nothing of the weights of modes that no path of accurate scores connects; values do. For a pair (x, x')
+
+    e = D_a(x', x) - [log p(x') - log p(x)] - [log q(x | x') - log q(x' | x)]
+
+and the term is the mean of Huber's loss of e. The pairs are those that a chain may ask for: x' comes from q(. | x), or,
+for a potential, which serves every proposal, from the whole table. The points are samples, samples moved by noise of
+all sizes, points on lines between samples, points all around, and candidates from all of these: with samples alone,
+nothing keeps a network from putting mass elsewhere.
+
+Below a floor log p is bounded and not learned: between a point above the floor and one below it log p has to change by
+at least as much as it does to the floor; between two points below it nothing is asked.
+
+Whether target, proposal and network go together: tried at a few samples, before a training is spent on them.
+
+What `fit_acceptance` will train, and how: every default chosen, every argument checked.
+
+`fit_acceptance`: an acceptance function from a score, with everything chosen that is not given.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import huber_loss
+
+from scoremh import diffusion
+from scoremh._shared import checks, detailed_balance, rng
+from scoremh._shared.algebra import gauss_legendre, inner, line, per_chain, rows_finite, weighted_sum, whole_way
+from scoremh._shared.probe import Probe
+from scoremh._shared.progress import progress_bar
+from scoremh.balance_matching.losses import BalanceMatching
+from scoremh.coordinates import Affine, Coordinates
+from scoremh.kernel.metropolis import scored_target
+from scoremh.networks import FORMS, AcceptanceMLP, Form, InputsInCoordinates
+from scoremh.networks.acceptance import PROBED_SAMPLES, ProposalProbe
+from scoremh.training import Fit, Recipe, plan_text, train
+from scoremh.types import LogDensityFn, Point, Proposal, Target, TargetLike
+
+FormName = Literal["free", "antisymmetric", "potential"]  # the names of `networks.FORMS`
+# A potential serves every proposal: it learns from points half way to proposals, nearer to where chains are.
+MATCHING: Mapping[str, BalanceMatching] = {
+    "free": BalanceMatching(scale=1.0),
+    "antisymmetric": BalanceMatching(),
+    "potential": BalanceMatching(pairs="independent", alpha=0.5),
+}
+# With anchors: largest norm of a gradient per root of its size, in standard coordinates. Slopes are steeper off the
+# samples, where a learned score is not to be trusted and would outweigh the anchors.
+ANCHORED_CLIP = 2.5
+RECIPE = Recipe(4000, batch=256, rate=4e-3)  # larger steps than a score's: a pair has 2 d numbers to learn from
+
+
+def default_matching(form: str, event: tuple[int, ...], *, anchored: bool) -> BalanceMatching:
+    """Return the loss of a form: with anchors, gradients are clipped.
+
+    Args:
+        form: Name of the form.
+        event: Shape of one event.
+        anchored: Whether values of log p join the loss.
+    """
+    clip = ANCHORED_CLIP * math.sqrt(2 * math.prod(event)) if anchored else None
+    return replace(MATCHING[form], clip=clip)
+
+
+class Preset(NamedTuple):
+    """A row of the paper's Table 3: the free form, all pairs, Adam at a constant rate, nothing standardised.
+
+    The paper gives neither the size of a batch nor C. An epoch of its Algorithm 2 is one step, here on 16 x 16 pairs,
+    and nothing is clipped.
+    """
+
+    hidden: int
+    blocks: int
+    steps: int
+    entropy: float
+    rate: float = 5e-4
+
+    def network(self, event: tuple[int, ...], generator: torch.Generator | None = None) -> AcceptanceMLP:
+        """Return the row's network."""
+        return AcceptanceMLP(event, self.hidden, self.blocks, generator=rng.child(generator))
+
+    @property
+    def matching(self) -> BalanceMatching:
+        """The row's loss."""
+        return BalanceMatching(self.entropy, pairs="independent", all_pairs=True)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The row as a recipe: no averaging, no clipping, no early stop."""
+        options: dict[str, Any] = {
+            "batch": 32,
+            "schedule": "constant",
+            "average": 0.0,
+            "clip": None,
+            "check_every": min(200, self.steps),
+            "patience": None,
+        }
+        return Recipe(self.steps, rate=self.rate, **options)
+
+
+PRESETS = {
+    "moons": Preset(256, 3, 1000, 2.0),
+    "pinwheel": Preset(256, 4, 200, 2.0),
+    "s_curve": Preset(512, 4, 200, 2.0),
+    "swiss_roll": Preset(512, 4, 200, 1.0),
+}
 
 
 @dataclass(eq=False, repr=False)
@@ -54,3 +160,582 @@ class AcceptanceFit(Fit):
         checks.events(x)
         with checks.explained():
             return potential(x)
+
+
+TABLE_PAIRS = 8192
+MIN_PAIRS = 20  # at which log p has to be a number
+PAIRS_PER_STEP = 256
+HELD_OUT_SHARE = 0.1  # of the pairs
+TABLE_SEED = 0xA2C4  # a training that is resumed has the same points, also where no seed was given
+CALL_POINTS = 2048  # at which log p is asked in one call
+LEAST_NOISE, MOST_NOISE = 0.02, 2.0  # of the noise that moves samples, in units of their spread
+WIDTH_AROUND = 2.0  # standard deviation of the points all around, in the same units
+TAIL_SHARE, DEPTH = 0.01, 10.0  # the floor is this much below log p at all samples but this share
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """A table of pairs of points, with log p at both.
+
+    Args:
+        proposal: q.
+        points: x of every pair, then x' of every pair, with what the proposal needs there.
+        log_density: log p at the points, up to a constant; -inf is below every floor.
+        floor: log p below which it is bounded and not learned.
+        held_out: Whether to draw from the pairs that are kept for judging, rather than from the others.
+    """
+
+    proposal: Proposal
+    points: Point
+    log_density: Float[Tensor, " point"]
+    floor: float
+    held_out: bool = False
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return len(self.log_density) // 2
+
+    def loss(self, form: Form, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
+        """Return the mean loss over pairs drawn from the table.
+
+        Args:
+            form: The acceptance function.
+            generator: Random number generator; the same seed gives the same pairs.
+        """
+        pairs, device = len(self), self.log_density.device
+        trained = round((1 - HELD_OUT_SHARE) * pairs)
+        first, last = (trained, pairs) if self.held_out else (0, trained)
+        rows = torch.randint(first, last, (2, PAIRS_PER_STEP), generator=generator, device=device)
+        if form.from_points:
+            rows += pairs * torch.randint(2, rows.shape, generator=generator, device=device)
+        else:
+            rows[1] = rows[0] + pairs
+        return self.between(form, *rows)
+
+    def between(self, form: Form, current: Int[Tensor, " pair"], proposed: Int[Tensor, " pair"]) -> Float[Tensor, ""]:
+        """Return the mean loss over the pairs with these rows of points."""
+        x, y = (self.points.map(lambda part, rows=rows: part[rows]) for rows in (current, proposed))
+        before, after = (self.log_density[rows] for rows in (current, proposed))
+        wanted = after.clamp(min=self.floor) - before.clamp(min=self.floor)
+        error = form.log_density_change(x, y, proposal=self.proposal) - wanted
+        error = torch.where(after < self.floor, error.clamp(min=0), error)
+        error = torch.where(before < self.floor, error.clamp(max=0), error)
+        asked = (before >= self.floor) | (after >= self.floor)
+        return huber_loss(error, torch.zeros_like(error), reduction="sum") / asked.sum().clamp_min(1)
+
+
+def anchor_table(
+    anchors: LogDensityFn, target: Target, proposal: Proposal, samples: Tensor, form: Form, *, progress: bool = False
+) -> Anchors:
+    """Return a table of anchors, with log p evaluated at all its points.
+
+    Args:
+        anchors: x -> log p(x), up to a constant.
+        target: Target; pairs outside its support are left out.
+        proposal: q.
+        samples: Samples inside the support, `(sample, *event)`.
+        form: The acceptance function that is to learn from them.
+        progress: Show a progress bar.
+    """
+    with torch.no_grad(), checks.explained():
+        current, proposed, is_sample = _pairs(target, proposal, samples)
+        before, after = _values(anchors, torch.cat([current.x, proposed.x]), progress).chunk(2)
+        known = (before < math.inf) & (after < math.inf)  # NaN is not
+        if form.one_proposal:
+            known &= detailed_balance.log_q_ratio(proposal, current, proposed).isfinite()
+        at_samples = before[is_sample & before.isfinite()]
+        _require_known(known, at_samples)
+        points = current.map(lambda *ends: torch.cat([end[known] for end in ends]), proposed)
+        floor = float(at_samples.double().quantile(TAIL_SHARE)) - DEPTH
+        return Anchors(proposal, points, torch.cat([before[known], after[known]]), floor)
+
+
+def _pairs(target: Target, proposal: Proposal, samples: Tensor) -> tuple[Point, Point, Bool[Tensor, " pair"]]:
+    """Return x and x' of pairs inside the support, and whether x is a sample."""
+    generator = rng.seeded(TABLE_SEED, samples.device)
+    x, is_sample = _points(samples, generator)
+    inside = _inside(target, x)
+    current = Point.at(x[inside], target, proposal.needs)
+    y = proposal.sample(current, generator=generator)
+    stays = _inside(target, y)
+    return current.map(lambda part: part[stays]), Point.at(y[stays], target, proposal.needs), is_sample[inside][stays]
+
+
+def _inside(target: Target, x: Tensor) -> Bool[Tensor, " point"]:
+    """Return which points are inside the support."""
+    return x.new_ones(len(x), dtype=torch.bool) if target.support is None else target.support(x)
+
+
+def _points(samples: Tensor, generator: torch.Generator) -> tuple[Tensor, Bool[Tensor, " point"]]:
+    """Return samples, samples with noise, points between samples and points around, in turn; and which are samples."""
+    standard = Affine.whitening(samples)
+    rows = torch.randint(len(samples), (2, TABLE_PAIRS), generator=generator, device=samples.device)
+    u, v = standard.inverse(samples[rows.flatten()]).chunk(2)
+    noise = rng.normal(tuple(u.shape), u, generator)
+    share = per_chain(rng.uniform((len(u),), u, generator), u)
+    size = LEAST_NOISE * (MOST_NOISE / LEAST_NOISE) ** share
+    kinds = torch.stack([u, u + size * noise, torch.lerp(u, v, share), WIDTH_AROUND * noise])
+    every = torch.arange(len(u), device=u.device)
+    kind = every % len(kinds)
+    return standard(kinds[kind, every]), kind == 0
+
+
+def _values(anchors: LogDensityFn, x: Tensor, progress: bool) -> Float[Tensor, " point"]:
+    """Return log p at all points."""
+    parts = []
+    with progress_bar(len(x), "anchors", unit="points", show=progress) as tick:
+        for part in x.split(CALL_POINTS):
+            parts.append(anchors(part))
+            checks.answer(parts[-1], part, part.shape[:1], "anchors")
+            tick(len(part))
+    return torch.cat(parts)
+
+
+def _require_known(known: Tensor, at_samples: Tensor) -> None:
+    """Refuse log p that is a number almost nowhere.
+
+    Args:
+        known: Whether it is a number, or -inf, at both ends of a pair.
+        at_samples: Its finite values at samples.
+    """
+    if known.sum() < MIN_PAIRS or not len(at_samples):
+        got = f"{int(known.sum())} of {len(known)} pairs, and finite ones at {len(at_samples)} samples"
+        fix = "Pass log p itself, up to a constant; where p is 0 it may be -inf."
+        raise ValueError(checks.message("anchors that are numbers at the samples and around them", got, fix))
+
+
+# Two rules each: their difference says how far to trust the finer one.
+ROUGH = gauss_legendre(16), gauss_legendre(8)
+FINE = gauss_legendre(256), gauss_legendre(128)
+CANDIDATE_SEED = 0x5C0AE  # unlikely to be that of the samples
+MAX_WRONG_SHARE = 1 / 20  # of the candidates, whose gradients may not add up before a proposal is refused
+
+
+def try_proposal(target: Target, proposal: Proposal, x: Tensor, *, differentiate: bool) -> None:
+    """Refuse a score or a proposal with answers of a wrong shape or type, or with gradients that are not its own.
+
+    Args:
+        target: Target with a score, which is not asked outside of its support.
+        proposal: q.
+        x: A few samples inside the support.
+        differentiate: Whether the training needs gradients of log q.
+    """
+    with checks.explained():
+        at = Point.at(x, target, proposal.needs | {"score"})
+    checks.answer(at.score, x, x.shape, "score")
+    assert at.score is not None
+    if not (finite := rows_finite(at.score)).all():
+        got = f"NaN or inf at {int((~finite).sum())} of {len(x)}, the first at {checks.short(x[~finite][0].tolist())}"
+        fix = "Correct the score, or give the target a support that leaves such points out."
+        raise ValueError(checks.message("a score that is finite at the samples", got, fix))
+    candidates = proposal.sample(at, generator=rng.seeded(CANDIDATE_SEED, x.device))
+    checks.answer(candidates, x, x.shape, "proposal.sample")
+    checks.answer(proposal.log_prob(at, given=at), x, x.shape[:1], "proposal.log_prob")
+    if differentiate:
+        _require_graph(target, proposal, x)
+        _compare_gradients(target, proposal, at.map(Tensor.detach), candidates.detach())
+
+
+@torch.no_grad()
+def try_network(form: Form, kind: type[nn.Module], x: Tensor) -> None:
+    """Refuse a network that does not answer with a number per pair, or per point.
+
+    Args:
+        form: The acceptance function.
+        kind: Class of the network in it.
+        x: A few samples.
+    """
+    _require_own_gradient(kind)
+    try:
+        with rng.for_layers_of(form, 0):
+            answer = form(*form.inputs(x))
+    except (RuntimeError, ValueError, TypeError) as error:
+        fix = "net(proposed, current) answers for pairs, net(x) for a potential; check its input size and its dtype."
+        expected = f"{form.call} to take {checks.describe(x)}"
+        raise ValueError(checks.message(expected, f"an error: {error}", fix)) from error
+    checks.answer(answer, x, x.shape[:1], "net")
+    form.require_answer(answer)
+
+
+@torch.no_grad()
+def try_anchors(anchors: LogDensityFn, x: Tensor) -> None:
+    """Refuse anchors that do not answer with a number per point.
+
+    Args:
+        anchors: x -> log p(x).
+        x: A few samples.
+    """
+    if not callable(anchors):
+        fix = "Pass fit.log_density, or another function that answers log p, up to a constant."
+        raise TypeError(checks.message("anchors to be a function of x", checks.describe(anchors), fix))
+    with checks.explained():
+        checks.answer(anchors(x), x, x.shape[:1], "anchors")
+
+
+def _require_own_gradient(kind: type) -> None:
+    """Refuse a potential with a forward of its own and the closed form of another's gradient."""
+    forward, gradient = (
+        next((cls for cls in kind.__mro__ if name in vars(cls)), object) for name in ("forward", "value_and_gradient")
+    )
+    if gradient is not object and forward is not gradient and issubclass(forward, gradient):
+        got, fix = f"that of {gradient.__name__}", "Write it too, or derive the class from torch.nn.Module."
+        raise ValueError(checks.message(f"a value_and_gradient for the forward of {forward.__name__}", got, fix))
+
+
+def _require_graph(target: Target, proposal: Proposal, x: Tensor) -> None:
+    """Refuse a score that autograd cannot see through, where the proposal's gradient has to go through it."""
+    near = x.lerp(x.roll(1, 0), 1e-3)
+    if target.support is not None:
+        near = near.where(per_chain(target.support(near), x), x)
+    here, beside = detailed_balance.leaf(x, target, proposal), Point.at(near, target, proposal.needs)
+    for name in ("score", "log_density"):
+        answer, moved = getattr(here, name), getattr(beside, name)
+        if name not in proposal.needs or answer.requires_grad:
+            continue
+        if (answer != moved).reshape(len(x), -1).any(1).float().mean() > 0.5:  # one that is flat has no gradient
+            got = "one that autograd does not see: its answer requires no gradient though x does"
+            fix = (
+                f"Use targets.from_log_density, or compute the {name} with create_graph=True and without torch.no_grad;"
+                ' or use form="potential", which needs no gradient of it.'
+            )
+            expected = f"a {name} to differentiate, as {checks.named(proposal)} needs"
+            raise ValueError(checks.message(expected, got, fix))
+
+
+def _compare_gradients(target: Target, proposal: Proposal, at: Point, candidates: Tensor) -> None:
+    """Refuse a log q whose gradient by autograd does not add up to its values: detached, without torch, or with jumps.
+
+    log q(x | x') - log q(x' | x) is 0 where x' = x: elsewhere it is the integral of its gradient along the way there.
+    """
+    v = candidates - at.x
+    if target.support is not None:
+        rows = whole_way(target.support, at.x, v, tuple(node for rule in (*ROUGH, *FINE) for node in rule.nodes))
+        at, v = at.map(lambda part: part[rows]), v[rows]
+        if not len(v):
+            return
+    tried, name = len(v), checks.named(proposal)
+    values = _along(target, proposal, at, v, (1.0,))[0][0]
+    if lost := int((values == -math.inf).sum()):
+        got = f"{lost} of {tried} candidates x' with q(x | x') = 0, where its gradient says nothing"
+        fix = 'Use form="potential", which does not need it.'
+        raise ValueError(checks.message(f"reversible steps of {name}", got, fix))
+    for rules in (ROUGH, FINE):  # what looks wrong is looked at more closely
+        total, other = (weighted_sum(one.weights, _along(target, proposal, at, v, one.nodes)[1]) for one in rules)
+        wrong = (total - values).abs() > 0.1 + 0.05 * values.abs() + 2 * (total - other).abs()  # NaN is not
+        at, v, values, total = at.map(lambda part, rows=wrong: part[rows]), v[wrong], values[wrong], total[wrong]
+        if len(v) <= MAX_WRONG_SHARE * tried:
+            return
+    worst = (total - values).abs().argmax()
+    score = ", and the score it needs," if "score" in proposal.needs else ""
+    expected = f"log_prob of {name}{score} to be smooth and differentiable by autograd in both points"
+    got = f"gradients that add up to {float(total[worst]):.3g} where log q changes by {float(values[worst]):.3g}"
+    fix = (
+        "Compute it with torch alone, without detach, torch.no_grad and jumps, from x and from what the proposal needs "
+        'at both points; or use form="potential", which needs no gradient of it.'
+    )
+    raise ValueError(checks.message(expected, got, fix))
+
+
+def _along(
+    target: Target, proposal: Proposal, at: Point, v: Tensor, nodes: tuple[float, ...]
+) -> tuple[Float[Tensor, "node chain"], Float[Tensor, "node chain"]]:
+    """Return log q(x | x') - log q(x' | x) at x' = x + t v, and its slope in t by autograd, for all nodes t."""
+
+    def repeated(part: Tensor) -> Tensor:
+        return part.detach().repeat(len(nodes), *(1,) * (part.ndim - 1))
+
+    here = at.map(repeated)
+    with torch.enable_grad():
+        there = Point.at(line(at.x, v, nodes).flatten(0, 1).requires_grad_(), target, proposal.needs)
+        change = detailed_balance.log_q_ratio(proposal, here, there)
+        gradient = torch.zeros_like(there.x)
+        if change.requires_grad:
+            (gradient,) = torch.autograd.grad(change.sum(), there.x, materialize_grads=True)
+    slopes = inner(gradient, repeated(v))
+    return change.detach().reshape(len(nodes), len(v)), slopes.reshape(len(nodes), len(v))
+
+
+TRIED_SAMPLES = 32  # at which a proposal is tried
+TRIED_PAIRS = 100  # with which a network is tried
+COUNTED_SAMPLES = 900  # that a support is asked for: one more or less is beyond the tolerance of a probe
+STRETCHES = (1.0, 1.2, 1.5, 2.0, 4.0)  # by which samples are moved away from their mean, to tell supports apart
+
+
+@dataclass(frozen=True)
+class MatchedLoss:
+    """The loss for one target and one proposal, as `train` takes it."""
+
+    matching: BalanceMatching
+    target: Target
+    proposal: Proposal
+    coordinates: Coordinates | None
+    probe: Probe
+    anchors: Anchors | None = None
+
+    def __repr__(self) -> str:
+        """Show the loss and the proposal, the same in every process."""
+        anchored = "" if self.anchors is None else f", with {len(self.anchors)} pairs of anchors"
+        return f"{self.matching} for {checks.steady(self.proposal)}{anchored}"
+
+    def anchored(self, anchors: Anchors) -> "MatchedLoss":
+        """Return the loss with anchors, which tell it from others as well."""
+        return replace(self, anchors=anchors, probe=self.probe.joined(Probe.of(anchors.log_density)))
+
+    def terms(
+        self, net: nn.Module, x: Tensor, *, progress: float, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Return the loss of a batch and its terms."""
+        terms = self.matching.terms(
+            net,
+            self.target,
+            self.proposal,
+            x,
+            coordinates=self.coordinates,
+            progress=progress,
+            generator=generator,
+        )
+        if self.anchors is None:
+            return terms
+        error = self.anchors.loss(Form.of(net), generator=generator)
+        return terms | {"loss": terms["loss"] + self.matching.anchor_weight * error, "anchors": error.detach()}
+
+    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Return the held-out loss: without the graph of the gradients, and without crossing thousands of samples."""
+        held_out = None if self.anchors is None else replace(self.anchors, held_out=True)
+        judge = replace(self, matching=replace(self.matching, all_pairs=False), anchors=held_out)
+        with torch.no_grad():
+            return judge.terms(net, x, progress=1.0, generator=generator)["loss"]
+
+
+@dataclass(frozen=True, eq=False)
+class AcceptancePlan:
+    """What to train. Printing it shows all that was chosen.
+
+    Args:
+        form: The acceptance function, with its first weights.
+        loss: Loss for the target and the proposal.
+        recipe: How to train.
+        samples: Samples inside the support, `(sample, *event)`.
+        anchors: The function x -> log p(x) whose values join the loss, or None.
+    """
+
+    form: Form
+    loss: MatchedLoss
+    recipe: Recipe
+    samples: Tensor = field(repr=False)
+    anchors: LogDensityFn | None = None
+
+    def __str__(self) -> str:
+        """Show the plan in a few lines."""
+        what, inside = f"{type(self.form).__name__.lower()} acceptance", self.form.net
+        net = inside.net if isinstance(inside, InputsInCoordinates) else inside
+        text = plan_text(what, net, self.loss, self.loss.coordinates, self.samples, self.recipe)
+        return text if self.anchors is None else f"{text}\n  anchors: log p at up to {2 * TABLE_PAIRS:,} points"
+
+
+def acceptance_plan(
+    target: TargetLike,
+    proposal: Proposal,
+    samples: Tensor,
+    *,
+    form: FormName | None = None,
+    matching: BalanceMatching | None = None,
+    net: nn.Module | None = None,
+    preset: str | None = None,
+    standardize: bool = True,
+    recipe: Recipe | None = None,
+    anchors: LogDensityFn | bool | None = False,
+    generator: torch.Generator | None = None,
+) -> AcceptancePlan:
+    """Return what `fit_acceptance` would train with these arguments, which are its own."""
+    known = scored_target(target, proposal)
+    samples = _validated_samples(known, samples)
+    _require_kinds(form, matching, net, recipe)
+    event = tuple(samples.shape[1:])
+    if preset is not None:
+        _require_preset_alone(preset, form, matching, net, recipe)
+        row = PRESETS[preset]
+        form, matching, standardize, recipe = "free", row.matching, False, row.recipe
+        net = row.network(event, generator)
+    form, values = form or "potential", _anchor_function(anchors, known)
+    matching = matching or default_matching(form, event, anchored=values is not None)
+    _require_own_terms(form, matching)
+    net = FORMS[form].network(event, generator=rng.child(generator)) if net is None else net
+    net.to(samples)
+    try_proposal(known, proposal, samples[:TRIED_SAMPLES], differentiate=FORMS[form].one_proposal)
+    coordinates = Affine.whitening(samples) if standardize else None
+    made_for = ProposalProbe.of(known, proposal, samples) if FORMS[form].one_proposal else None
+    whole = FORMS[form](net if coordinates is None else InputsInCoordinates(net, coordinates), made_for)
+    try_network(whole, type(net), samples[:TRIED_PAIRS])
+    if values is not None:
+        try_anchors(values, samples[:TRIED_SAMPLES])
+    loss = MatchedLoss(matching, known, proposal, coordinates, problem_probe(known, proposal, samples))
+    return AcceptancePlan(whole, loss, recipe or RECIPE, samples, values)
+
+
+def problem_probe(target: Target, proposal: Proposal, samples: Tensor) -> Probe:
+    """Return numbers of the proposal, the score and the support: a checkpoint belongs to one problem."""
+    assert target.score is not None
+    log_q = ProposalProbe.of(target, proposal, samples).probe
+    few = samples[:COUNTED_SAMPLES]
+    stretched = (few.mean(0) + stretch * (few - few.mean(0)) for stretch in STRETCHES)
+    counts = [len(few) if target.support is None else int(target.support(x).sum()) for x in stretched]
+    return log_q.joined(Probe.of(target.score(samples[:4]), torch.tensor(counts)))
+
+
+def _validated_samples(target: Target, samples: Tensor) -> Tensor:
+    """Return the samples inside the support, refused where they are too few."""
+    checks.events(samples, "samples")
+    samples = checks.to_learn_from(samples)
+    if target.support is not None:
+        samples = samples[checks.inside(target.support(samples), samples)]
+    if len(samples) < PROBED_SAMPLES:
+        got, fix = f"{len(samples)}", "Thousands are needed for an acceptance one can trust."
+        raise ValueError(checks.message(f"at least {PROBED_SAMPLES} samples inside the support", got, fix))
+    return samples
+
+
+def _anchor_function(anchors: LogDensityFn | bool | None, target: Target) -> LogDensityFn | None:
+    """Return the function x -> log p(x) of the anchors, through noise where they are True; None for False."""
+    if anchors is False:
+        return None
+    if anchors is None:
+        fix = "A score of one noise level knows no log p; leave anchors out to train on gradients alone."
+        raise ValueError(checks.message("anchors to be a function of x, True or False", "None", fix))
+    if anchors is not True:
+        return anchors
+    if target.levels is None:
+        fix = "Pass a function x -> log p(x), or what fit_score returns as the target."
+        got = "a score of one level, or a product"
+        raise ValueError(checks.message("a target that knows the scores of all noise levels", got, fix))
+    return diffusion.LogDensity(target.levels)
+
+
+def _require_kinds(
+    form: str | None, matching: BalanceMatching | None, net: nn.Module | None, recipe: Recipe | None
+) -> None:
+    """Refuse arguments of another kind than they should be."""
+    if form is not None:
+        checks.one_of(form, tuple(FORMS), "form")
+    checks.optional(matching, BalanceMatching, "matching")
+    checks.optional(net, nn.Module, "net")
+    checks.optional(recipe, Recipe, "recipe")
+
+
+def _require_own_terms(form: str, matching: BalanceMatching) -> None:
+    """Refuse terms of the loss that belong to another form."""
+    if not FORMS[form].free_scale and (matching.entropy or matching.scale):
+        got, fix = f"{matching} with form={form!r}", "Leave them out: the scale of this form is not free."
+        raise ValueError(checks.message('entropy and scale with form="free" alone', got, fix))
+
+
+def _require_preset_alone(
+    preset: str, form: str | None, matching: BalanceMatching | None, net: nn.Module | None, recipe: Recipe | None
+) -> None:
+    """Refuse an unknown preset, and one with what it stands for."""
+    checks.one_of(preset, tuple(PRESETS), "preset")
+    if form not in (None, "free") or matching is not None or net is not None or recipe is not None:
+        fix = (
+            f"Leave the preset out, and start from scoremh.balance_matching.PRESETS[{preset!r}], without its entropy "
+            "for other forms than the free one."
+        )
+        got = "a preset with a form, a matching, a net or a recipe"
+        raise ValueError(checks.message("a preset alone", got, fix))
+
+
+def fit_acceptance(
+    target: TargetLike,
+    proposal: Proposal,
+    samples: Tensor,
+    *,
+    form: FormName | None = None,
+    matching: BalanceMatching | None = None,
+    net: nn.Module | None = None,
+    preset: str | None = None,
+    standardize: bool = True,
+    recipe: Recipe | None = None,
+    anchors: LogDensityFn | bool | None = False,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+    checkpoint: str | Path | None = None,
+) -> AcceptanceFit:
+    """Learn when to accept: an acceptance function under which a proposal is in detailed balance with a score.
+
+    Args:
+        target: Target with a score; pairs outside its support do not count.
+        proposal: q. Free and antisymmetric forms need a `log_prob` without jumps that autograd can differentiate, and
+            reversible steps: q(x | x') > 0 where q(x' | x) > 0.
+        samples: Samples of the target, `(sample, *event)`; those outside the support are left out.
+        form: "free" (the paper's), "antisymmetric" or "potential", which is the default.
+        matching: The loss and its pairs; `balance_matching.MATCHING[form]` if None, with anchors clipped at 2.5 times
+            the root of the number of coordinates of a pair. To change one setting:
+            `dataclasses.replace(MATCHING["free"], clip=10.0)`.
+        net: `net(proposed, current)` for log a (free) or for half of the log ratio (antisymmetric), `net(x)` for a
+            potential, trained in place; one for the form if None.
+        preset: A row of the paper's Table 3 by name, instead of form, matching, net, standardize and recipe.
+        standardize: Whether the network sees coordinates in which the samples have mean 0 and unit covariance.
+        recipe: How to train; `balance_matching.RECIPE` if None.
+        anchors: Function x -> log p(x), up to a constant, such as `fit.log_density` of a learned score, or True for
+            log p through noise of a target that knows noise levels: its values at thousands of points on, between and
+            around the samples join the loss, with the weight `matching.anchor_weight`. Gradients alone leave the
+            weights of modes open that lie far from each other.
+        generator: Random number generator; the same seed gives the same weights.
+        progress: Show a progress bar.
+        checkpoint: File to write checkpoints to; the same call with the same file resumes an interrupted training.
+
+    Returns:
+        The acceptance function, for `Learned`.
+
+    Example:
+        >>> import torch
+        >>> from scoremh import Learned, RandomWalk, Recipe, fit_acceptance, metropolis_hastings, targets
+        >>> g, normal = torch.Generator().manual_seed(0), targets.Gaussian([0.0, 0.0])
+        >>> x, short = normal.sample(1000, generator=g), Recipe(steps=20, check_every=10)
+        >>> fit = fit_acceptance(normal, RandomWalk(1.0), x, form="antisymmetric", recipe=short, generator=g)
+        >>> kernel = metropolis_hastings(normal, RandomWalk(1.0), Learned(fit, balance="metropolis"))
+    """
+    plan = acceptance_plan(
+        target,
+        proposal,
+        samples,
+        form=form,
+        matching=matching,
+        net=net,
+        preset=preset,
+        standardize=standardize,
+        recipe=recipe,
+        anchors=anchors,
+        generator=generator,
+    )
+    return train_acceptance(plan, generator=generator, progress=progress, checkpoint=checkpoint)
+
+
+def train_acceptance(
+    plan: AcceptancePlan,
+    *,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+    checkpoint: str | Path | None = None,
+) -> AcceptanceFit:
+    """Train an acceptance as planned, and return it.
+
+    Args:
+        plan: What `acceptance_plan` returned; its network is trained in place.
+        generator: Random number generator; the same seed gives the same weights.
+        progress: Show a progress bar.
+        checkpoint: File to write checkpoints to; the same call with the same file resumes an interrupted training.
+    """
+    loss = plan.loss
+    if plan.anchors is not None:
+        table = anchor_table(plan.anchors, loss.target, loss.proposal, plan.samples, plan.form, progress=progress)
+        loss = loss.anchored(table)
+    fit = train(
+        plan.form,
+        loss,
+        plan.samples,
+        recipe=plan.recipe,
+        generator=generator,
+        progress=progress,
+        checkpoint=checkpoint,
+    )
+    return AcceptanceFit(**vars(fit), loss=checks.named(loss.matching), proposal=checks.named(loss.proposal))

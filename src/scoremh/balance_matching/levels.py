@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import per_chain
 from scoremh._shared.probe import Probe
+from scoremh.balance_matching.fit import MATCHING, FormName
 from scoremh.balance_matching.losses import BalanceMatching
-from scoremh.balance_matching.presets import MATCHING, FormName
 from scoremh.coordinates import Elementwise
 from scoremh.networks import FORMS, AtLevelAndStep, Form
 from scoremh.training import Fit, Recipe, train

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from scoremh._shared.extras import extra
+from scoremh._shared.names import extra
 
 
 def main(tokens: Sequence[str] | None = None) -> None:

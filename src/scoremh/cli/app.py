@@ -1,14 +1,101 @@
-"""The application: its commands, and how it ends. A command's module, and torch with it, is loaded when it runs."""
+"""What all commands share: the output, interruptions, and numbers as they are typed.
 
+The application: its commands, and how it ends. A command's module, and torch with it, is loaded when it runs.
+
+`scoremh --install-completion`: the shell completes commands, options and their values.
+"""
+
+import json
 import os
+import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter, Token
 
 from scoremh import __version__
-from scoremh.cli.output import ARGUMENTS, Interrupted
+
+ARGUMENTS: ContextVar[Sequence[str]] = ContextVar("arguments", default=())  # of the command line
+
+
+class Interrupted(Exception):  # noqa: N818  # no error
+    """Ctrl-C, with the command that resumes."""
+
+
+def _whole_number(_: type, tokens: Sequence[Token]) -> int:
+    """Return a whole number; cyclopts would round 1.5."""
+    try:
+        return int(tokens[0].value)
+    except ValueError as error:
+        raise ValueError(f"expected a whole number, got {tokens[0].value!r}.") from error
+
+
+Whole = Annotated[int, Parameter(converter=_whole_number)]
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+
+@Parameter(name="*", group="Output")
+@dataclass(frozen=True)
+class Output:
+    """Verbosity and format of the output.
+
+    Args:
+        quiet: Print errors only.
+        json: Print the result as JSON, and nothing else.
+        debug: Show the traceback of an error.
+    """
+
+    quiet: Flag = False
+    json: Flag = False
+    debug: Flag = False
+
+    @property
+    def verbose(self) -> bool:
+        """Whether to show progress bars and messages."""
+        return not (self.quiet or self.json)
+
+    def message(self, text: str) -> None:
+        """Print a message, unless the output is quiet or JSON.
+
+        Args:
+            text: The message.
+        """
+        if self.verbose:
+            from rich.console import Console
+
+            Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def result(self, result: Mapping[str, Any], text: str) -> None:
+        """Print the result of a command, as JSON or as text.
+
+        Args:
+            result: The result as JSON holds it.
+            text: The result as text.
+        """
+        if self.json:
+            print(json.dumps(result, allow_nan=False, default=str))
+        self.message(text)
+
+
+def command_line() -> str:
+    """Return the command that is running, as it was typed."""
+    return shlex.join(["scoremh", *ARGUMENTS.get()])
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Name the command that resumes, where Ctrl-C is pressed within."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = command_line() + " --resume" * ("--resume" not in ARGUMENTS.get())
+        raise Interrupted(f"interrupted. Nothing is lost. Resume with: {command}") from None
+
 
 FAILED, INVALID, INTERRUPTED = 1, 2, 130
 EXIT_CODES = f"""Exit codes: 0 success; {FAILED} runtime failure (training diverged, disk full); {INVALID} invalid input
@@ -33,7 +120,7 @@ app = App(
 for order, (name, line) in enumerate(COMMANDS.items()):
     app.command(f"scoremh.cli.{name}:{name}", name=name, help=line, sort_key=order)
 app.command(
-    "scoremh.cli.completion:install_completion",
+    "scoremh.cli.app:install_completion",
     name="--install-completion",
     help="Install completion for the shell that is running: bash, zsh, fish or powershell.",
 )
@@ -80,3 +167,18 @@ def _exit(code: int, text: str, tokens: Sequence[str]) -> None:
         traceback.print_exc()
     print("scoremh:", " ".join(text.split()), file=sys.stderr)
     raise SystemExit(code)
+
+
+def install_completion(
+    *,
+    shell: Literal["zsh", "bash", "fish", "powershell"] | None = None,
+    output: Output = Output(),  # noqa: B008  # frozen
+) -> None:
+    """Install completion for a shell.
+
+    Args:
+        shell: Shell to install it for; the one that is running by default.
+        output: Verbosity and format of the output.
+    """
+    path = app.install_completion(shell=shell)  # the name of one  # nosec B604
+    output.result({"path": str(path)}, f"Completion is in {path}. Open a new shell.")

@@ -13,7 +13,6 @@
 
 from scoremh.diagnostics.balance import BalanceResidual, balance_residual
 from scoremh.diagnostics.calibration import Calibration, calibration
-from scoremh.diagnostics.cautions import Caution
 from scoremh.diagnostics.conservativity import (
     MAX_CIRCULATION,
     Conservativity,
@@ -24,7 +23,7 @@ from scoremh.diagnostics.conservativity import (
 from scoremh.diagnostics.disagreement import Disagreement, disagreement
 from scoremh.diagnostics.stationarity import Stationarity, stationarity
 from scoremh.diagnostics.stein import kernel_stein_discrepancy
-from scoremh.diagnostics.summary import Summary, summary
+from scoremh.diagnostics.summary import Caution, Summary, summary
 
 __all__ = [
     "MAX_CIRCULATION",

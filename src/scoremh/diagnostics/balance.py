@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from scoremh._shared import checks, detailed_balance, rng
 from scoremh._shared.algebra import Quadrature, gauss_legendre, inner, scores_along, weighted_sum, whole_way
-from scoremh._shared.samples import Samples, as_tensor
-from scoremh._shared.transition import scored_target
+from scoremh._shared.checks import Samples, as_tensor
+from scoremh.kernel.metropolis import scored_target
 from scoremh.types import AcceptanceNetwork, Need, Point, Proposal, Target, TargetLike
 
 MAX_WORST_PAIRS = 5  # shown

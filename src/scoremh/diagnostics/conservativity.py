@@ -23,7 +23,7 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import gauss_legendre, inner, per_chain, scores_along, weighted_sum
-from scoremh._shared.samples import Samples, as_tensor
+from scoremh._shared.checks import Samples, as_tensor
 from scoremh.types import ScoreFn, TargetLike
 
 MAX_CIRCULATION = 0.1  # nats: beyond, the way of an integral may change more than 5 % of the decisions

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from scoremh._shared import checks, rng
-from scoremh._shared.known_parts import rule_for
-from scoremh._shared.samples import Samples, as_tensor
-from scoremh._shared.transition import judge, validated_target
+from scoremh._shared.checks import Samples, as_tensor
+from scoremh.kernel.metropolis import judge, rule_for, validated_target
 from scoremh.types import Acceptance, Point, Proposal, Target, TargetLike
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from scoremh._shared import checks
-from scoremh._shared.samples import Samples, as_tensor
+from scoremh._shared.checks import Samples, as_tensor
 from scoremh.types import ScoreFn
 
 

@@ -26,9 +26,22 @@ Other people's networks come in by an adapter, and are then one kind of object, 
 | `from_diffusers(unet, scheduler)` | of the library diffusers |
 """
 
-from scoremh.diffusion.adapters import (
+from scoremh.diffusion.diffusers import from_diffusers
+from scoremh.diffusion.log_density import (
+    NODES_BETWEEN_LEVELS,
+    LogDensity,
+    Path,
+    flow_log_density,
+    log_density,
+    log_density_change,
+    noise_span,
+    score_calls,
+)
+from scoremh.diffusion.model import (
+    DiffusionModel,
     Settings,
     TimestepSettings,
+    WrappingWarning,
     from_denoiser,
     from_edm,
     from_epsilon,
@@ -36,21 +49,9 @@ from scoremh.diffusion.adapters import (
     from_v,
     from_velocity,
     from_x0,
+    level_score,
+    random_directions,
 )
-from scoremh.diffusion.divergence import level_score, random_directions
-from scoremh.diffusion.flow_likelihood import flow_log_density
-from scoremh.diffusion.model import DiffusionModel
-from scoremh.diffusion.schedulers import from_diffusers
-from scoremh.diffusion.through_noise import (
-    NODES_BETWEEN_LEVELS,
-    LogDensity,
-    Path,
-    log_density,
-    log_density_change,
-    noise_span,
-    score_calls,
-)
-from scoremh.diffusion.wrapping import WrappingWarning
 
 __all__ = [
     "NODES_BETWEEN_LEVELS",

@@ -1,29 +1,193 @@
-"""The diagnosis of a fit: a verdict in words, the checks behind it, numbers of the fit, and cautions.
+"""How well the weights of modes are known, by two estimates of log p from the same score.
+
+The one thing to do next where a fit is not good, with a value.
+
+The diagnosis of a fit: a verdict in words, the checks behind it, numbers of the fit, and cautions.
 
 Rows that an estimator draws are ends of independent chains, so the verdict is on these ends, compared with rows. ESS
 and R-hat are of the last kernel's steps: how fast it forgets where annealing left a chain. They decide nothing.
+
+The report of a fitted estimator: draws beside rows, chains, training, metrics and warnings.
 """
 
 import html
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from scoremh import diagnostics, diffusion
+from scoremh import annealing, diagnostics, diffusion
+from scoremh.acceptance import Always, LineIntegral
 from scoremh.balance_matching import AcceptanceFit
-from scoremh.diagnostics import Caution
-from scoremh.estimator.adjustment import adjustment_cautions
-from scoremh.estimator.advice import advice, still_falling
-from scoremh.estimator.mode_weights import weights_known_to
-from scoremh.evaluation import MIN_ROWS, Agreement, Check, Verdict, agreement, verdict
-from scoremh.evaluation.verdicts import html_table, html_verdict, number, text_table
-from scoremh.sampler import Sampler
+from scoremh.diagnostics import MAX_CIRCULATION, Caution, conservativity_by_level, lowest_conservative_level
+from scoremh.evaluation import (
+    MIN_ROWS,
+    Agreement,
+    Check,
+    Evaluation,
+    Verdict,
+    agreement,
+    html_table,
+    html_verdict,
+    number,
+    text_table,
+    verdict,
+    worst,
+)
+from scoremh.report import Contents, write
+from scoremh.report.page import chains_line, distances_line, metrics_table, try_evaluation
+from scoremh.sampler import ANNEALING_LEVELS, ANNEALING_STEP_SIZE, Sampler
 from scoremh.sampling.chains import Chains
 from scoremh.score_matching import ScoreFit, implicit_losses
+from scoremh.training import versions
+from scoremh.types import Acceptance
+
+if TYPE_CHECKING:
+    from scoremh.estimator.model import ScoreMH
+
+
+RULES: Mapping[str, Acceptance] = {
+    "simpson": LineIntegral("simpson"),
+    "adaptive": LineIntegral("adaptive"),
+    "always": Always(),
+}
+
+
+def acceptance_name(acceptance: Acceptance | AcceptanceFit | None) -> str:
+    """Return the name of a rule, or of the form of a learned acceptance."""
+    if isinstance(acceptance, AcceptanceFit):
+        return type(acceptance.net).__name__.lower()
+    return next(name for name, rule in RULES.items() if rule == acceptance)
+
+
+MAX_CIRCULATION_ROWS = 500  # that the circulation is measured at
+
+
+def find_adjustment(sampler: Sampler, rows: Tensor, *, generator: torch.Generator | None = None) -> Sampler:
+    """Return the sampler that anneals with an accept step only where the integral of its score has little circulation.
+
+    Args:
+        sampler: Sampler with a learned score.
+        rows: Rows of the data; the first 500 are used.
+        generator: Random number generator; the same seed gives the same level.
+    """
+    low, high = sampler.noise_range
+    levels, step = annealing.karras(high, low, ANNEALING_LEVELS), math.sqrt(2 * ANNEALING_STEP_SIZE)
+    u = sampler.score.coordinates.inverse(rows[:MAX_CIRCULATION_ROWS])
+    found = conservativity_by_level(sampler.score.standard.at, levels, u, step=step, generator=generator)
+    lowest = lowest_conservative_level(found)
+    return replace(sampler, adjust_above=0.0 if lowest == levels[-1] else lowest)
+
+
+def adjustment_line(sampler: Sampler) -> str:
+    """Return at which noise levels annealing has an accept step, as a report says it.
+
+    Args:
+        sampler: Sampler whose level was found.
+    """
+    if isinstance(sampler.acceptance, Always):
+        return "none"
+    limit = f"{MAX_CIRCULATION:g} nats around a triangle of the size of a step"
+    if sampler.adjust_above == 0:
+        return f"at every noise level: log p returns within {limit}"
+    return f"at noise levels from {sampler.adjust_above:.3g} up: below, log p fails to return within {limit}"
+
+
+def adjustment_cautions(sampler: Sampler) -> list[Caution]:
+    """Return a caution where the kernel integrates its score below the levels at which that means something.
+
+    Args:
+        sampler: Sampler whose level was found.
+    """
+    if sampler.noise_level >= sampler.adjust_above or not isinstance(sampler.rule, LineIntegral):
+        return []
+    text = (
+        f"At the kernel's noise level {sampler.noise_level:.3g} an accept step means little: the integral of the score "
+        f"depends on its way by more than {MAX_CIRCULATION:g} nats. Increase score_steps or noise_level."
+    )
+    return [Caution("conservativity", sampler.adjust_above, text)]
+
+
+CLUSTERS, ROWS_PER_CLUSTER = 5, 20  # number of clusters, fewer where there are few rows
+MAX_ROWS = 500  # of which log p is computed in both ways
+
+
+def weights_known_to(score: ScoreFit, held_out: Tensor) -> float:
+    """Return the error of the logarithm of a weight: how differently two estimates of log p weigh clusters of rows.
+
+    The probability flow and the integral along the noise axis agree on log p where the score is right; the standard
+    deviation over clusters of their difference is what the weights of modes are known to.
+
+    Args:
+        score: Learned score.
+        held_out: Rows that nothing was learned from.
+    """
+    from sklearn.cluster import KMeans
+
+    some = held_out[:MAX_ROWS]
+    u = score.coordinates.inverse(some).flatten(1).double().numpy()
+    count = min(CLUSTERS, max(1, len(held_out) // ROWS_PER_CLUSTER))
+    labels = torch.from_numpy(KMeans(count, n_init=4, random_state=0).fit_predict(u))
+    with torch.inference_mode():
+        differ = (diffusion.flow_log_density(score, some) - diffusion.log_density(score, some)).double()
+    parts = [differ[labels == k] for k in range(count)]
+    weights = torch.tensor([len(part) / len(some) for part in parts], dtype=torch.float64)
+    medians = torch.stack([part.median() for part in parts])
+    return math.sqrt(float(weights @ (medians - weights @ medians).square()))
+
+
+USUAL_SCORE_STEPS = 8000  # those of `ScoreMH`
+CONNECTING_LEVEL = 1.0  # noise level, in standard deviations, at which modes of a table are connected
+FALLING_SHARE = 0.1  # of all that a held-out loss fell; a larger one over the last half of training is still falling
+MIN_CHECKS = 4  # of a held-out loss; with fewer, nobody knows whether it still fell
+LEAKS = frozenset({"range", "density", "clusters"})  # checks that fail where chains are in the wrong places
+
+
+def advice(sampler: Sampler, checks: Sequence[Check], rows: int) -> str:
+    """Return what to change in a fit, with a value; more steps of a chain are no remedy for a wrong score.
+
+    Args:
+        sampler: Sampler that was learned.
+        checks: Checks of its draws.
+        rows: Number of rows, held out and learned from.
+    """
+    assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
+    made, allowed = int(sampler.score.history["step"][-1]), sampler.score.recipe.steps
+    if made == allowed and made < USUAL_SCORE_STEPS:
+        return f"Fit with score_steps={USUAL_SCORE_STEPS}."
+    bad = worst(checks)
+    if bad is not None and bad.name == "copies":
+        return f"Fit with score_steps={max(1, made // 2)}: draws repeat rows that were learned from."
+    if bad is not None and bad.name in LEAKS and sampler.noise_level < CONNECTING_LEVEL:
+        return f"Fit with noise_level={CONNECTING_LEVEL}."
+    if still_falling(sampler.score):
+        return f"Fit with score_steps={2 * allowed}: the held-out loss was still falling."
+    return f"Fit with about {4 * rows:,} rows: the held-out loss no longer fell, and more steps would not help."
+
+
+def still_falling(score: ScoreFit) -> bool:
+    """Return whether the held-out loss still fell when training ended at its limit of steps, or nobody knows.
+
+    It fell over the last half of the training, by more than a share of all that it fell and by more than it rose
+    between checks; or there were too few checks to tell.
+
+    Args:
+        score: Score that was learned with held-out rows.
+    """
+    held_out = np.array(score.history["held_out"])
+    if score.history["step"][-1] < score.recipe.steps:
+        return False  # training stopped early
+    if len(held_out) < MIN_CHECKS:
+        return True
+    late = held_out[len(held_out) // 2 - 1 :]
+    rises = np.diff(late).clip(min=0).sum()
+    return bool(late[0] - late[-1] > max(rises, FALLING_SHARE * (held_out[0] - held_out.min())))
+
 
 MAX_BALANCE_RESIDUAL, MIN_ACCEPTANCE_RATE = 0.5, 0.05  # beyond, there is a caution
 MAX_WEIGHED_COLUMNS = 64  # beyond, log p of rows costs more than the fit
@@ -222,3 +386,117 @@ def _cautions(found: Diagnosis) -> list[Caution]:
         text = f"Acceptance rate {found.acceptance_rate:.2g}: the chains hardly move."
         cautions.append(Caution("acceptance_rate", found.acceptance_rate, text))
     return cautions
+
+
+PROPOSALS = {"mala": "MALA", "rw": "RW", "pcn": "pCN", "student": "Student RW"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a fit came from, as the head of its report says it.
+
+    Args:
+        command: Command that fitted it.
+        data: Name of the data.
+        rows: Number of rows of the data; None if unknown.
+        versions: Versions of the libraries that it was fitted with.
+    """
+
+    command: str = "ScoreMH(...).fit(...), in Python"
+    data: str = "rows in memory"
+    rows: int | None = None
+    versions: Mapping[str, str] = field(default_factory=versions)
+
+
+def write_report(model: "ScoreMH", path: str | Path, chains: Chains, rows: Tensor, rows_name: str) -> None:
+    """Write the report of an estimator, with an evaluation where that is possible.
+
+    Args:
+        model: Fitted estimator.
+        path: HTML file to write.
+        chains: Chains that it drew.
+        rows: Rows to show beside them.
+        rows_name: What these rows are.
+    """
+    columns = _column_names(model, rows)
+    write(model_contents(model, chains, rows, rows_name, try_evaluation(chains, rows, rows_name, columns)), path)
+
+
+def model_contents(
+    model: "ScoreMH",
+    chains: Chains,
+    rows: Tensor,
+    rows_name: str,
+    evaluation: Evaluation | None,
+    *,
+    source: Source | None = None,
+    samples: Mapping[str, Tensor] | None = None,
+) -> Contents:
+    """Return the contents of the report of an estimator.
+
+    Args:
+        model: Fitted estimator.
+        chains: Chains that it drew.
+        rows: Rows `(row, *event)` to show beside them.
+        rows_name: What these rows are.
+        evaluation: Evaluation of the draws, where there is one.
+        source: Where the fit came from.
+        samples: Samples by sampler, in place of the last draws of the chains.
+    """
+    own, source = sampler_name(model), source or Source()
+    columns = _column_names(model, rows)
+    count = "" if source.rows is None else f", {source.rows:,} rows of {len(columns)} columns"
+    histories = {"score": model.score_.history}
+    if model.acceptance_ is not None:
+        histories["acceptance"] = model.acceptance_.history
+    return Contents(
+        title=f"{own}: {source.data}",
+        about={
+            "command": source.command,
+            "data": f"{source.data}{count}",
+            "shown beside the draws": f"{len(rows):,} {rows_name}",
+            "sampler": f"{own}, step size {model.step_size_:.3g}, {model.chain_steps} steps after annealing",
+            "accept step while annealing": adjustment_line(model.sampler_),
+            "chains": chains_line(chains),
+            "numbers of the fit": _numbers(model),
+            "distances": distances_line(evaluation, rows),
+            "versions": ", ".join(f"{name} {version}" for name, version in source.versions.items()),
+        },
+        columns=columns,
+        data=rows,
+        samples={own: chains.last} if samples is None else samples,
+        chains=chains,
+        histories=histories,
+        metrics=metrics_table(evaluation, own),
+        floors={} if evaluation is None else evaluation.floors,
+        warnings=_warnings(model, chains, evaluation),
+        verdict=model.diagnose().verdict,
+        checks=model.diagnose().checks,
+    )
+
+
+def sampler_name(model: "ScoreMH") -> str:
+    """Return the name of an estimator's sampler: Score MALA (potential), ULA.
+
+    Args:
+        model: Fitted estimator.
+    """
+    name = acceptance_name(model.sampler_.acceptance)
+    return "ULA" if name == "always" else f"Score {PROPOSALS[model.sampler_.proposal]} ({name})"
+
+
+def _numbers(model: "ScoreMH") -> str:
+    """Return the numbers of the diagnosis that no check shows."""
+    found = model.diagnose().numbers()
+    return ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in found.items())
+
+
+def _column_names(model: "ScoreMH", rows: Tensor) -> list[str]:
+    unnamed = [f"x{i}" for i in range(rows.shape[1:].numel())]
+    return [str(name) for name in getattr(model, "feature_names_in_", unnamed)]
+
+
+def _warnings(model: "ScoreMH", chains: Chains, evaluation: Evaluation | None) -> list[Caution]:
+    """Return the cautions of the fit, of these chains, and of the evaluation; R-hat decides nothing on their ends."""
+    found = [one for one in (*model.diagnose().warnings, *diagnostics.summary(chains).warnings) if one.kind != "r_hat"]
+    return [*found, *([] if evaluation is None else evaluation.warnings)]

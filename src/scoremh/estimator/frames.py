@@ -12,7 +12,7 @@ from sklearn.utils.validation import FLOAT_DTYPES, validate_data
 from torch import Tensor
 
 from scoremh._shared import checks
-from scoremh._shared.extras import extra
+from scoremh._shared.names import extra
 from scoremh.estimator.table import Table
 
 Estimator = TypeVar("Estimator", bound="FramesMixin")

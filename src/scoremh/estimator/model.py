@@ -1,10 +1,34 @@
-"""`ScoreMH`, by scikit-learn's conventions."""
+"""The names by which an estimator chooses its acceptance.
+
+Rows to learn from: the precision that they need, and columns that depend on each other.
+
+The noise levels at which a learned score is near enough to a gradient for an accept step to mean something.
+
+The noise level at which the kernel of an estimator runs, where it is not given.
+
+A low level keeps the accept step close to the data; a high one connects modes, and has none of the wells that a learned
+score has where there were no rows. Trial chains run at rising levels, and the first is taken at which
+
+- R-hat of the trial chains is at most 1.05: what a chain says does not depend on where annealing left it; and
+- not more of their draws lie beyond the range of the training rows than of fresh rows would, by .5 % and by what is due
+  to chance: of fresh rows, 2 / (n + 1) in every coordinate;
+
+the highest one where none is. No row is used but those of the training, so that held-out rows remain to judge by.
+
+What a fitted estimator says of itself.
+
+How an estimator runs chains, and the pool it runs them on: clones share it, files and pickles cannot hold it.
+
+How an estimator is judged: its own diagnosis, an evaluation on other rows, and a report.
+
+`ScoreMH`, by scikit-learn's conventions.
+"""
 
 import copy
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 import torch
@@ -14,27 +38,294 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from scoremh import diffusion
+from scoremh import diagnostics, diffusion
 from scoremh._shared import checks, rng
-from scoremh.balance_matching import RECIPE
-from scoremh.estimator.acceptance_names import RULES, AcceptanceName
-from scoremh.estimator.adjustment import find_adjustment
-from scoremh.estimator.chain_runs import ChainRunsMixin
-from scoremh.estimator.diagnosis import diagnose
-from scoremh.estimator.fitted import FittedMixin
+from scoremh._shared.names import AcceptanceName
+from scoremh._shared.progress import progress_bar
+from scoremh.acceptance import Always
+from scoremh.balance_matching import RECIPE, AcceptanceFit
+from scoremh.coordinates import MAX_WHITENED_SIZE
+from scoremh.diagnostics import Caution
+from scoremh.estimator.diagnosis import RULES, Diagnosis, diagnose, find_adjustment
+from scoremh.estimator.files import RunFolder, lasting_pool, load_model, save_model
 from scoremh.estimator.frames import FramesMixin
-from scoremh.estimator.judging import MAX_CHECK_CHAINS, MAX_CHECK_DRAWS, JudgingMixin, Seed
-from scoremh.estimator.noise_level import NOISE_LEVELS, choose_noise_level
-from scoremh.estimator.rows import DEPENDENT_COLUMNS, has_dependent_columns, jittered, training_tensor
-from scoremh.estimator.run_folder import RunFolder
-from scoremh.estimator.serialization import load_model, save_model
 from scoremh.estimator.table import Kinds, Table
+from scoremh.evaluation import MAX_POINTS, Evaluation, evaluate, html_verdict
 from scoremh.networks import NoiseConditionalMLP
 from scoremh.sampler import ProposalName, Sampler
 from scoremh.sampling.chains import Chains
 from scoremh.sampling.pools import Pool, check_pool
 from scoremh.score_matching import MIN_SAMPLES, MultilevelDenoising, ScoreFit, fit_score
 from scoremh.training import Recipe
+
+LARGE = 1e15  # squares of larger numbers come near the end of float32, 3e38
+MAX_SIZE = 1e150  # squares of larger numbers come near the end of float64, 2e308
+WIDE_RATIO = 1e4  # distance from 0 over standard deviation, above which the 7 digits of float32 are too few
+MIN_EIGENVALUE = 1e-6  # of the correlations; below, columns are taken as dependent
+JITTER = 3e-3  # noise that is added to dependent columns, over their standard deviation
+DEPENDENT_COLUMNS = Caution(
+    "dependent_columns",
+    None,
+    "Some columns follow from the others: noise of 0.3 % of its standard deviation was added to each. Leave such "
+    "columns out, and compute them from the draws.",
+)
+
+
+def training_tensor(rows: NDArray[Any], like: NDArray[Any]) -> Tensor:
+    """Return rows as a tensor, in float64 where float32 has too few digits or too small a range.
+
+    Args:
+        rows: Rows to learn from.
+        like: All rows, which decide the precision.
+    """
+    size = np.abs(like).max(0)
+    if float(size.max()) > MAX_SIZE:
+        row, column = divmod(int(np.abs(like).argmax()), like.shape[1])
+        got = f"{like[row, column]:.3g} in row {row}, column {column}"
+        raise ValueError(checks.message(f"values below {MAX_SIZE:.0e} in size", got, "Remove that row, or rescale."))
+    spread = like.std(0)
+    wide = (size > WIDE_RATIO * spread).any() or size.max() > LARGE or spread.min() < 1 / LARGE
+    return torch.from_numpy(rows.astype(np.float64 if wide else np.float32))
+
+
+def has_dependent_columns(x: Tensor) -> bool:
+    """Return whether the rows lie in a plane, where a distribution has no density and no score.
+
+    Args:
+        x: Rows `(row, column)`.
+    """
+    if x.shape[1] > MAX_WHITENED_SIZE:  # images: scaled by one number, and their dark corners are given some width
+        return False
+    correlation = torch.corrcoef(x.double().mT).reshape(x.shape[1], x.shape[1])
+    return bool(torch.linalg.eigvalsh(correlation.nan_to_num())[0] < MIN_EIGENVALUE)
+
+
+def jittered(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Return rows with a little noise added to every column.
+
+    Args:
+        x: Rows `(row, column)`.
+        generator: Random number generator; the same seed gives the same noise.
+    """
+    return x + JITTER * x.std(0) * rng.normal(tuple(x.shape), x, generator)
+
+
+NOISE_LEVELS = 0.6, 1.0, 2.0  # chosen on tables that docs/tables.md does not judge by
+TRIAL_CHAINS, TRIAL_STEPS, TRIAL_DRAWS = 400, 200, 10
+MAX_TRIAL_R_HAT, MAX_SHARE_BEYOND = 1.05, 0.005
+
+
+def choose_noise_level(
+    sampler: Sampler,
+    rows: Tensor,
+    *,
+    annealing_steps: int,
+    chain_steps: int,
+    generator: torch.Generator,
+    progress: bool = False,
+) -> float:
+    """Return the noise level at which trial chains mix and stay among the rows.
+
+    Args:
+        sampler: Sampler with a learned score, of any noise level.
+        rows: Training rows, in the coordinates that the score was learned in.
+        annealing_steps: Number of steps at each noise level of the annealing.
+        chain_steps: Number of steps of a chain after annealing; trial chains make at most 200.
+        generator: Random number generator; the same seed gives the same level.
+        progress: Show a progress bar.
+    """
+    with progress_bar(len(NOISE_LEVELS), "noise level", unit="trials", show=progress) as tick:
+        for level in NOISE_LEVELS:
+            trial = replace(sampler, noise_level=level, acceptance=_trial_rule(sampler))
+            passes = trial_passes(trial, rows, annealing_steps, min(TRIAL_STEPS, chain_steps), generator=generator)
+            tick(1, f"{level:g}")
+            if passes:
+                return level
+    return NOISE_LEVELS[-1]
+
+
+def _trial_rule(sampler: Sampler) -> Any:
+    return sampler.acceptance if isinstance(sampler.acceptance, Always) else None
+
+
+def trial_passes(
+    sampler: Sampler, rows: Tensor, annealing_steps: int, chain_steps: int, *, generator: torch.Generator
+) -> bool:
+    """Return whether trial chains mix and stay among the rows.
+
+    Args:
+        sampler: Sampler to try.
+        rows: Training rows.
+        annealing_steps: Number of steps at each noise level of the annealing.
+        chain_steps: Number of steps of a trial chain.
+        generator: Random number generator; the same seed gives the same answer.
+    """
+    start = sampler.anneal(TRIAL_CHAINS, annealing_steps, watch=False, generator=generator).draws
+    tuned = sampler.tune(start, steps=chain_steps, generator=generator)
+    chains = tuned.run(start, chain_steps, draws=min(TRIAL_DRAWS, chain_steps), generator=generator)
+    r_hat = float(diagnostics.summary(chains).table["r_hat"].max())
+    beyond = share_beyond(chains.last, rows)
+    expected = min(1.0, MAX_SHARE_BEYOND + 2 * rows.shape[1] / (len(rows) + 1))
+    chance = 2 * math.sqrt(expected * (1 - expected) / TRIAL_CHAINS)
+    return r_hat <= MAX_TRIAL_R_HAT and beyond <= expected + chance
+
+
+def share_beyond(draws: Tensor, rows: Tensor) -> float:
+    """Return the share of draws that lie beyond the range of rows in any coordinate.
+
+    Args:
+        draws: Draws.
+        rows: Rows.
+    """
+    outside = (draws < rows.amin(0)) | (draws > rows.amax(0))
+    return float(outside.any(1).double().mean())
+
+
+class FittedMixin:
+    """An estimator with a sampler and a table: their parts by the names of scikit-learn."""
+
+    sampler_: Sampler
+    table_: Table
+
+    def __str__(self) -> str:
+        """Return the parameters, and the kinds of columns and the noise level of a fitted estimator."""
+        if not hasattr(self, "sampler_"):
+            return repr(self)
+        kinds = "\n".join(f"  {line}" for line in str(self.table_).splitlines())
+        return f"{self!r}\ncolumns:\n{kinds}\nnoise level {self.noise_level_:g}, step size {self.step_size_:.3g}"
+
+    @property
+    def columns_(self) -> dict[str, str]:
+        """The kind of every column, by name."""
+        return dict(zip(self.table_.names, map(str, self.table_.columns), strict=True))
+
+    @property
+    def noise_level_(self) -> float:
+        """The noise level of the kernel."""
+        return self.sampler_.noise_level
+
+    @property
+    def score_(self) -> ScoreFit:
+        """The learned score."""
+        assert isinstance(self.sampler_.score, ScoreFit)  # `fit` has learned it
+        return self.sampler_.score
+
+    @property
+    def acceptance_(self) -> AcceptanceFit | None:
+        """The learned acceptance."""
+        acceptance = self.sampler_.acceptance
+        return acceptance if isinstance(acceptance, AcceptanceFit) else None
+
+    @property
+    def step_size_(self) -> float:
+        """The step size of the proposal."""
+        assert self.sampler_.step_size is not None  # `fit` has tuned it
+        return self.sampler_.step_size
+
+
+class ChainRunsMixin:
+    """An estimator with a sampler and a pool."""
+
+    annealing_steps: int
+    chain_steps: int
+    verbose: bool
+    pool: Pool
+    sampler_: Sampler
+
+    def _run(self, n: int, draws: int, generator: torch.Generator, store: str | Path | None = None) -> Chains:
+        """Return chains from noise to the points of the table."""
+        return self.sampler_.sample(
+            n,
+            annealing_steps=int(self.annealing_steps),
+            chain_steps=int(self.chain_steps),
+            draws=draws,
+            generator=generator,
+            progress=self.verbose,
+            store=store,
+            pool=self.pool,
+        )
+
+    def __sklearn_clone__(self) -> "ChainRunsMixin":
+        """Return a copy that is not fitted, with the same pool: most pools cannot be copied."""
+        bare = copy.copy(self)
+        bare.pool = None
+        found: ChainRunsMixin = super(ChainRunsMixin, bare).__sklearn_clone__()  # type: ignore[misc]  # of BaseEstimator
+        found.pool = self.pool
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled."""
+        return {**super().__getstate__(), "pool": lasting_pool(self.pool)}  # type: ignore[dict-item]
+
+
+MAX_CHECK_CHAINS = 1000  # chains that a fit is checked on, and that a report shows
+MAX_CHECK_DRAWS = 30  # draws of each of them: one for every ten of the default steps, which are judged together
+Seed = int | np.random.RandomState | None
+
+
+class JudgingMixin:
+    """Diagnosis, evaluation and report of an estimator that draws chains."""
+
+    chain_steps: int
+    verbose: bool
+    diagnosis_: Diagnosis
+    held_out_: NDArray[Any]
+
+    if TYPE_CHECKING:
+
+        def sample_chains(self, n_chains: int, *, draws: int | None = None, random_state: Seed = None) -> Chains:
+            """Run chains from noise."""
+
+        @property
+        def _names(self) -> list[str]:
+            """The names of the columns."""
+
+        def _numbers(self, X: Any, *, reset: bool = False, min_rows: int = 1) -> NDArray[Any]:
+            """Return rows as numbers."""
+
+    def _repr_html_inner(self) -> str:
+        """Return the verdict on the fit above scikit-learn's own form, for a notebook."""
+        verdict = html_verdict(self.diagnosis_.verdict) if hasattr(self, "diagnosis_") else ""
+        return verdict + str(super()._repr_html_inner())  # type: ignore[misc]  # of scikit-learn's BaseEstimator
+
+    def diagnose(self) -> Diagnosis:
+        """Return what `fit` found when it checked itself on held-out rows."""
+        check_is_fitted(self)
+        return self.diagnosis_
+
+    def evaluate(self, X: ArrayLike, *, n_samples: int | None = None, random_state: Seed = None) -> Evaluation:
+        """Compare new draws with rows, and return distances, their floors and a p-value; needs the extra `metrics`.
+
+        Args:
+            X: Rows that the fit has not seen, for example `held_out_`.
+            n_samples: Number of rows to draw and compare; half as many as X has, and at most 1,000, if None.
+            random_state: Random seed of the draws; the estimator's own if None.
+        """
+        check_is_fitted(self)
+        rows = torch.from_numpy(np.array(self._numbers(X)))
+        n = max(1, min(MAX_POINTS, len(rows) // 2)) if n_samples is None else n_samples
+        checks.count(n, "n_samples")
+        draws = self.sample_chains(n, draws=1, random_state=random_state).last
+        return evaluate(draws, rows, points=n, columns=self._names, progress=self.verbose)
+
+    def report(self, path: str | Path, X: ArrayLike | None = None, *, random_state: Seed = None) -> None:
+        """Write a page with new draws beside rows, chains, training, metrics and warnings; needs the extra `report`.
+
+        Args:
+            path: HTML file to write; it opens offline.
+            X: Rows to show beside the draws; the held-out rows if None.
+            random_state: Random seed of the draws; the estimator's own if None.
+        """
+        from scoremh.estimator.diagnosis import write_report
+
+        check_is_fitted(self)
+        given = None if X is None else self._numbers(X)
+        rows = torch.from_numpy(np.array(self.held_out_ if given is None else given))
+        chains = self.sample_chains(
+            MAX_CHECK_CHAINS, draws=min(MAX_CHECK_DRAWS, int(self.chain_steps)), random_state=random_state
+        )
+        write_report(cast("ScoreMH", self), path, chains, rows, "held-out rows" if given is None else "given rows")
+
 
 MAX_HELD_OUT_ROWS = 2000
 MAX_CORRECTED_COLUMNS = 32  # beyond, log p through noise, with a tangent for every column, costs too much

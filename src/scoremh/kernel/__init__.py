@@ -1,9 +1,8 @@
 """Kernels: target, proposal and rule composed, with the fused loops beside; Hamiltonian moves; groups of moves."""
 
-from scoremh.kernel.compatibility import DegenerateRuleWarning, ImproperTargetWarning
-from scoremh.kernel.composition import metropolis_hastings
+from scoremh.kernel.grouped import names_its_ratio, surrogate
 from scoremh.kernel.hamiltonian import hamiltonian
-from scoremh.kernel.surrogate import names_its_ratio, surrogate
+from scoremh.kernel.metropolis import DegenerateRuleWarning, ImproperTargetWarning, metropolis_hastings
 
 __all__ = [
     "DegenerateRuleWarning",

@@ -1,23 +1,31 @@
 """Networks for scores and acceptance functions: the paper's, their forms, and their coordinates."""
 
-from scoremh.networks import forms
-from scoremh.networks.acceptances import AcceptanceMLP, PotentialMLP
-from scoremh.networks.descriptions import build, describe
-from scoremh.networks.forms import *  # noqa: F403  # every form, so that a new one is added there alone
-from scoremh.networks.in_coordinates import InCoordinates, InputsInCoordinates
-from scoremh.networks.potentials import NoiseConditionalPotential
-from scoremh.networks.scores import AtNoiseLevel, NoiseConditionalMLP, ScoreMLP
+from scoremh.networks.acceptance import FORMS, AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP
+from scoremh.networks.saving import build, describe
+from scoremh.networks.scores import (
+    AtNoiseLevel,
+    InCoordinates,
+    InputsInCoordinates,
+    NoiseConditionalMLP,
+    NoiseConditionalPotential,
+    ScoreMLP,
+)
 from scoremh.networks.siamese import AtLevelAndStep, SiameseAcceptance
-from scoremh.networks.unets import PotentialUNet, UNet
+from scoremh.networks.unet import PotentialUNet, UNet
 
 __all__ = [
+    "FORMS",
     "AcceptanceMLP",
+    "Antisymmetric",
     "AtLevelAndStep",
     "AtNoiseLevel",
+    "Form",
+    "Free",
     "InCoordinates",
     "InputsInCoordinates",
     "NoiseConditionalMLP",
     "NoiseConditionalPotential",
+    "Potential",
     "PotentialMLP",
     "PotentialUNet",
     "ScoreMLP",
@@ -26,4 +34,3 @@ __all__ = [
     "build",
     "describe",
 ]
-__all__ += forms.__all__

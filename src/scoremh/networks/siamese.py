@@ -18,7 +18,7 @@ from torch.nn.functional import gelu, logsigmoid
 from scoremh._shared import checks
 from scoremh._shared.algebra import per_chain
 from scoremh.networks.layers import linear
-from scoremh.networks.unets import EMBEDDED, Block, Embedding, Images, PerChain, image_shape, level_and_scale
+from scoremh.networks.unet import EMBEDDED, Block, Embedding, Images, PerChain, image_shape, level_and_scale
 
 
 class Branch(nn.Module):

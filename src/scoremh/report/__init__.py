@@ -4,9 +4,8 @@
 and not for importing this package.
 """
 
-from scoremh.report.chain_report import chain_contents
-from scoremh.report.contents import Contents
-from scoremh.report.looks import look
-from scoremh.report.page import html, write
+from scoremh.report.charts import look
+from scoremh.report.page import chain_contents, html, write
+from scoremh.report.sections import Contents
 
 __all__ = ["Contents", "chain_contents", "html", "look", "write"]

@@ -1,4 +1,6 @@
-"""Where jobs are run: here, on threads, in processes, or on a cluster.
+"""Worker processes: one thread of torch's in each, Ctrl-C left to their parent, and no life after it.
+
+Where jobs are run: here, on threads, in processes, or on a cluster.
 
 A job is a block of chains (`sampling.jobs`), or a cell of a study. It depends on no other, so that the same bits come
 from any pool, any number of workers, any order, and from a job that was begun again elsewhere. Over the wire goes what
@@ -6,20 +8,39 @@ there is to do, in the same bytes for all jobs, and for every job what it needs 
 """
 
 import multiprocessing
+import os
 import pickle  # for what is sent to workers; none is read from disk  # nosec B403
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
 from scoremh._shared import checks
-from scoremh._shared.extras import extra
-from scoremh._shared.workers import begin_worker
+from scoremh._shared.names import extra
+
+
+def begin_worker() -> None:
+    """Set up a worker process: the initializer of a pool."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    """End this process when its parent has: killed, it could not tell its workers."""
+    parent.join()
+    os._exit(1)
+
 
 MAX_RESTARTS = 3  # of processes one of which was killed, and of a job on a cluster
 J = TypeVar("J")  # a job

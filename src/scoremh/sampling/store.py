@@ -1,4 +1,13 @@
-"""A run on disk, from which a killed one resumes.
+"""What is recorded of a run: a tensor for every field of `Chains`, filled in as the steps are made.
+
+Arrays on disk in the Zarr format, version 3, chunk by chunk.
+
+A chunk holds some draws of one block of chains, as raw little-endian numbers: the format's `bytes` codec alone. What it
+takes to write and to read that is a header in JSON and one file per chunk, so that no library stands between a chunk
+and its checksum, and none is needed to sample; `xarray` and ArviZ read the arrays through `zarr`. Draws that are not
+made yet, and the rest of the last chunk, are NaN, or 0 in arrays of counts.
+
+A run on disk, from which a killed one resumes.
 
 A folder holds
 
@@ -12,19 +21,211 @@ A file is written whole or not at all, a chunk before the state that knows it; e
 it is damaged, missing, or of another place or run.
 """
 
-from collections.abc import Mapping
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from scoremh._shared import checks, files
+from scoremh._shared.files import write_bytes
 from scoremh._shared.probe import Probe
-from scoremh.sampling.chunks import DIGEST_BYTES, ChunkedArray, group_header, require_header
-from scoremh.sampling.records import Records
 from scoremh.types import Point, Trace
+
+Records = dict[str, Tensor]
+
+
+def empty_records(initial: Tensor, draws: int) -> Records:
+    """Return zeros for all that `Chains` holds."""
+    shape = (len(initial), draws)
+    counts = {name: initial.new_zeros(shape, dtype=torch.int32) for name in ("accepted", "nonfinite", "outside")}
+    moving = {"draws": initial.new_zeros(*shape, *initial.shape[1:]), "acceptance_prob": initial.new_zeros(shape)}
+    return moving | counts
+
+
+@dataclass
+class Recorder:
+    """The records of a block of chains: all of them, or those of one chunk of draws, the earlier ones being written.
+
+    Args:
+        rows: Records of the draws in memory; they are zeros at first.
+        warmup: Transitions that are not recorded.
+        thin: Transitions per kept draw.
+        write: Called with the number of a chunk and its records when it is full; None where `rows` has all draws.
+        first: The draw that `rows` begins with.
+    """
+
+    rows: Records
+    warmup: int
+    thin: int
+    write: Callable[[int, Records], None] | None = None
+    first: int = 0
+
+    def add(self, trace: Trace, done: int) -> None:
+        """Add what happened after so many transitions."""
+        origin, steps = done - self.warmup, len(trace.accepted)  # the step of the first kept draw is 0
+        start, capacity = max(0, -origin), self.rows["draws"].shape[1]
+        while start < steps:
+            end = min(steps, (self.first + capacity) * self.thin - origin)
+            x, log_accept, accepted = (part[start:end] for part in trace[:3])
+            record(self.rows, Trace(x, log_accept, accepted), origin + start - self.first * self.thin, self.thin)
+            if self.write is not None and origin + end == (self.first + capacity) * self.thin:
+                self.flush()
+            start = end
+
+    def flush(self) -> None:
+        """Write the draws in memory as a chunk, and begin the next."""
+        assert self.write is not None
+        capacity = self.rows["draws"].shape[1]
+        self.write(self.first // capacity, finished(self.rows, self.thin))
+        self.first += capacity
+        for rows in self.rows.values():
+            rows.zero_()
+
+
+def finished(records: Records, thin: int) -> Records:
+    """Return records with sums over the transitions of a draw made means, where they are means."""
+    if "acceptance_prob" not in records:
+        return records
+    return records | {"acceptance_prob": records["acceptance_prob"] / thin}
+
+
+def record(records: Records, trace: Trace, first: int, thin: int) -> None:
+    """Add a trace to the records.
+
+    Args:
+        records: Records of the chains that were traced.
+        trace: What happened at every step.
+        first: Number of its first step after warm-up; negative within warm-up, which is not recorded.
+        thin: Transitions per kept draw.
+    """
+    skipped = max(0, -first)
+    if skipped >= len(trace.accepted):
+        return
+    x, log_accept, accepted = (part[skipped:] for part in trace[:3])
+    values = {"acceptance_prob": log_accept.exp(), "accepted": accepted}
+    if not log_accept.isfinite().all():
+        outside = log_accept == -math.inf
+        values["acceptance_prob"].nan_to_num_(0)
+        values |= {"outside": outside, "nonfinite": ~(outside | log_accept.isfinite())}
+    first += skipped
+    if thin == 1:
+        for name, value in values.items():
+            records[name][:, first : first + len(x)] = value.T
+        records["draws"][:, first : first + len(x)] = x.transpose(0, 1)
+        return
+    step = torch.arange(first, first + len(x), device=x.device)
+    for name, value in values.items():
+        records[name].index_add_(1, step // thin, value.T.to(records[name].dtype))
+    complete = (step + 1) % thin == 0
+    records["draws"][:, (step // thin)[complete]] = x[complete].transpose(0, 1)
+
+
+DIGEST_BYTES = 32
+_TYPES = {
+    torch.float16: "float16",
+    torch.bfloat16: "float32",  # which the format has not; nothing is lost
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.int32: "int32",
+    torch.int64: "int64",
+}
+
+
+@dataclass(frozen=True)
+class ChunkedArray:
+    """An array `(chain, draw, *rest)` in a folder.
+
+    Args:
+        folder: Folder of the array.
+        shape: Its shape.
+        chunk: Chains and draws of a chunk.
+        dtype: Type of its numbers in memory.
+    """
+
+    folder: Path
+    shape: tuple[int, ...]
+    chunk: tuple[int, int]
+    dtype: torch.dtype
+
+    @property
+    def header(self) -> dict[str, object]:
+        """The contents of the array's `zarr.json`."""
+        rest = self.shape[2:]
+        name = self.folder.name
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(self.shape),
+            "data_type": _TYPES[self.dtype],
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [*self.chunk, *rest]}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": "NaN" if self.dtype.is_floating_point else 0,
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+            "attributes": {},
+            "dimension_names": ["chain", "draw", *(f"{name}_dim_{i}" for i in range(len(rest)))],
+        }
+
+    def path(self, block: int, number: int) -> Path:
+        """Return the file of a chunk."""
+        return self.folder.joinpath("c", str(block), str(number), *["0"] * (len(self.shape) - 2))
+
+    def write(self, block: int, number: int, rows: Tensor) -> bytes:
+        """Write a chunk, all of it or nothing, and return its checksum."""
+        full = np.full((*self.chunk, *self.shape[2:]), math.nan if self.dtype.is_floating_point else 0, self._stored)
+        full[: rows.shape[0], : rows.shape[1]] = rows.detach().cpu().to(self._plain).numpy()
+        raw, path = full.tobytes(), self.path(block, number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, raw)
+        return hashlib.sha256(raw).digest()
+
+    def read(self, block: int, number: int, checksum: bytes, fix: str) -> Tensor:
+        """Return the rows of a chunk; refuse one that is missing, damaged or another."""
+        path = self.path(block, number)
+        try:
+            raw = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ValueError(checks.message(f"{path}, a part of a run", "no such file", fix)) from error
+        if hashlib.sha256(raw).digest() != checksum:
+            raise ValueError(checks.message(f"{path} as it was written", "a damaged or foreign file", fix))
+        size = [min(self.chunk[0], self.shape[0] - block * self.chunk[0])]
+        size += [min(self.chunk[1], self.shape[1] - number * self.chunk[1])]
+        rows = np.frombuffer(raw, self._stored).reshape(*self.chunk, *self.shape[2:])[: size[0], : size[1]]
+        return torch.from_numpy(rows.astype(rows.dtype.newbyteorder("="))).to(self.dtype)
+
+    @property
+    def _stored(self) -> np.dtype:
+        return np.dtype(_TYPES[self.dtype]).newbyteorder("<")
+
+    @property
+    def _plain(self) -> torch.dtype:
+        return torch.float32 if self.dtype == torch.bfloat16 else self.dtype
+
+
+def group_header(attributes: Mapping[str, object], inner: Mapping[str, object] | None = None) -> dict[str, object]:
+    """Return the contents of the `zarr.json` of a group, with those of all that is in it where they are given."""
+    header: dict[str, object] = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
+    if inner is not None:
+        header["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": dict(inner)}
+    return header
+
+
+def require_header(folder: Path, header: Mapping[str, object]) -> None:
+    """Write the `zarr.json` of an array or a group where there is none; refuse another one."""
+    path, text = folder / "zarr.json", json.dumps(header, indent=1)
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, text.encode())
+    elif path.read_bytes() != text.encode():
+        fix = "Delete this file: it is written again, and the draws are kept."
+        raise ValueError(checks.message(f"{path} as it was written", "a damaged or edited file", fix))
+
 
 RUN, ZARR = "run.json", "chains.zarr"
 CHUNK_NUMBERS = 262_144  # of the draws in a chunk: 1 MB in float32

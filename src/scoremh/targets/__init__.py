@@ -16,12 +16,9 @@ Log densities are normalised. Parameters are tensors, lists or numbers; with no 
 default dtype. `sample` returns draws of their dtype and device, `score` and `log_density` values of those of x.
 """
 
-from scoremh._shared.support import Box, box
-from scoremh.targets.combinations import from_log_density, posterior, product, temper, truncate
-from scoremh.targets.curved import Banana, Funnel
-from scoremh.targets.gaussians import Gaussian, GaussianMixture
-from scoremh.targets.heavy_tails import GeneralizedExtremeValue, StudentT
-from scoremh.targets.parts import Product
+from scoremh.targets.combinations import Product, from_log_density, posterior, product, temper, truncate
+from scoremh.targets.distributions import Banana, Funnel, Gaussian, GaussianMixture, GeneralizedExtremeValue, StudentT
+from scoremh.types import Box, box
 
 __all__ = [
     "Banana",

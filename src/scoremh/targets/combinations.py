@@ -1,4 +1,19 @@
-"""Targets made from a log density, from a target and a support, or from several targets.
+"""A product of parts, p = prod_i p_i^w_i: what is known of it exactly, and what by a score alone.
+
+    log p(x) = known(x) + rest(x),    known = sum of w_i log p_i over the parts with a log density
+
+Acceptance rules difference `known` between two points and integrate the score of `rest` on the way from one to the
+other. `product`, `posterior` and `temper` build it.
+
+Whether a product of parts can be normalised, as far as that can be seen.
+
+With negative weights a product may grow in its tails. For normal parts the sum of w_i C_i^-1 has to be positive
+definite. For others the score is asked far out: along a direction u, log p changes by s.u per unit of length, and
+p ~ r^-a, whose slope is -a / r, has an integral in d dimensions only for a > d:
+
+    r s(m + r u).u < -d    for every direction u
+
+Targets made from a log density, from a target and a support, or from several targets.
 
 - `from_log_density`: score = grad log p, by automatic differentiation.
 - `truncate`: p*(x) proportional to p(x) on a support and 0 outside, the paper's truncated density (section 3.3).
@@ -6,16 +21,148 @@
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from scoremh._shared import checks
-from scoremh.targets.parts import Product, Term, WeightedSum, intersection
-from scoremh.targets.propriety import require_normalizable, require_one_event
-from scoremh.types import LogDensityFn, PartlyKnown, ScoreModel, SupportFn, Target, TargetLike
+from scoremh._shared.algebra import inner
+from scoremh.targets.distributions import Distribution, Gaussian
+from scoremh.types import LogDensityFn, PartlyKnown, ScoreFn, ScoreModel, SupportFn, Target, TargetLike
+
+
+class Term(NamedTuple):
+    """A weight times the score or log density of a part, with a name for errors."""
+
+    weight: float
+    function: Callable[[Tensor], Tensor]
+    name: str
+
+
+@dataclass(frozen=True)
+class WeightedSum:
+    """The sum of weighted scores or of weighted log densities; one that answers with a wrong shape is refused.
+
+    Args:
+        terms: Weights and functions of x.
+        per_chain: Whether every function returns one number per chain, as log densities do, and not an event.
+    """
+
+    terms: tuple[Term, ...]
+    per_chain: bool = False
+
+    @property
+    def divides(self) -> bool:
+        """Whether a weight is negative, here or in a sum that is one of the terms."""
+        return any(weight < 0 or (isinstance(f, WeightedSum) and f.divides) for weight, f, _ in self.terms)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the weighted sum at x."""
+        total = None
+        for weight, function, name in self.terms:
+            value = function(x)
+            checks.answer(value, x, x.shape[:1] if self.per_chain else x.shape, name)
+            value = value if weight == 1 else weight * value
+            total = value if total is None else total + value
+        assert total is not None
+        return total
+
+
+@dataclass(frozen=True)
+class Intersection:
+    """The support of all x that lie in several supports.
+
+    Args:
+        supports: Functions of x that return a bool per chain.
+    """
+
+    supports: tuple[SupportFn, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return whether x lies in every support."""
+        return torch.stack([checks.inside(support(x), x) for support in self.supports]).all(0)
+
+
+def intersection(*supports: SupportFn | None) -> SupportFn | None:
+    """Return where all of these supports hold; None, for everywhere, where all are None."""
+    there = tuple(support for support in supports if support is not None)
+    return Intersection(there) if len(there) > 1 else next(iter(there), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A target made of parts of which at least one has a log density; built by `product`, `posterior` and `temper`.
+
+    Args:
+        known: Score and log density of the parts that have a log density.
+        rest_score: Score of the other parts; None where there are none.
+        support: Function of x that returns where p is positive, `(chain,)`; None for everywhere.
+    """
+
+    known: Target
+    rest_score: ScoreFn | None = None
+    support: SupportFn | None = None
+
+    @property
+    def log_density(self) -> LogDensityFn | None:
+        """Log p up to a constant where every part has a log density, else None."""
+        return self.known.log_density if self.rest_score is None else None
+
+    @property
+    def score(self) -> ScoreFn:
+        """Grad log p: the sum over all parts."""
+        known = self.known.score
+        assert known is not None
+        if self.rest_score is None:
+            return known
+        return WeightedSum((Term(1.0, self.rest_score, "rest_score"), Term(1.0, known, "known.score")))
+
+
+FAR = 100.0  # how far out to ask, in units of the farthest of the points
+RANDOM_DIRECTIONS, MAX_AXES = 64, 64
+
+
+def require_one_event(parts: Sequence[TargetLike]) -> None:
+    """Refuse distributions over events of several shapes."""
+    events = {f"parts[{i}]": part._event for i, part in enumerate(parts) if isinstance(part, Distribution)}
+    if len({tuple(event) for event in events.values()}) > 1:
+        got = ", ".join(f"{tuple(event)} of {name}" for name, event in events.items())
+        fix = "Every part has to be a distribution of the same x."
+        raise ValueError(checks.message("parts with events of one shape", got, fix))
+
+
+def require_normalizable(parts: Sequence[TargetLike], weights: Sequence[float]) -> None:
+    """Refuse a product of normal distributions whose precision matrix is not positive definite."""
+    normal = [part for part in parts if isinstance(part, Gaussian)]
+    if len(normal) < len(parts) or min(weights) > 0:
+        return
+    precisions = [torch.linalg.inv(part.covariance.double()) for part in normal]
+    total = sum(weight * precision for weight, precision in zip(weights, precisions, strict=True))
+    assert isinstance(total, Tensor)
+    least = float(torch.linalg.eigvalsh(total)[0])
+    if not least > 0:
+        fix = "Give less weight to the parts that are divided by, or check that they are wider than the others."
+        got = f"weights {list(weights)}, with which the precision matrix has an eigenvalue of {least:.3g}"
+        raise ValueError(checks.message("a product that can be normalised", got, fix))
+
+
+def share_outward(score: ScoreFn, x: Tensor) -> float:
+    """Return the share of directions in which p does not fall fast enough to have an integral, far out from points x.
+
+    Args:
+        score: Grad log p.
+        x: Points near most of p, `(chain, *event)`.
+    """
+    centre, size = x.mean(0, keepdim=True), x[0].numel()
+    farthest = float((x - centre).abs().max()) or float(centre.abs().max()) or 1.0
+    noise = torch.randn(RANDOM_DIRECTIONS, size, generator=torch.Generator().manual_seed(0)).to(x)
+    axes = torch.eye(size, dtype=x.dtype, device=x.device)[:MAX_AXES]
+    directions = torch.cat([noise / noise.norm(dim=1, keepdim=True), axes, -axes]).reshape(-1, *x.shape[1:])
+    radius = FAR * farthest * size**0.5
+    return float((radius * inner(score(centre + radius * directions), directions) >= -size).double().mean())
 
 
 def from_log_density(log_density: LogDensityFn, support: SupportFn | None = None) -> Target:

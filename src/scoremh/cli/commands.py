@@ -1,0 +1,520 @@
+"""The files of a run beside those of its estimator: chains, metrics, report, checkpoints.
+
+`scoremh fit`: an estimator, learned from a file of rows.
+
+`scoremh sample`: new rows from a fitted estimator.
+
+`scoremh evaluate`: draws beside rows that nothing was learned from.
+
+`scoremh report`: one page about a run.
+
+`scoremh doctor`: what is installed, and what is missing.
+"""
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import torch
+from cyclopts import Parameter
+from safetensors.torch import load_file
+from torch import Tensor
+
+from scoremh import Chains, __version__
+from scoremh import datasets as tables
+from scoremh._shared import checks
+from scoremh._shared.names import AcceptanceName, ProposalName
+from scoremh._shared.progress import numbered_steps, progress_bar
+from scoremh.cli.app import Flag, Output, Whole, command_line, resumable
+from scoremh.estimator import files
+from scoremh.estimator.files import CONFIG, RunFolder
+from scoremh.estimator.frames import layout_from_json, numbers_of
+
+if TYPE_CHECKING:
+    from scoremh import ScoreMH
+    from scoremh.estimator.diagnosis import Source
+    from scoremh.estimator.files import RunFolder
+
+
+CHAINS, METRICS, REPORT = "chains.nc", "metrics.json", "report.html"
+TRAINING_CHECKPOINTS, SAMPLING_CHECKPOINTS = ("score.checkpoint", "acceptance.checkpoint"), "sampling"
+ESTIMATOR = (files.SCORE, files.ACCEPTANCE, files.HELD_OUT)
+
+
+def clear_run(path: Path) -> None:
+    """Remove a run, and nothing else, from a folder.
+
+    Args:
+        path: Path of the folder.
+    """
+    if not (path / CONFIG).exists():
+        return
+    for name in (CONFIG, *ESTIMATOR, CHAINS, METRICS, REPORT, *TRAINING_CHECKPOINTS):
+        (path / name).unlink(missing_ok=True)
+    shutil.rmtree(path / SAMPLING_CHECKPOINTS, ignore_errors=True)
+
+
+def removal(names: Sequence[str], of: str) -> str:
+    """Return what to say of files that were removed.
+
+    Args:
+        names: Names of the files.
+        of: What they were about.
+    """
+    return f"; removed {' and '.join(names)}, which {'was' if len(names) == 1 else 'were'} about {of}" if names else ""
+
+
+def load_chains(folder: RunFolder) -> Chains:
+    """Return the chains of a run.
+
+    Args:
+        folder: Folder of the run.
+    """
+    return Chains.load(folder.get(CHAINS, f"Draw samples first: scoremh sample {folder.path}."))
+
+
+def reference_rows(folder: RunFolder, reference: Path | None) -> tuple[Tensor, str]:
+    """Return rows to compare draws with, as events of the run, and what they are.
+
+    Args:
+        folder: Folder of the run.
+        reference: File of rows; the held-out rows of the run if None.
+    """
+    event = folder.config["event"]
+    if reference is None:
+        return load_file(folder.get(files.HELD_OUT))["rows"].reshape(-1, *event), "held-out rows"
+    rows, shape = tables.read_table(reference)
+    columns, known = list(map(str, getattr(rows, "columns", ()))), folder.config["columns"]
+    fix = "Pass rows with the columns of the fit."
+    if list(shape) != event:
+        raise ValueError(checks.message(f"rows of shape {tuple(event)}", f"{shape} in {reference}", fix))
+    if columns and known and columns != known:
+        raise ValueError(checks.message(f"the columns {', '.join(known)}", f"{', '.join(columns)} in {reference}", fix))
+    numbers = numbers_of(rows, layout_from_json(folder.config["layout"]))
+    return torch.from_numpy(numbers).reshape(-1, *event), str(reference)
+
+
+LEARNED = ("potential", "antisymmetric", "free")  # acceptances whose training is a step more
+
+
+@Parameter(name="*", group="Estimator")
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the estimator.
+
+    Args:
+        proposal: Proposal: mala (Langevin), rw (random walk), pcn (preconditioned Crank-Nicolson) or student (random
+            walk with steps of Student's distribution, for heavy tails).
+        acceptance: Acceptance rule: learned (potential, antisymmetric, free), integrated from the score (simpson,
+            adaptive), or always, which is ULA.
+        columns: Kinds of columns, NAME=KIND: real, positive, heavy-tailed, ordered, count, category, or bounds such as
+            0:1. Those not given are found from the rows.
+        noise_level: Noise level of the distribution that the kernel targets, in standard deviations of the data; noise
+            connects modes, and is removed from the draws. Chosen by trial chains where not given.
+        score_steps: Number of training steps of the score, at most.
+        acceptance_steps: Number of training steps of the acceptance, at most.
+        annealing_steps: Number of steps of a chain at each noise level of the annealing.
+        chain_steps: Number of steps of a chain after annealing.
+        seed: Random seed; the same seed gives the same fit.
+    """
+
+    proposal: ProposalName = "mala"
+    acceptance: AcceptanceName = "potential"
+    columns: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = ()
+    noise_level: float | None = None
+    score_steps: Whole = 8000
+    acceptance_steps: Whole = 4000
+    annealing_steps: Whole = 20
+    chain_steps: Whole = 300
+    seed: Whole = 0
+
+    def estimator(self, *, verbose: bool) -> "ScoreMH":
+        """Return an estimator with these settings, checked.
+
+        Args:
+            verbose: Show progress bars.
+        """
+        from scoremh import ScoreMH
+        from scoremh._shared import checks
+
+        checks.count(self.seed, "seed", at_least=0)
+        settings = asdict(self)
+        seed = settings.pop("seed")
+        settings["columns"] = dict(map(column_kind, self.columns)) or None
+        model = ScoreMH(**settings, random_state=seed, verbose=verbose)
+        model.check_parameters()
+        return model
+
+
+def fit(
+    data: Path,
+    /,
+    *,
+    out: Path,
+    key: str | None = None,
+    settings: Settings = Settings(),  # noqa: B008  # frozen
+    resume: Flag = False,
+    overwrite: Flag = False,
+    output: Output = Output(),  # noqa: B008  # frozen
+) -> None:
+    """Learn a score, an acceptance and a step size from the rows of a file, and check the fit.
+
+    Args:
+        data: File with one sample per row: csv, npy, npz or parquet.
+        out: Folder for the run.
+        key: Name of the array in an npz file that holds several.
+        settings: Settings of the estimator.
+        resume: Resume an interrupted fit.
+        overwrite: Replace the run that is in the folder.
+        output: Verbosity and format of the output.
+    """
+    from scoremh import datasets as tables
+    from scoremh._shared.files import fingerprint
+    from scoremh.estimator.files import json_parameters
+    from scoremh.estimator.frames import hashable
+
+    rows, event = tables.read_table(data, key=key)
+    model = settings.estimator(verbose=output.verbose)
+    asked = {"rows": len(rows), "data_hash": fingerprint(hashable(rows)), **json_parameters(model)}
+    del asked["verbose"]
+    source = {"command": command_line(), "data": str(data), "rows": len(rows), "event": list(event)}
+    with _sole_writer(out, create=not resume):
+        folder = _run_folder(out, asked, source, resume=resume, overwrite=overwrite)
+        _learn(model, rows, folder)
+    found = model.diagnose()
+    chosen = {"step_size": model.step_size_, "noise_level": model.noise_level_, "columns": model.columns_}
+    result = {"run": str(out), **chosen, "diagnosis": asdict(found)}
+    kinds = f"columns:\n{model.table_}\nnoise level {model.noise_level_:g}, step size {model.step_size_:.3g}"
+    text = f"{found}\n{kinds}\nSaved in {out}. Next: scoremh sample {out} --draws 1000"
+    output.result(result, text)
+
+
+def column_kind(text: str) -> tuple[str, str | tuple[float, float]]:
+    """Return the name of a column and its kind.
+
+    >>> column_kind("quality=ordered"), column_kind("share=0:1")
+    (('quality', 'ordered'), ('share', (0.0, 1.0)))
+    """
+    from scoremh._shared import checks
+
+    name, _, kind = text.rpartition("=")
+    low, colon, high = kind.partition(":")
+    try:
+        return name, (float(low), float(high)) if colon else kind
+    except ValueError:
+        fix = "For example --columns quality=ordered share=0:1."
+        raise ValueError(checks.message("NAME=KIND or NAME=LOW:HIGH", repr(text), fix)) from None
+
+
+def _learn(model: "ScoreMH", rows: Any, folder: "RunFolder") -> None:
+    """Fit an estimator with checkpoints in the folder of its run, and save it there."""
+    from scoremh.estimator.files import save_model
+
+    out = folder.path
+    try:
+        with resumable(), numbered_steps(5 + (model.acceptance in LEARNED) + (model.noise_level is None)):
+            model.fit(rows, checkpoint=out)
+            save_model(model, folder)
+    except (ValueError, TypeError):
+        if not any((out / name).exists() for name in TRAINING_CHECKPOINTS):  # nothing was learned
+            clear_run(out)
+        raise
+    for name in TRAINING_CHECKPOINTS:
+        (out / name).unlink(missing_ok=True)
+
+
+@contextmanager
+def _sole_writer(out: Path, *, create: bool) -> Iterator[None]:
+    """Hold the lock of a run's folder, which may be created, and is removed again where nothing came into it."""
+    from scoremh._shared.files import sole_writer
+
+    new = not out.exists()
+    if create:
+        with suppress(OSError):
+            out.mkdir(parents=True, exist_ok=True)
+    if not out.is_dir():
+        yield  # to where the run is created or opened, which says what is wrong
+        return
+    try:
+        with sole_writer(out):
+            yield
+    finally:
+        if new:
+            with suppress(OSError):
+                out.rmdir()  # only where it is empty
+
+
+def _run_folder(
+    out: Path, asked: dict[str, Any], source: dict[str, Any], *, resume: bool, overwrite: bool
+) -> "RunFolder":
+    """Return the folder of a run to write to: a new one, or that of the interrupted fit."""
+    from scoremh._shared import checks
+    from scoremh._shared.files import require_same
+    from scoremh.estimator.files import CONFIG, RunFolder
+
+    if resume:
+        folder = RunFolder.open(out)
+        if folder.config.get("finished"):
+            raise ValueError(checks.message(f"an interrupted fit in {out}", "a finished one", "Leave --resume out."))
+        require_same(asked, folder.config.get("asked", {}), out, "fit", "folder")
+        return folder
+    if (out / CONFIG).exists() and not overwrite:
+        fix = "Choose another folder, or add --overwrite, or --resume to resume an interrupted fit."
+        raise FileExistsError(checks.message(f"{out} to be a new folder", "one with a run in it", fix))
+    clear_run(out)
+    return RunFolder.create(out, {**source, "asked": asked, "finished": False})
+
+
+MAX_TRACE = 50  # draws of a chain, by default
+
+
+def sample(
+    run: Path,
+    /,
+    *,
+    draws: Whole = 1000,
+    trace: Whole | None = None,
+    csv: Path | None = None,
+    seed: Whole = 0,
+    pool: str | None = None,
+    resume: Flag = False,
+    overwrite: Flag = False,
+    output: Output = Output(),  # noqa: B008  # frozen
+) -> None:
+    """Draw independent rows: each is the end of a chain of its own, started from noise.
+
+    Args:
+        run: Folder of the run.
+        draws: Number of rows to draw, and of chains.
+        trace: Number of draws of each chain to keep for diagnostics; at most 50 by default.
+        csv: File to write the rows to, in addition.
+        seed: Random seed; the same seed gives the same rows.
+        pool: Number of processes to run blocks of chains in, or the address of a dask scheduler, tcp://HOST:8786.
+        resume: Resume an interrupted sampling.
+        overwrite: Discard an interrupted sampling.
+        output: Verbosity and format of the output.
+    """
+    from scoremh import ScoreMH
+    from scoremh._shared.files import sole_writer
+    from scoremh.estimator.files import RunFolder, load_model
+    from scoremh.sampling.pools import named_pool
+
+    folder = RunFolder.open(run)
+    model = load_model(ScoreMH, folder).set_params(verbose=output.verbose)
+    store, kept = run / SAMPLING_CHECKPOINTS, min(MAX_TRACE, model.chain_steps) if trace is None else trace
+    _check(model, draws, kept, csv, seed)
+    with sole_writer(run), named_pool(pool) as workers, resumable(), numbered_steps(2):
+        _check_resume(store, resume=resume, overwrite=overwrite)
+        flat = model.set_params(pool=workers).sample_chains(draws, draws=kept, random_state=seed, store=store)
+        chains = replace(flat, draws=flat.draws.reshape(draws, kept, *folder.config["event"]))
+        if csv is not None:
+            _write_csv(csv, model.set_output(transform="pandas").to_rows(flat.last))
+        removed = folder.put(CHAINS, chains.save, outdates=(METRICS, REPORT))
+        shutil.rmtree(store)
+    result = {"run": str(run), "draws": draws, "acceptance_rate": chains.acceptance_rate}
+    result["removed"] = removed
+    text = f"{chains}\nSaved in {run / CHAINS}{removal(removed, 'other draws')}. Next: scoremh evaluate {run}"
+    output.result(result, text)
+
+
+def _check(model: "ScoreMH", draws: int, kept: int, csv: Path | None, seed: int) -> None:
+    """Refuse invalid numbers and files."""
+    from scoremh._shared import checks
+
+    if not 0 < kept <= model.chain_steps:
+        expected = f"a trace of 1 to {model.chain_steps} draws, the steps of a chain"
+        raise ValueError(checks.message(expected, kept, "Keep fewer, or fit with more --chain-steps."))
+    checks.count(draws, "draws")
+    checks.count(seed, "seed", at_least=0)
+    if csv is not None and (csv.is_dir() or not csv.parent.is_dir()):
+        got = f"{csv}, which is a folder" if csv.is_dir() else f"{csv} in a folder that does not exist"
+        raise FileNotFoundError(checks.message("a file to write rows to", got, "Name a file in an existing folder."))
+
+
+def _check_resume(store: Path, *, resume: bool, overwrite: bool) -> None:
+    """Refuse to resume nothing, and to start where an interrupted sampling is; discard that if `overwrite`."""
+    from scoremh._shared import checks
+
+    if overwrite:
+        shutil.rmtree(store, ignore_errors=True)
+    elif resume and not store.exists():
+        expected = f"an interrupted sampling in {store.parent}"
+        raise ValueError(checks.message(expected, "none", "Leave --resume out."))
+    elif store.exists() and not resume:
+        fix = "Add --resume to resume it, or --overwrite to discard it."
+        raise ValueError(checks.message(f"no interrupted sampling in {store.parent}", "one", fix))
+
+
+def _write_csv(path: Path, frame: Any) -> None:
+    from scoremh._shared.files import replacing
+
+    with replacing(path) as partial:
+        frame.to_csv(partial, index=False)
+
+
+def evaluate(
+    run: Path,
+    /,
+    *,
+    reference: Path | None = None,
+    points: Whole = 1000,
+    seed: Whole = 0,
+    output: Output = Output(),  # noqa: B008  # frozen
+) -> None:
+    """Compare the draws with rows that nothing was learned from, and give a verdict.
+
+    It judges on all of these rows and draws, at most 2,000 and 1,000 of them; distances, which need as many rows again
+    for their floors, on half.
+
+    Args:
+        run: Folder of the run.
+        reference: File with such rows; the held-out rows of the fit by default.
+        points: Number of points to compare, at most; the floor takes twice as many rows of the reference.
+        seed: Random seed; the same seed gives the same numbers.
+        output: Verbosity and format of the output.
+    """
+    from scoremh._shared.files import sole_writer
+    from scoremh.estimator.files import RunFolder
+
+    folder = RunFolder.open(run)
+    chains, (rows, name) = load_chains(folder), reference_rows(folder, reference)
+    with numbered_steps(2):
+        options: dict[str, Any] = {"points": points, "seed": seed, "columns": folder.config["columns"] or ()}
+        found = replace(chains.evaluate(rows, **options, progress=output.verbose), reference=name)
+    with sole_writer(run):
+        removed = folder.put(METRICS, found.save, outdates=(REPORT,))
+    text = f"{found}\nSaved in {run / METRICS}{removal(removed, 'other distances')}. Next: scoremh report {run}"
+    output.result(found.to_dict() | {"removed": removed}, text)
+
+
+def report(run: Path, /, *, reference: Path | None = None, output: Output = Output()) -> None:  # noqa: B008  # frozen
+    """Write an HTML report: verdict, draws beside rows, traces, acceptance, training and distances.
+
+    Args:
+        run: Folder of the run.
+        reference: File with rows to show beside the draws; the held-out rows of the fit by default.
+        output: Verbosity and format of the output.
+    """
+    from scoremh import ScoreMH
+    from scoremh._shared.files import sole_writer
+    from scoremh.estimator.diagnosis import model_contents
+    from scoremh.estimator.files import RunFolder, load_model, read_json
+    from scoremh.evaluation import Evaluation
+    from scoremh.report import write
+
+    folder = RunFolder.open(run)
+    with progress_bar(3, "report", unit="parts", show=output.verbose) as tick:
+        chains, (rows, name), model = (
+            load_chains(folder),
+            reference_rows(folder, reference),
+            load_model(ScoreMH, folder),
+        )
+        tick(1, "step 1 of 3: run loaded")
+        evaluation = Evaluation.from_dict(read_json(folder.get(METRICS))) if METRICS in folder.config["files"] else None
+        contents = model_contents(model, chains, rows, name, evaluation, source=run_source(folder))
+        tick(1, "step 2 of 3: diagnostics computed")
+        with sole_writer(run):
+            folder.put(REPORT, partial(write, contents))
+        tick(1, "step 3 of 3: page written")
+    output.result({"run": str(run), "report": str(run / REPORT)}, f"Open {run / REPORT}")
+
+
+def run_source(folder: "RunFolder") -> "Source":
+    """Return where the fit of a run came from, as `config.json` has it.
+
+    Args:
+        folder: Folder of the run.
+    """
+    from scoremh.estimator.diagnosis import Source
+
+    known = {name: folder.config[name] for name in ("command", "data", "rows", "versions") if name in folder.config}
+    return Source(**known)
+
+
+REQUIRED = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "jaxtyping", "arviz-base", "arviz-stats", "rich")
+
+
+class Extra(NamedTuple):
+    """An extra of the package.
+
+    Args:
+        purpose: What it is for.
+        packages: Packages that it installs.
+    """
+
+    purpose: str
+    packages: tuple[str, ...]
+
+
+EXTRAS = {
+    "cli": Extra("the command line, data frames", ("cyclopts", "pandas")),
+    "report": Extra("reports and pictures", ("jinja2", "matplotlib", "pillow", "plotly")),
+    "metrics": Extra("exact Wasserstein distances, `scoremh evaluate`", ("pot",)),
+    "flows": Extra("the normalizing flow in the study of Table 1", ("zuko",)),
+    "parquet": Extra("parquet files", ("pandas", "pyarrow")),
+    "diffusers": Extra("models of the library diffusers", ("diffusers",)),
+    "cluster": Extra("chains in other processes and on a dask cluster", ("cloudpickle", "dask", "distributed")),
+    "zarr": Extra("reading a stored run with xarray", ("zarr",)),
+    "docs": Extra(
+        "building the pages of the documentation",
+        ("furo", "myst-nb", "sphinx", "sphinx-copybutton", "sphinx-mathjax-offline"),
+    ),
+}
+
+
+def doctor(*, output: Output = Output()) -> None:  # noqa: B008  # frozen
+    """Show versions, threads, devices, and which extras are installed.
+
+    Args:
+        output: Verbosity and format of the output.
+    """
+    import torch
+
+    versions = {name: _version(name) for name in REQUIRED} | {"torch": str(torch.__version__)}  # with its build
+    found: dict[str, Any] = {
+        "scoremh": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "versions": versions,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "devices": ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+        + ["mps"] * torch.backends.mps.is_available(),
+        "extras": {name: _extra_status(extra) for name, extra in EXTRAS.items()},
+        "browser": shutil.which("chromium") or shutil.which("google-chrome"),
+    }
+    lines = [
+        f"scoremh {found['scoremh']}, Python {found['python']}, {found['system']}",
+        ", ".join(f"{name} {version}" for name, version in versions.items()),
+        f"{found['cores']} cores, torch uses {found['threads']} threads; devices: {', '.join(found['devices'])}",
+        "extras:",
+        *(_extra_line(name, status) for name, status in found["extras"].items()),
+        f"browser for the tests of the report: {found['browser'] or 'not found'}",
+    ]
+    output.result(found, "\n".join(lines))
+
+
+def _extra_status(extra: Extra) -> dict[str, Any]:
+    """Return what an extra is for, whether it is installed, and the versions of its packages."""
+    packages = {name: _version(name) for name in extra.packages}
+    return {"purpose": extra.purpose, "installed": "missing" not in packages.values(), "packages": packages}
+
+
+def _extra_line(name: str, status: dict[str, Any]) -> str:
+    packages = ", ".join(f"{package} {version}" for package, version in status["packages"].items())
+    fix = "" if status["installed"] else f". Install it: pip install 'scoremh[{name}]'"
+    return f"  {name:8} {'installed' if status['installed'] else 'missing  '}  {status['purpose']} ({packages}){fix}"
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "missing"

@@ -1,0 +1,758 @@
+"""Samples as tensors `(n, *event)`: from generators, from collections of images, from a file of your own.
+
+Generators return tensors of `dtype` (by default torch's default) on the device of their `generator`, and touch no
+global random state. Images are float32 and lie in [-1, 1]. `load` reads csv, npy, npz and parquet files.
+
+Checks of arguments that several datasets take.
+
+Draws from the paper's synthetic distributions: independent, except for `moons`, which spreads its points evenly.
+
+- `moons`, `s_curve`, `swiss_roll`: scikit-learn's curves and surfaces, with isotropic Gaussian noise.
+- `pinwheel`: x = r (cos phi, sin phi) + delta u, where phi = 2 pi k / K + rate r on the arm k of K,
+  r ~ N(1, radial_std^2) and delta ~ N(0, tangential_std^2). The paper prints u = (1, 1); u = (-sin phi, cos phi) is
+  orthogonal to the radius.
+- `gaussian`: N(mean, std^2).
+
+The defaults are the paper's parameters.
+
+What a file of samples holds, its errors, and the bound on what a small file may unpack to.
+
+Tables as text: rows of numbers, separated by commas or tabs, with or without a line of names above them.
+
+Tables with columns of text, as data frames.
+
+Arrays from npy, npz and parquet files: what a file claims to hold is compared with its size before it is read.
+
+Samples from a file: a checked tensor `(n, *event)`, or an error that says where the file is wrong.
+
+Images as float32 tensors `(image, 1, row, column)` in [-1, 1], scaled as in the paper.
+
+MNIST is four files in IDX format: the bytes 0, 0, 8 (for uint8) and the number of axes; the size of every axis as a
+big-endian 32-bit integer; the values. They are read gzipped or raw.
+"""
+
+import csv
+import gzip
+import hashlib
+import math
+import os
+import re
+import struct
+import tokenize
+import urllib.request
+import zipfile
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple, TextIO, get_args, overload
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.lib import format as npy_format
+from torch import Generator, Tensor
+
+from scoremh._shared import checks, rng
+from scoremh._shared.files import write_bytes
+from scoremh._shared.names import extra
+
+__all__ = ["digits", "gaussian", "load", "mnist", "moons", "pinwheel", "s_curve", "swiss_roll"]
+
+
+def floating_dtype(dtype: torch.dtype | None) -> torch.dtype:
+    """Return the dtype, torch's default where it is None; refuse one that is not floating."""
+    if dtype is None:
+        return torch.get_default_dtype()
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(checks.message("dtype to be a floating torch.dtype", dtype, "Use torch.float32, for example."))
+    return dtype
+
+
+def require_finite(value: float, name: str) -> None:
+    """Refuse a value that is not a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        fix = f"Pass {name} as a Python number."
+        raise TypeError(checks.message(f"{name} to be a number", checks.describe(value), fix))
+    if not math.isfinite(value):
+        raise ValueError(checks.message(f"{name} to be finite", value, f"Correct {name}."))
+
+
+def require_std(std: float, name: str) -> None:
+    """Refuse a value that is not a standard deviation; it may be 0."""
+    require_finite(std, name)
+    if std < 0:
+        raise ValueError(checks.message(f"{name} of at least 0", std, "Pass 0 for no noise."))
+
+
+Variant = Literal["paper", "correct"]
+
+
+def _like(n: int, dtype: torch.dtype | None, generator: Generator | None) -> Tensor:
+    """Check n, and return an empty tensor with the dtype and device of the draws."""
+    checks.count(n, "n")
+    return torch.empty(0, dtype=floating_dtype(dtype), device=None if generator is None else generator.device)
+
+
+def _draw(make: Callable[..., Any], n: int, noise: float, generator: Generator | None, like: Tensor) -> Tensor:
+    """Draw with a function of scikit-learn, which takes a 32-bit seed and leaves numpy's global state alone."""
+    require_std(noise, "noise")
+    seed = rng.seeds(1, generator)[0] % 2**32
+    x, _ = make(n, noise=noise, random_state=seed)
+    return torch.from_numpy(x).to(like)
+
+
+def moons(
+    n: int = 10_000, *, noise: float = 0.1, generator: Generator | None = None, dtype: torch.dtype | None = None
+) -> Float[Tensor, "draw 2"]:
+    """Draw n points of two interlocking half circles; `noise` is a standard deviation."""
+    from sklearn.datasets import make_moons  # here, so that `import scoremh` stays light
+
+    return _draw(make_moons, n, noise, generator, _like(n, dtype, generator))
+
+
+def s_curve(
+    n: int = 10_000, *, noise: float = 0.1, generator: Generator | None = None, dtype: torch.dtype | None = None
+) -> Float[Tensor, "draw 3"]:
+    """Draw n points of a surface bent like an S; `noise` is a standard deviation."""
+    from sklearn.datasets import make_s_curve
+
+    return _draw(make_s_curve, n, noise, generator, _like(n, dtype, generator))
+
+
+def swiss_roll(
+    n: int = 10_000, *, noise: float = 0.5, generator: Generator | None = None, dtype: torch.dtype | None = None
+) -> Float[Tensor, "draw 3"]:
+    """Draw n points of a rolled-up surface, about 30 wide; `noise` is a standard deviation."""
+    from sklearn.datasets import make_swiss_roll
+
+    return _draw(make_swiss_roll, n, noise, generator, _like(n, dtype, generator))
+
+
+def pinwheel(
+    n: int = 10_000,
+    *,
+    classes: int = 5,
+    radial_std: float = 0.5,
+    tangential_std: float = 0.05,
+    rate: float = 0.25,
+    variant: Variant = "paper",
+    generator: Generator | None = None,
+    dtype: torch.dtype | None = None,
+) -> Float[Tensor, "draw 2"]:
+    """Draw n points of a pinwheel with bent arms.
+
+    "paper" is the paper's algorithm as printed: it adds one number to both coordinates. Where an arm runs along the
+    diagonal, that noise gives it no width: the density is infinite there, and so is the Fisher information. The losses
+    of implicit and sliced score matching then have no lower bound, and a network that follows them far enough diverges.
+    "correct" has independent radial and tangential noise, hence width everywhere.
+
+    Args:
+        n: Number of points.
+        classes: Number of arms K, all equally likely. The paper's text says six, its parameters five.
+        radial_std: Standard deviation of the distance from the origin, whose mean is 1.
+        tangential_std: Standard deviation of the noise across an arm.
+        rate: Angle alpha, in radians, by which an arm turns over a distance of 1.
+        variant: "paper" or "correct".
+        generator: Random number generator; the same seed gives the same draws.
+        dtype: Floating dtype of the points; torch's default where None.
+    """
+    like = _like(n, dtype, generator)
+    checks.count(classes, "classes")
+    require_std(radial_std, "radial_std")
+    require_std(tangential_std, "tangential_std")
+    require_finite(rate, "rate")
+    checks.one_of(variant, get_args(Variant), "variant")
+    arm = torch.randint(classes, (n, 1), generator=rng.resolve(generator, like.device), device=like.device)
+    r, delta = rng.normal((2, n, 1), like, generator).unbind()
+    r, delta = 1 + radial_std * r, tangential_std * delta
+    phi = 2 * math.pi / classes * arm.to(like) + rate * r
+    u = torch.cat([-phi.sin(), phi.cos()], dim=1) if variant == "correct" else torch.ones_like(phi)
+    return r * torch.cat([phi.cos(), phi.sin()], dim=1) + delta * u
+
+
+def gaussian(
+    n: int = 10_000,
+    *,
+    mean: float = 3.0,
+    std: float = math.sqrt(2),
+    generator: Generator | None = None,
+    dtype: torch.dtype | None = None,
+) -> Float[Tensor, "draw 1"]:
+    """Draw n numbers from a normal distribution, by default the paper's N(3, 2), with 2 taken as the variance."""
+    like = _like(n, dtype, generator)
+    require_finite(mean, "mean")
+    require_std(std, "std")
+    return mean + std * rng.normal((n, 1), like, generator)
+
+
+# A file that unpacks to more than both of these is refused: deflate reaches a factor of 1,000 on zeros and on nothing
+# that can be learned from; images of mostly dark pixels reach 10.
+MAX_EXPANSION = 100
+MAX_WHOLE = 2**53  # beyond, not every whole number is a float64
+FREE_BYTES = 256_000_000
+
+
+class Contents(NamedTuple):
+    """What a file holds, with the names of its columns and the lines of its rows; an array has neither."""
+
+    values: Any
+    columns: Sequence[str] = ()
+    lines: Sequence[int] = ()
+
+    def row(self, i: int) -> str:
+        """Return where a row is, for an error."""
+        return f"line {self.lines[i]}" if self.lines else f"row {i}"
+
+    def column(self, *j: int) -> str:
+        """Return which column it is, for an error."""
+        return repr(self.columns[j[0]]) if self.columns else ", ".join(map(str, j))
+
+
+class TextFoundError(ValueError):
+    """A file with text where numbers were expected."""
+
+
+def refusal(path: Path, expected: str, got: object, fix: str) -> ValueError:
+    """Return an error about a file."""
+    return ValueError(checks.message(f"{path} {expected}", got, fix))
+
+
+def text_found(path: Path, got: str) -> ValueError:
+    """Return an error about values that are no numbers."""
+    found = refusal(path, "to hold real numbers only", got, "Remove such columns, or encode them as numbers.")
+    return TextFoundError(*found.args)
+
+
+def is_whole(column: np.ndarray) -> bool:
+    """Return whether numbers are whole, and small enough for float64 to tell them apart."""
+    return bool((np.abs(column) < MAX_WHOLE).all()) and bool((column == np.rint(column)).all())
+
+
+def require_honest_size(path: Path, unpacked: int, packed: int, fix: str = "Save it without compression.") -> None:
+    """Refuse a file that would unpack to far more than it is.
+
+    Args:
+        path: The file.
+        unpacked: Number of bytes that it says it holds.
+        packed: Number of bytes that they take in the file.
+        fix: What to do where it is no mistake.
+    """
+    most = max(FREE_BYTES, MAX_EXPANSION * packed)
+    if unpacked > most:
+        raise refusal(path, f"to unpack to at most {most:,} bytes", f"{unpacked:,} from {packed:,}", fix)
+
+
+MAX_COLUMNS = 100_000
+MAX_LINE_CHARACTERS = 32 * MAX_COLUMNS
+_INTEGER = re.compile(r"[+-]?\d+")
+
+
+class _Lines:
+    """The lines of a file, of bounded length, each a row of its own."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.file, self.inside_row = file, False
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self.file.readline(MAX_LINE_CHARACTERS + 1):
+            if len(line) > MAX_LINE_CHARACTERS:
+                raise csv.Error(f"a line of more than {MAX_LINE_CHARACTERS:,} characters; save wide arrays as npy")
+            if self.inside_row:
+                raise csv.Error("a value in quotes that goes over several lines")
+            self.inside_row = True
+            yield line
+
+
+def read_csv(path: Path) -> Contents:
+    """Return the numbers of a csv file, its names of columns, and the lines that its rows stand in."""
+    rows = csv_rows(path)
+    first_line, first = next(rows, (0, []))
+    if not first:
+        raise refusal(path, "to hold samples", "blank lines only", "Write it again.")
+    width, columns, values, lines = len(first), header(path, first), array("d"), []
+    if not columns:
+        values.extend(_numbers(path, first, columns, first_line))
+        lines.append(first_line)
+    whole = not columns and all(map(_INTEGER.fullmatch, first))  # whether it alone is written in whole numbers
+    for line, row in rows:
+        _require_width(path, row, width, line)
+        values.extend(_numbers(path, row, columns, line))
+        lines.append(line)
+        whole = whole and not any(map(_INTEGER.fullmatch, row))
+    table = np.frombuffer(values, dtype=np.float64).reshape(-1, width)
+    if not columns and len(table) > 2 and (whole or _looks_like_names(table)):
+        fix = "Name the columns, as in x2019,x2020; if it is a sample, write it as the others, as in 2019.0."
+        raise refusal(path, "to begin with a header or a sample", f"numbers unlike the rest: {_shown(first)}", fix)
+    return Contents(table, columns, lines)
+
+
+def _require_width(path: Path, row: list[str], width: int, line: int) -> None:
+    """Refuse a row that has more or fewer values than the first."""
+    if len(row) != width:
+        fix = "Correct that line; values are separated by commas."
+        raise refusal(path, f"to have {width} values in every row", f"{len(row)} in line {line}", fix)
+
+
+def _looks_like_names(table: np.ndarray) -> bool:
+    """Return whether a first row counts up by one, as years do, and lies outside of all that is below it."""
+    first, rest = table[0], table[1:]
+    counts = len(first) > 1 and bool((np.diff(first) == 1).all()) and float(first[0]).is_integer()
+    return counts and bool(((first < np.nanmin(rest, 0)) | (first > np.nanmax(rest, 0))).all())
+
+
+def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of every row that is not blank, with the number of its line."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            start = file.readline(MAX_LINE_CHARACTERS)
+            file.seek(0)
+            lines = _Lines(file)
+            reader = csv.reader(lines, delimiter="\t" if "\t" in start and "," not in start else ",")
+            for row in reader:
+                lines.inside_row = False
+                if len(row) > MAX_COLUMNS:
+                    fix = "Save wide arrays as npy."
+                    raise refusal(path, f"to have at most {MAX_COLUMNS:,} columns", f"{len(row):,}", fix)
+                if row:
+                    yield reader.line_num, [cell.strip() for cell in row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise refusal(path, "to be csv text in UTF-8", error, "Save it as csv again.") from error
+
+
+def _numbers(path: Path, row: list[str], columns: list[str], line: int) -> list[float]:
+    """Return the cells of a row as numbers, an empty one as NaN; refusal text."""
+    numbers = []
+    for j, cell in enumerate(row):
+        value = number(cell) if cell else math.nan
+        if value is None:
+            shown = repr(cell) if len(cell) < 50 else f"{cell[:47]!r}..."
+            raise text_found(path, f"{shown} in line {line}, column {(columns or range(len(row)))[j]!r}")
+        numbers.append(value)
+    return numbers
+
+
+def number(cell: str) -> float | None:
+    """Return a cell as a number, or None if it is text."""
+    try:
+        return None if "_" in cell else float(cell)  # Python reads 2024_01 as a number; a table does not mean one
+    except ValueError:
+        return None
+
+
+def header(path: Path, first: list[str]) -> list[str]:
+    """Return the names of the columns; none, if the first line is a sample."""
+    if first == list(map(str, range(len(first)))):  # pandas writes this above columns without names
+        fix = "Name the columns in a first line, as in x,y."
+        raise refusal(path, "to begin with a header or a sample", f"column numbers: {_shown(first)}", fix)
+    _require_separators(path, first)
+    if any(number(cell) is not None for cell in first):
+        return []
+    if "" in first:  # pandas writes this above its index, which is no coordinate
+        fix = "Name it; if it is an index, remove it (index=False in pandas)."
+        raise refusal(path, "to name every column", f"no name for column {first.index('')}", fix)
+    name, times = Counter(first).most_common(1)[0]
+    if times > 1:
+        raise refusal(path, "to name columns apart", f"{name!r} more than once", "Rename one of them.")
+    return first
+
+
+def _require_separators(path: Path, first: list[str]) -> None:
+    """Refuse a first line whose values are separated by semicolons or blanks."""
+    parts = first[0].replace(";", " ").split() if len(first) == 1 else []
+    if len(parts) > 1 and (";" in first[0] or all(number(part) is not None for part in parts)):
+        fix = "Save it with commas, sep=',' in pandas."
+        raise refusal(path, "to separate values by commas or tabs", f"{_shown(first)!r} in its first line", fix)
+
+
+def _shown(first: list[str]) -> str:
+    """Return the beginning of a line."""
+    text = ",".join(first[:20])
+    return text if len(text) < 100 and len(first) <= 20 else f"{text[:97]}..."
+
+
+def read_frame(path: Path) -> Any:
+    """Return the table in a csv or parquet file as a data frame.
+
+    Args:
+        path: File to read.
+    """
+    with extra("cli"):  # the extra with pandas
+        import pandas as pd
+    if path.suffix.lower() == ".parquet":
+        return pd.read_parquet(path)
+    rows = list(csv_rows(path))
+    names = header(path, rows[0][1])
+    width = len(rows[0][1])
+    for line, row in rows:
+        if len(row) != width:
+            fix = "Correct that line; values are separated by commas."
+            raise refusal(path, f"to have {width} values in every row", f"{len(row)} in line {line}", fix)
+    columns = zip(*(row for _, row in (rows[1:] if names else rows)), strict=True)
+    names = names or [f"x{j}" for j in range(width)]
+    return pd.DataFrame({name: _column(cells) for name, cells in zip(names, columns, strict=True)})
+
+
+def _column(cells: tuple[str, ...]) -> Any:
+    """Return cells as whole numbers, numbers, or text; blanks are missing."""
+    values = [number(cell) if cell else np.nan for cell in cells]
+    if any(value is None for value in values):
+        return np.array([cell or None for cell in cells], dtype=object)
+    numbers = np.array(values, dtype=np.float64)
+    return numbers.astype(np.int64) if is_whole(numbers) else numbers
+
+
+_HEADERS = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
+PICKLES = "Pickles are refused, since reading one runs its code: save an array of numbers with numpy.save or savez."
+_DAMAGE = (
+    *(ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, OverflowError, MemoryError),
+    *(OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error),
+)
+
+
+@contextmanager
+def _numpy_errors(path: Path) -> Iterator[None]:
+    """Raise our errors for those of numpy and zipfile."""
+    try:
+        yield
+    except _DAMAGE as error:
+        if str(path) in str(error):
+            raise
+        raise refusal(path, "to hold arrays of numbers in numpy's format", error, PICKLES) from error
+
+
+def read_numpy(path: Path, key: str | None) -> Contents:
+    """Return the array in an npy file, or that with a name in an npz file."""
+    with path.open("rb") as file, _numpy_errors(path):
+        if file.read(4) == b"PK\x03\x04" or zipfile.is_zipfile(path):
+            found = _from_archive(path, file, key)
+        else:
+            file.seek(0)
+            found = _array(path, file, path.stat().st_size)
+    return Contents(found[:, None] if found.ndim == 1 else found)
+
+
+def _from_archive(path: Path, file: IO[bytes], key: str | None) -> np.ndarray:
+    with zipfile.ZipFile(file) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        names = list(members)
+        key = names[0] if key is None and len(names) == 1 else key
+        if key not in members:
+            expected = "to hold one array, or key= to name one of them"
+            shown = f"{names[:20]}{' and more' * (len(names) > 20)}"
+            raise refusal(path, expected, f"key={key!r} and the arrays {shown}", "Pass one of those names as key.")
+        info = members[key]
+        require_honest_size(path, info.file_size, info.compress_size, "Save it with numpy.savez, uncompressed.")
+        with archive.open(info) as member:
+            return _array(path, member, info.file_size)
+
+
+def _array(path: Path, file: IO[bytes] | zipfile.ZipExtFile, size: int) -> np.ndarray:
+    """Return an array of numbers from npy data of this size; its header is believed only if it agrees with that."""
+    try:
+        header = _HEADERS[npy_format.read_magic(file)]
+    except (KeyError, ValueError) as error:
+        got = "pickled objects, or a file of another kind"
+        raise refusal(path, "to hold arrays of numbers in numpy's format", got, PICKLES) from error
+    shape, fortran, dtype = header(file)
+    if dtype.hasobject:
+        got = "pickled objects, or a file of another kind"
+        raise refusal(path, "to hold arrays of numbers in numpy's format", got, PICKLES)
+    if dtype.kind not in "biuf":
+        raise text_found(path, f"values of type {dtype}")
+    left, wanted = size - file.tell(), math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or wanted != left:
+        expected = f"to hold, as its header says, {shape} values of type {dtype}"
+        raise refusal(path, expected, f"{left:,} bytes of them", "It is damaged: write it again.")
+    data = file.read(wanted)
+    if len(data) != wanted:
+        raise EOFError(f"{len(data):,} of {wanted:,} bytes")
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def read_parquet(path: Path) -> Contents:
+    """Return the numbers in a parquet file, and the names of its columns."""
+    with extra("parquet"):
+        import pandas as pd  # rather than pyarrow alone: it knows which columns are an index
+        import pyarrow
+        from pyarrow import parquet
+    fix = "Write it again, with to_parquet in pandas."
+    try:
+        about = parquet.read_metadata(path)
+        unpacked = about.num_rows * max(1, about.num_columns) * 8
+        require_honest_size(path, unpacked, path.stat().st_size, "Save it as npy.")
+        frame = pd.read_parquet(path, engine="pyarrow")
+        _require_numbers(path, frame)
+        return Contents(frame.to_numpy(np.float64, na_value=np.nan), [str(name) for name in frame.columns])
+    except (pyarrow.ArrowException, *_DAMAGE, KeyError, IndexError, AttributeError) as error:
+        if str(path) in str(error):
+            raise
+        raise refusal(path, "to be a parquet file", error, fix) from error
+
+
+def _require_numbers(path: Path, frame: Any) -> None:
+    """Refuse a frame with a column that holds no real numbers."""
+    for name, column in frame.items():
+        if column.dtype.kind not in "biuf":
+            raise text_found(path, f"{next(iter(column), None)!r} of type {column.dtype} in row 0, column {name!r}")
+
+
+_SUFFIXES = (".csv", ".tsv", ".npy", ".npz", ".parquet")
+
+
+def load(path: str | Path, *, key: str | None = None, dtype: torch.dtype | None = None) -> Float[Tensor, "draw *event"]:
+    """Read samples from a csv, tsv, npy, npz or parquet file; rows are samples.
+
+    A row of a table is an event of shape `(columns,)`, and single numbers are events of shape `(1,)`. In a csv file,
+    whose values are separated by commas or tabs, a first line without any number is a header. Refused are text, missing
+    and infinite values, values whose squares are infinite, a first line of numbers that look like names, rows of
+    unequal length, pickles, files that unpack to 100 times their size, fewer than two rows, and columns of a table that
+    never change.
+
+    Args:
+        path: File to read; its suffix is its format. Parquet needs `pip install 'scoremh[parquet]'`.
+        key: Name of the array, where an npz file holds several.
+        dtype: Floating dtype of the samples; torch's default where None.
+    """
+    return read(path, key=key, dtype=dtype)[0]
+
+
+def read_table(path: str | Path, *, key: str | None = None) -> tuple[Any, tuple[int, ...]]:
+    """Read rows of numbers, text or both; return them and the shape of one event.
+
+    Args:
+        path: File to read; its suffix is its format.
+        key: Name of the array, where an npz file holds several.
+
+    Returns:
+        A data frame where columns have names or text, an array of numbers otherwise, flattened; text that is missing is
+        None, and missing numbers are refused.
+    """
+    try:
+        x, names = read(path, key=key, dtype=torch.float64, constants=True)
+    except TextFoundError:
+        frame = read_frame(Path(path).expanduser())
+        return frame, (frame.shape[1],)
+    rows = x.flatten(1).numpy()
+    if not names:
+        return rows, tuple(x.shape[1:])
+    with extra("cli"):  # the extra with pandas
+        import pandas as pd
+    whole_or_real = (column.astype(np.int64) if is_whole(column) else column for column in rows.T)
+    return pd.DataFrame(dict(zip(names, whole_or_real, strict=True))), tuple(x.shape[1:])
+
+
+def read(
+    path: str | Path, *, key: str | None = None, dtype: torch.dtype | None = None, constants: bool = False
+) -> tuple[Float[Tensor, "draw *event"], list[str]]:
+    """Read samples as `load` does; return them and the names of their columns, where the file has some.
+
+    Args:
+        path: File to read; its suffix is its format.
+        key: Name of the array, where an npz file holds several.
+        dtype: Floating dtype of the samples; torch's default where None.
+        constants: Whether columns may never change.
+    """
+    path, dtype = Path(path).expanduser(), floating_dtype(dtype)
+    suffix = path.suffix.lower()
+    if suffix not in _SUFFIXES:
+        expected = f"to end in one of {', '.join(_SUFFIXES)}"
+        raise refusal(path, expected, repr(path.suffix), "Convert it to one of these.")
+    if not path.is_file():
+        fix = "Check the path; relative ones start from the working directory."
+        raise FileNotFoundError(checks.message(f"{path} to be a file", "none there", fix))
+    if key is not None and suffix != ".npz":
+        raise refusal(path, "to be an npz file, since key is given", f"key={key!r}", "Leave key out.")
+    if path.stat().st_size == 0:
+        raise refusal(path, "to hold samples", "an empty file", "Write it again.")
+    if suffix in (".csv", ".tsv"):
+        contents = read_csv(path)
+    else:
+        contents = read_parquet(path) if suffix == ".parquet" else read_numpy(path, key)
+    return _tensor(path, contents, dtype, constants=constants), list(contents.columns)
+
+
+def _tensor(path: Path, contents: Contents, dtype: torch.dtype, *, constants: bool) -> Tensor:
+    """Return the values as a tensor, if something can be learned from them."""
+    values = contents.values
+    if values.ndim == 0 or len(values) < 2 or 0 in values.shape:
+        raise refusal(path, "to hold at least 2 rows of numbers", f"shape {values.shape}", "Add samples.")
+    with np.errstate(over="ignore"):  # it shows below as inf
+        native = values.astype(np.float64 if dtype == torch.float64 else np.float32)
+    x = torch.from_numpy(native).to(dtype)
+    if len(bad := (~x.isfinite()).nonzero()):
+        i, *j = bad[0].tolist()
+        value = values[i, *j]
+        got = f"{len(bad)} that are not, the first {value} in {contents.row(i)}, column {contents.column(*j)}"
+        fix = "Pass dtype=torch.float64, or rescale." if np.isfinite(value) else "Remove or fill in those rows."
+        raise refusal(path, f"to hold finite {str(dtype).removeprefix('torch.')} numbers", got, fix)
+    _require_squares(path, contents, x)
+    if x.ndim == 2 and not constants:  # images too
+        _require_variation(path, contents, x)
+    return x
+
+
+def _require_variation(path: Path, contents: Contents, x: Tensor) -> None:
+    """Refuse columns that never change."""
+    constant = (x == x[0]).all(0).nonzero().tolist()
+    if constant:
+        shown = ", ".join(contents.column(*j) for j in constant[:5]) + ", ..." * (len(constant) > 5)
+        got = f"{len(constant)} that never change: {shown}"
+        fix = "Remove them: there is no score along them. Save images as an array (n, 1, row, column)."
+        raise refusal(path, "to hold columns that vary", got, fix)
+
+
+def _require_squares(path: Path, contents: Contents, x: Tensor) -> None:
+    """Refuse numbers whose squares are infinite: no standard deviation could be computed."""
+    most = torch.finfo(x.dtype).max ** 0.5
+    if len(bad := (x.abs() > most).nonzero()):
+        i, *j = bad[0].tolist()
+        got = f"{len(bad)} that are not, the first {contents.values[i, *j]} in {contents.row(i)}"
+        fix = "Remove it or rescale." if x.dtype == torch.float64 else "Pass dtype=torch.float64, or rescale."
+        expected = f"to hold numbers below {most:.1e} in size, whose squares are finite"
+        raise refusal(path, expected, f"{got}, column {contents.column(*j)}", fix)
+
+
+Split = Literal["train", "test"]
+
+MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+MAX_BYTES = 100_000_000  # of an unpacked file; MNIST's largest has 47,040,016
+MAX_IMAGE_EXPANSION = 10  # beyond that, times the size of the file; MNIST's images reach 6
+TIMEOUT_SECONDS = 10  # without an answer, or without the next bytes of it
+_SHA256 = {  # of the files as first published on yann.lecun.com/exdb/mnist
+    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
+
+
+def digits() -> Float[Tensor, "1797 1 8 8"]:
+    """Return scikit-learn's handwritten digits, which come with it: 1797 images of 8 x 8 pixels in 17 levels."""
+    from sklearn.datasets import load_digits  # here, so that `import scoremh` stays light
+
+    return torch.from_numpy(load_digits().images).float()[:, None] / 8 - 1
+
+
+@overload
+def mnist(
+    split: Split = "train", *, root: str | Path | None = None, labels: Literal[False] = False
+) -> Float[Tensor, "image 1 28 28"]: ...
+@overload
+def mnist(
+    split: Split = "train", *, root: str | Path | None = None, labels: Literal[True]
+) -> tuple[Float[Tensor, "image 1 28 28"], Int[Tensor, " image"]]: ...
+def mnist(
+    split: Split = "train", *, root: str | Path | None = None, labels: bool = False
+) -> Float[Tensor, "image 1 28 28"] | tuple[Float[Tensor, "image 1 28 28"], Int[Tensor, " image"]]:
+    """Return MNIST's images of 28 x 28 pixels: 60,000 for training, 10,000 for testing.
+
+    A folder may hold the files themselves, or hold them in a folder `mnist`.
+
+    Args:
+        split: "train" or "test".
+        root: Folder to read. By default that in the environment variable `SCOREMH_DATA`, else the user's cache
+            (`~/.cache/scoremh`); files that are in neither are downloaded into the cache.
+        labels: Whether to return the digits that the images show as well, as a pair (images, labels).
+    """
+    checks.one_of(split, get_args(Split), "split")
+    prefix = "t10k" if split == "test" else "train"
+    images = _read_idx(_find(f"{prefix}-images-idx3-ubyte.gz", root), "image", 28, 28)
+    x = images.float()[:, None].div_(127.5).sub_(1)
+    if not labels:
+        return x
+    path = _find(f"{prefix}-labels-idx1-ubyte.gz", root)
+    y = _read_idx(path, "image").long()
+    if len(y) != len(x):
+        fix = "Take images and labels from the same source."
+        raise ValueError(checks.message(f"{path} to hold {len(x)} labels, one per image", len(y), fix))
+    return x, y
+
+
+def _read_idx(path: Path, *axes: int | str) -> Tensor:
+    """Return the bytes in an IDX file as a tensor with these axes; a word stands for any size."""
+    data = _unpacked(path)
+    magic, header = bytes([0, 0, 8, len(axes)]), 4 + 4 * len(axes)
+    if data[:4] != magic:
+        raise _unreadable(path, f"to begin with the IDX magic number {magic.hex()}", data[:4].hex() or "no bytes")
+    shape = struct.unpack(f">{len(axes)}I", data[4:header].ljust(header - 4, b"\0"))
+    if 0 in shape or len(data) != header + math.prod(shape):
+        expected = f"to hold at least one image and, as its header says, {header + math.prod(shape)} bytes"
+        raise _unreadable(path, expected, f"{len(data)} bytes")
+    if any(want not in (have, "image") for have, want in zip(shape, axes, strict=True)):
+        raise _unreadable(path, f"to hold values of shape {axes}".replace("'", ""), str(shape))
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8, offset=header).view(shape)
+
+
+def _unpacked(path: Path) -> bytes:
+    """Return the bytes of a file, decompressed where they are gzip's, and not many times as many."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not packed:
+            return file.read()
+        most = max(MAX_BYTES, MAX_IMAGE_EXPANSION * path.stat().st_size)
+        try:
+            data = gzip.GzipFile(fileobj=file).read(most + 1)
+        except (EOFError, OSError, zlib.error) as error:
+            raise _unreadable(path, "to be a whole gzip file", str(error)) from error
+    if len(data) > most:
+        raise _unreadable(path, f"to unpack to at most {most:,} bytes", "more")
+    return data
+
+
+def _unreadable(path: Path, expected: str, got: str) -> ValueError:
+    return ValueError(checks.message(f"{path} {expected}", got, "Replace it by a whole copy of MNIST's file."))
+
+
+def _find(name: str, root: str | Path | None) -> Path:
+    """Return the path of a file of MNIST, gzipped or raw; download it where no folder has it."""
+    places = _folders(root)
+    for place in places:
+        for folder in (place, place / "mnist"):
+            for path in (folder / name, folder / name.removesuffix(".gz")):
+                if path.is_file():
+                    return path
+    if root is None:
+        return _download(name, places)
+    fix = f"Put {_file_names()} there, gzipped or raw, or leave root out."
+    raise FileNotFoundError(checks.message(f"{name} in {root} or its folder mnist", "no such file", fix))
+
+
+def _folders(root: str | Path | None) -> list[Path]:
+    """Return the folders to look in; without a root, the last one is the user's cache."""
+    if root is not None:
+        return [Path(root).expanduser()]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scoremh"
+    given = os.environ.get("SCOREMH_DATA")
+    return [Path(given).expanduser(), cache] if given else [cache]
+
+
+def _download(name: str, places: list[Path]) -> Path:
+    """Download a file into the last of the folders, with its checksum verified: whole, or not at all."""
+    folder = places[-1] / "mnist"
+    try:
+        with urllib.request.urlopen(MIRROR + name, timeout=TIMEOUT_SECONDS) as answer:  # https  # nosec B310
+            data: bytes = answer.read()
+        found = hashlib.sha256(data).hexdigest()
+        if found != _SHA256[name]:
+            raise OSError(f"a file with SHA-256 {found} instead of {_SHA256[name]}")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(folder / name, data)
+        return folder / name
+    except (OSError, HTTPException) as error:
+        expected = f"{name} in {' or '.join(map(str, places))}, or from {MIRROR}"
+        fix = (
+            f"Put {_file_names()} into {folder}; or pass their folder as root, or in SCOREMH_DATA. "
+            "A clone of scoremh has the test split in studies/data."
+        )
+        raise OSError(checks.message(expected, error, fix)) from error
+
+
+def _file_names() -> str:
+    """Return the names of the four files, as a list in a sentence."""
+    *first, last = _SHA256
+    return f"{', '.join(first)} and {last}"

@@ -1,0 +1,987 @@
+r"""Tables: columns of different kinds as one tensor with a density, and back.
+
+Kinds of columns: how the values of one become coordinates in R^k, and back.
+
+A score needs a density, which values at a bound, on a grid or in categories do not have. Every kind maps values x to
+coordinates u in which there is one, and back without ever leaving the values that are possible:
+
+| kind | u | back |
+|---|---|---|
+| real | x | x |
+| heavy-tailed | the inverse of `Sinh`, then of `SquareRoot` | the map |
+| positive, interval | log(x - b), logit | the map, which ends at the bounds |
+| ordered, count, rounded | x plus noise within its step of the grid, then one of the above | the nearest step |
+| category of k levels | a corner of a simplex in R^(k-1), plus normal noise | the nearest corner |
+| with point masses | a category (which mass, or none), and u of the others | the mass, or the value |
+| constant | nothing | the constant |
+
+`centre` has, beside the u in the middle of all that stand for x, the logarithm of what p(u) there is multiplied by: the
+inverse slope of the map for a density of x; the volume of the noise for the probability of a discrete value.
+
+Columns of which some or all values have a probability: noise gives them a density.
+
+Whether the values of a column end at a bound, and where.
+
+Next to a bound b, P(x < b + t) grows like t^a: a = 1 where a density starts at once, 2 where it starts from 0 along a
+line, 1 / 2 where it has a pole. The distances of the k outermost values from the next one then have the Gini
+coefficient
+
+    G = 1 / (2 + 1 / a):  1/4, 1/3 and 2/5 for a = 1/2, 1 and 2; 1/2 for an exponential tail, and more for a heavy one;
+
+near .465 for a normal one, as far out as samples reach. G is averaged over three scales, k = 2 sqrt(n), k / 2 and
+k / 4, nearly independent next to a bound; its distance from a normal tail is `z`, in standard deviations. The outermost
+value is less than `reach` = (5 / k)^(1 / a) of the k values' width away from b, but for 1 % of samples. So the second
+piece of evidence is a round number there: a multiple of `step` (1, 2 or 5 times a power of ten, or pi / 2) is within
+that reach of a random end with probability reach / step. 0 is a multiple of every step, and where the other end is a
+bound b, -b is as good.
+
+An end is a bound where z is below -4.2; below -3.2 and the round number has a probability of at most .1; or below -1.7
+and it has at most .01 (.1 where the other end is a bound). Values that thin out on both sides of a dense middle are a
+small mode of their own, and no bound, unless 0 or -b is next to them.
+
+The kind of a column, found from its values where it is not given.
+
+The rules, in order; each is conservative, so that a column is real unless its values say otherwise:
+
+- **constant**: one value.
+- **category**: text, truth values and unordered categories of a data frame; numbers of two values.
+- **ordered**: ordered categories of a data frame; whole numbers of 3 to 10 values.
+- **count**: whole numbers of more values. **rounded**: multiples of a larger number than 1 (5, 25, 1,000), and decimals
+  with up to four digits after the point, of which less than half are different.
+- **positive, bounded, interval**: the outermost values crowd at an end, more than a normal tail would let them, and a
+  round number lies next to it (multiples of pi / 2 among them): the rounder it is, the less they have to. `ends` has
+  the numbers. With fewer than 100 rows no bound is found.
+- **positive** as well: skewed by 1 or more, no value below 0 and the least within a quarter of the range of it, 1 % of
+  the values next to that end, within 2 % of the range.
+- **heavy-tailed**: 99 % of the values span more than 7 times what the middle half spans (3.8 times for a normal
+  distribution, 7.6 for Student's t with three degrees of freedom).
+- **limits**: where no bound is found at an end, 0 for values that are not negative, and 1 or 100 for such values of
+  which the largest is in the upper half of that (100: where they are not skewed and have no heavy tail). Draws beyond a
+  limit are reflected, on a grid moved to its end. A limit counts where it is at most half the range of the values away.
+- **ends of a grid**: the least or largest value of a count or rounded column, where 1 % of the rows and at least five
+  have it (months, ages from 18).
+- **point masses**: a value that 1 % of the rows and at least five have, at a bound; fewer are moved within it.
+- **real**: all others.
+
+`Table`: rows of numbers as points of R^d in which there is a density, and back.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from scoremh._shared import checks, rng
+from scoremh.coordinates import Affine, Compose, Coordinates, Log, Logit, Sinh, SquareRoot
+
+__all__ = ["Column", "Kinds", "Table"]
+
+
+LARGEST = 1e150  # that a map leads to: sums of squares of values stay finite
+
+
+class Column(ABC):
+    """A column of a table, `values` in float64."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """Name of the kind."""
+
+    @property
+    def width(self) -> int:
+        """Number of coordinates."""
+        return 1
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Bounds that no draw may break."""
+        return -math.inf, math.inf
+
+    @abstractmethod
+    def coordinates(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return coordinates `(row, width)` of values `(row,)`, with noise where values are discrete."""
+
+    @abstractmethod
+    def centre(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the middle of all coordinates that stand for values, and the log volume that p there stands for."""
+
+    @abstractmethod
+    def values(self, u: Tensor) -> Tensor:
+        """Return the values of coordinates `(row, width)`."""
+
+    def possible(self, values: Tensor) -> Tensor:
+        """Return which values there can be."""
+        low, high = self.bounds
+        return (values >= low) & (values <= high)
+
+    def __str__(self) -> str:
+        """Return the kind in words."""
+        return self.kind
+
+
+@dataclass(frozen=True)
+class Constant(Column):
+    """A column that never changes.
+
+    Args:
+        value: Its value.
+    """
+
+    value: float
+
+    @property
+    def kind(self) -> str:
+        """Name of the kind."""
+        return "constant"
+
+    @property
+    def width(self) -> int:
+        """No coordinate."""
+        return 0
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The constant."""
+        return self.value, self.value
+
+    def coordinates(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return no coordinate."""
+        return values.new_empty(len(values), 0)
+
+    def centre(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return no coordinate, and 0."""
+        return self.coordinates(values, None), torch.zeros_like(values)
+
+    def values(self, u: Tensor) -> Tensor:
+        """Return the constant."""
+        return u.new_full((len(u),), self.value)
+
+    def __str__(self) -> str:
+        """Return the constant in words."""
+        return f"constant {self.value:g}"
+
+
+@dataclass(frozen=True)
+class Smooth(Column):
+    """A column with a density.
+
+    Args:
+        low: Lower bound; none where infinite.
+        high: Upper bound; none where infinite.
+        middle: Middle and width of a column with heavy tails, as `Sinh` has them; None for others.
+        nearest: Values that stand for those at the bounds, which have no density: halfway to the nearest others; None
+            where no value is at a bound.
+        limits: Numbers that no value has passed, though none crowd there: 0, or 1 or 100 for shares. Draws beyond are
+            reflected; the density does not know of them.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    middle: tuple[float, float] | None = None
+    nearest: tuple[float, float] | None = None
+    limits: tuple[float, float] = (-math.inf, math.inf)
+
+    @property
+    def kind(self) -> str:
+        """The kind by its bounds."""
+        if self.middle is not None:
+            return "heavy-tailed"
+        bounded = math.isfinite(self.low) + math.isfinite(self.high)
+        return ("real", "positive" if self.low == 0 else "bounded", "interval")[bounded]
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Bounds that no draw may break."""
+        return max(self.low, self.limits[0]), min(self.high, self.limits[1])
+
+    @property
+    def map(self) -> Coordinates:
+        """The map x = f(u)."""
+        low, high, *middle = (
+            torch.tensor([number], dtype=torch.float64) for number in (self.low, self.high, *(self.middle or ()))
+        )
+        if middle:
+            return Compose(Sinh(*middle), SquareRoot())
+        if math.isfinite(self.low) and math.isfinite(self.high):
+            return Logit(low, high)
+        if math.isfinite(self.low) or math.isfinite(self.high):
+            return Log(low) if math.isfinite(self.low) else Log(high, torch.full_like(high, -1))
+        return Affine(torch.zeros(()), torch.ones(()))
+
+    def coordinates(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return u = f^-1(x)."""
+        return self.map.inverse(self._inside(values)[:, None])
+
+    def _inside(self, values: Tensor) -> Tensor:
+        """Return values of which those at a bound are moved to the nearest that stands for them."""
+        if self.nearest is None:
+            return values
+        first, last = (values.new_tensor(one) for one in self.nearest)
+        return torch.where(values == self.low, first, torch.where(values == self.high, last, values))
+
+    def centre(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return u, and log du / dx."""
+        u = self.coordinates(values, None)
+        return u, -self.map.log_det(u)
+
+    def values(self, u: Tensor) -> Tensor:
+        """Return x = f(u), within the bounds however far u is."""
+        x: Tensor = self.map(u)[:, 0]
+        for limit, beyond in zip(self.limits, (torch.lt, torch.gt), strict=True):
+            x = torch.where(beyond(x, limit), 2 * limit - x, x) if math.isfinite(limit) else x
+        x = x.clamp(*self.limits)
+        if self.kind == "real":
+            return x
+        low, high = math.nextafter(self.low, math.inf), math.nextafter(self.high, -math.inf)
+        return x.clamp(max(low, -LARGEST), min(high, LARGEST))
+
+    def possible(self, values: Tensor) -> Tensor:
+        """Return which values lie between the bounds; those at a bound where one stands for them."""
+        values = self._inside(values)
+        return (values > self.low) & (values < self.high)
+
+    def __str__(self) -> str:
+        """Return the kind in words."""
+        if self.kind == "interval":
+            return f"interval {self.low:g} to {self.high:g}"
+        if self.kind == "bounded":
+            found = f"above {self.low:g}" if math.isfinite(self.low) else f"below {self.high:g}"
+        else:
+            found = self.kind
+        low, high = self.limits
+        return found + f", from {low:g}" * math.isfinite(low) + f", up to {high:g}" * math.isfinite(high)
+
+
+CORNER_STD = (
+    0.25  # of the noise around a corner, over half the distance of two: one in 30,000 would lie nearer to another
+)
+MAX_CORNER_NOISE = 0.95  # over half the distance: none does
+MASS_GAP = 0.75  # from the outermost value to the edge of a mass, and on to its middle, in standard deviations
+
+
+@dataclass(frozen=True)
+class Steps(Column):
+    """A column on a grid, or with ordered levels: noise within a step gives it a density.
+
+    Args:
+        levels: Levels in order, where no other is possible; empty where all multiples of the step are.
+        step: Step of the grid; that between ranks, 1, where there are levels.
+        ends: Lowest and highest position on the grid: multiples of the step, or ranks of levels.
+        peaked: Whether the noise has its most likely value in the middle of a step and none at its edges (triangular)
+            rather than uniform: steps that differ much in probability would else lose some of it at their edges.
+        inside: Column that the position with noise is.
+    """
+
+    levels: tuple[float, ...]
+    step: float
+    ends: tuple[float, float]
+    peaked: bool
+    inside: Smooth
+
+    @property
+    def kind(self) -> str:
+        """Name of the kind."""
+        return "ordered" if self.levels else "count" if self.step == 1 else "rounded"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The ends of the grid."""
+        return (
+            (self.levels[0], self.levels[-1]) if self.levels else (self.ends[0] * self.step, self.ends[1] * self.step)
+        )
+
+    def _positions(self, values: Tensor) -> Tensor:
+        if not self.levels:
+            return (values / self.step).round()
+        return torch.searchsorted(values.new_tensor(self.levels), values.contiguous()).to(values)
+
+    def coordinates(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return the position with noise, through its own map."""
+        noise = rng.uniform((2, len(values)), values, generator)
+        shift = noise.sum(0) / 2 if self.peaked else noise[0]
+        shift = shift.clamp(1e-12, 1 - 1e-12)  # never at an edge, which may be a bound
+        return self.inside.coordinates(self._positions(values) + shift - 0.5, generator)
+
+    def centre(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the middle of the step, and the log of du over the density of the noise there."""
+        u, log_volume = self.inside.centre(self._positions(values))
+        return u, log_volume - (math.log(2) if self.peaked else 0.0)
+
+    def values(self, u: Tensor) -> Tensor:
+        """Return the nearest step, the first or the last one beyond the ends."""
+        position = self.inside.values(u).round().clamp(*self.ends) + 0.0  # no -0.0
+        if self.levels:
+            return u.new_tensor(self.levels)[position.long()]
+        decimals = max(0, -math.floor(math.log10(self.step) + 1e-9))
+        return position if self.step == 1 else (position * self.step).round(decimals=decimals)
+
+    def possible(self, values: Tensor) -> Tensor:
+        """Return which values are on the grid and between its ends."""
+        if self.levels:
+            return torch.isin(values, values.new_tensor(self.levels))
+        position = values / self.step
+        low, high = self.ends
+        return ((position - position.round()).abs() < 1e-3) & (position.round() >= low) & (position.round() <= high)
+
+    def __str__(self) -> str:
+        """Return the kind in words."""
+        if self.levels:
+            return f"ordered, {len(self.levels)} levels"
+        return f"rounded to {self.step:g}" if self.kind == "rounded" else self.kind
+
+
+@dataclass(frozen=True)
+class Category(Column):
+    """A column of levels without order: corners of a simplex, with normal noise around them.
+
+    Args:
+        levels: Levels, as numbers.
+    """
+
+    levels: tuple[float, ...]
+
+    @property
+    def kind(self) -> str:
+        """Name of the kind."""
+        return "category"
+
+    @property
+    def width(self) -> int:
+        """One coordinate less than levels."""
+        return len(self.levels) - 1
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Least and largest level."""
+        return min(self.levels), max(self.levels)
+
+    @property
+    def corners(self) -> Tensor:
+        """Corners `(level, width)` of a regular simplex around 0, at a distance of 2 from each other."""
+        k = len(self.levels)
+        centred = torch.eye(k, dtype=torch.float64) - 1 / k
+        basis = torch.linalg.qr(centred.mT[:, :-1])[0]  # of the plane that the corners lie in
+        corners: Tensor = math.sqrt(2) * centred @ basis
+        return corners
+
+    def _ranks(self, values: Tensor) -> Tensor:
+        return (values[:, None] == values.new_tensor(self.levels)).double().argmax(1)
+
+    def coordinates(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return corners with noise."""
+        corners = self.corners[self._ranks(values)]
+        noise = CORNER_STD * rng.normal(tuple(corners.shape), corners, generator)
+        limited: Tensor = noise * (MAX_CORNER_NOISE / noise.norm(dim=1, keepdim=True)).clamp(max=1)
+        return corners + limited
+
+    def centre(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return corners, and minus the log density of the noise there."""
+        log_volume = self.width * math.log(CORNER_STD * math.sqrt(2 * math.pi))
+        return self.corners[self._ranks(values)], torch.full_like(values, log_volume)
+
+    def values(self, u: Tensor) -> Tensor:
+        """Return the levels of the nearest corners."""
+        return u.new_tensor(self.levels)[(u @ self.corners.to(u).mT).argmax(1)]
+
+    def possible(self, values: Tensor) -> Tensor:
+        """Return which values are levels."""
+        return torch.isin(values, values.new_tensor(self.levels))
+
+    def __str__(self) -> str:
+        """Return the kind in words."""
+        return f"category, {len(self.levels)} levels"
+
+
+@dataclass(frozen=True)
+class PointMasses(Column):
+    """A column with a density between bounds, and a probability at one or both: zeros of a positive column.
+
+    In the coordinate of the other values, the values at a bound lie beyond the outermost of them, normal around a
+    point at a distance.
+
+    Args:
+        inside: Column that the other values are.
+        at: Whether there is a probability at the lower and at the upper bound.
+        ends: Least and largest coordinate of the other values.
+        std: Their standard deviation.
+    """
+
+    inside: Smooth
+    at: tuple[bool, bool]
+    ends: tuple[float, float]
+    std: float
+
+    @property
+    def kind(self) -> str:
+        """The kind of the other values."""
+        return self.inside.kind
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Bounds of the others, which have a probability."""
+        return self.inside.bounds
+
+    @property
+    def _masses(self) -> list[tuple[float, float, float]]:
+        """Value, middle and edge of the coordinates of each probability."""
+        signed = zip(self.at, self.bounds, self.ends, (-1, 1), strict=True)
+        return [
+            (bound, end + 2 * sign * MASS_GAP * self.std, end + sign * MASS_GAP * self.std)
+            for there, bound, end, sign in signed
+            if there
+        ]
+
+    def coordinates(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return u of the others, and points beyond them for values at the bounds."""
+        limit = MASS_GAP * self.std
+        noise = (limit * CORNER_STD * rng.normal((len(values), 1), values, generator)).clamp(
+            -0.95 * limit, 0.95 * limit
+        )
+        u = self.inside.coordinates(values, generator)
+        for bound, middle, _ in self._masses:
+            u = torch.where((values == bound)[:, None], middle + noise, u)
+        return u
+
+    def centre(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the middle, and the log volume of a value or of a probability."""
+        u, log_volume = self.inside.centre(values)
+        of_mass = math.log(MASS_GAP * self.std * CORNER_STD * math.sqrt(2 * math.pi))
+        for bound, middle, _ in self._masses:
+            u = torch.where((values == bound)[:, None], u.new_full((), middle), u)
+            log_volume = torch.where(values == bound, log_volume.new_full((), of_mass), log_volume)
+        return u, log_volume
+
+    def values(self, u: Tensor) -> Tensor:
+        """Return the bound beyond an edge, and the value elsewhere."""
+        x = self.inside.values(u)
+        for bound, middle, edge in self._masses:
+            beyond = u[:, 0] < edge if middle < edge else u[:, 0] > edge
+            x = torch.where(beyond, x.new_full((), bound), x)
+        return x
+
+    def possible(self, values: Tensor) -> Tensor:
+        """Return which values are at a bound with a probability, or between the bounds."""
+        found = self.inside.possible(values)
+        for bound, _, _ in self._masses:
+            found = found | (values == bound)
+        return found
+
+    def __str__(self) -> str:
+        """Return the kind in words."""
+        return f"{self.inside}, and exactly {' or '.join(f'{bound:g}' for bound, _, _ in self._masses)}"
+
+
+Values = NDArray[np.float64]
+NORMAL_GINI, GINI_STD = 0.465, 0.21  # of normal tails of 200 to 10,000 rows; the latter times sqrt(k), of the average
+SCALE_WEIGHTS = (4, 2, 1)  # of k, k / 2 and k / 4: the numbers of values
+LIMITS = ((4.2, math.inf), (3.2, 0.1), (1.7, 0.01))  # least -z, and the largest probability of a round number
+LIMITS_OF_THE_OTHER_END = (*LIMITS, (1.7, 0.1))
+MAX_JUMP = 1.0, 1.4  # by which G may be larger at k / 2 and at k / 4, over 1 / sqrt(k): 2.4 standard deviations
+REACH_ROWS = 5.0  # of k values, that a gap between the bound and the outermost value stands for: exp(-5) < 1 %
+ZERO_REACH = 2.0  # over the reach of others: where 0 would be missed, a bound above it would be taken
+VALLEY = 1.5  # ratio of the widths of neighbouring quarters of the k values
+
+
+@dataclass(frozen=True)
+class End:
+    """The lower end of values.
+
+    Args:
+        bound: Roundest number within reach.
+        z: Distance of G from that of a normal tail, in standard deviations.
+        chance: Probability of a number as round within reach of a random end.
+        is_mode: Whether the outermost values look like a small mode.
+    """
+
+    bound: float
+    z: float
+    chance: float
+    is_mode: bool
+
+    def is_bound(self, limits: tuple[tuple[float, float], ...]) -> bool:
+        """Return whether there is evidence enough.
+
+        Args:
+            limits: Pairs of the least -z and the largest probability of a round number.
+        """
+        possible = self.chance == 0 or not self.is_mode
+        return possible and any(self.z < -least and self.chance <= largest for least, largest in limits)
+
+
+def find_bounds(values: Values) -> tuple[float, float]:
+    """Return the bounds at the ends of values; infinity where there is none.
+
+    Args:
+        values: Values of a column, at least 100.
+    """
+    low, high = lower_end(values), lower_end(-values)
+    found = [end.is_bound(LIMITS) for end in (low, high)]
+    if sum(found) == 1:
+        if found[0]:
+            high = lower_end(-values, mirrored=low.bound)
+        else:
+            low = lower_end(values, mirrored=high.bound)
+        found = [there or end.is_bound(LIMITS_OF_THE_OTHER_END) for there, end in zip(found, (low, high), strict=True)]
+    return low.bound if found[0] else -math.inf, -high.bound if found[1] else math.inf
+
+
+def lower_end(values: Values, mirrored: float = 0.0) -> End:
+    """Return what the least values say about a bound below them.
+
+    Args:
+        values: Values of a column.
+        mirrored: Number that is as good as 0.
+    """
+    k = int(2 * math.sqrt(len(values)))
+    x = np.sort(np.partition(values, k)[: k + 1])
+    ginis = [_gini(x[scale] - x[:scale]) for scale in (k, k // 2, k // 4)]
+    mean = float(np.average(ginis, weights=SCALE_WEIGHTS))
+    reach = float(x[k] - x[0]) * (REACH_ROWS / k) ** max(1 / mean - 2, 0.0) if mean > 0 else 0.0
+    bound, step = roundest(float(x[0]), reach, mirrored)
+    jumps = [gini - ginis[0] for gini in ginis[1:]]
+    is_mode = _has_valley(x) or any(jump > most / math.sqrt(k) for jump, most in zip(jumps, MAX_JUMP, strict=True))
+    z = (mean - NORMAL_GINI) / GINI_STD * math.sqrt(k)
+    return End(bound, z, reach / step, is_mode)
+
+
+def _gini(distances: Values) -> float:
+    """Return half the mean difference of two distances over their mean; 0 where all are 0."""
+    k, ordered = len(distances), np.sort(distances)
+    total = float(ordered.sum())
+    return float((2 * np.arange(k) - k + 1) @ ordered) / ((k - 1) * total) if total > 0 else 0.0
+
+
+def _has_valley(x: Values) -> bool:
+    """Return whether sorted values are densest in the middle: sparser at their end, and again where they go on."""
+    first, second, third, last = np.diff(x[[round(i * (len(x) - 1) / 4) for i in range(5)]])
+    return bool(first > VALLEY * second and last > VALLEY * min(second, third))
+
+
+def roundest(end: float, reach: float, mirrored: float = 0.0) -> tuple[float, float]:
+    """Return the roundest number from end - reach to end, and its step, which is infinite for 0.
+
+    Args:
+        end: Least value.
+        reach: Largest distance of a bound from it.
+        mirrored: Number that is as good as 0.
+    """
+    for bound in (0.0, mirrored):
+        if end - ZERO_REACH * reach <= bound <= end:
+            return bound, math.inf
+    if reach <= 0:
+        return end, math.inf
+    for exponent in range(math.ceil(math.log10(abs(end) + reach)), math.floor(math.log10(reach)) - 2, -1):
+        unit = 10.0**exponent
+        for step in sorted(
+            (5 * unit, 2 * unit, unit, *[math.pi / 2] * (unit <= math.pi / 2 < 10 * unit)), reverse=True
+        ):
+            bound = math.floor(end / step + 1e-9) * step
+            if end - reach <= bound:
+                return min(round(bound, 12) if step != math.pi / 2 else bound, end), step
+    return end, reach
+
+
+KIND_NAMES = "real", "positive", "heavy-tailed", "ordered", "count", "category"
+MAX_LEVELS = 10  # of whole numbers that are taken as ordered
+MAX_CATEGORIES = 32  # corners of a simplex need a coordinate for each but one
+EDGE, MIN_EDGE_SHARE = 0.02, 0.01  # of the range; of the rows
+MIN_ROWS_FOR_BOUNDS = 100  # with fewer, an end of the values says little about a bound
+MIN_SKEWNESS, ZERO_DISTANCE = 1.0, 0.25  # the latter of the least value from 0, over the range
+HEAVY_SPAN = 7.0  # of 99 % of the values, over that of half of them
+MIN_MASS_SHARE, MIN_MASS_ROWS = 0.01, 5
+PEAKED_BELOW = 2.0  # standard deviation in steps, below which neighbouring steps differ much in probability
+MAX_DECIMALS, MAX_POSITIONS = 4, 10_000
+MAX_OFF_GRID = 1e-3  # steps, which float32 needs for 10,000 positions
+LARGEST_WHOLE, FLOAT32_WHOLE = 2.0**53, 2.0**22  # beyond, every float64 is whole, and every float32 some multiple
+SHARE_TOTALS = 1.0, 100.0  # of proportions and percentages
+LIMIT_REACH = 0.5  # of a limit from the values, over their range
+
+
+def find_column(values: Values, name: str, *, text: bool = False, ordered: bool = False) -> Column:
+    """Return the column that values are.
+
+    Args:
+        values: Values as numbers, positions of categories among them.
+        name: Name of the column.
+        text: Whether they stand for categories.
+        ordered: Whether these have an order.
+    """
+    levels = np.unique(values)
+    if len(levels) == 1:
+        return Constant(float(levels[0]))
+    if text or ordered or len(levels) == 2:
+        return _ordered(values) if ordered and len(levels) > 2 else _category(levels, name)
+    if (step := _step(values, levels)) is not None:
+        is_short = step >= 1 and len(levels) <= MAX_LEVELS
+        return _ordered(values) if is_short else _on_grid(values, step, _limits(values)[1])
+    return _with_masses(values, _bounds(values), _limits(values))
+
+
+def given_column(values: Values, kind: object, name: str) -> Column:
+    """Return the column of a kind that a user gave; refuse values that cannot be of it.
+
+    Args:
+        values: Values as numbers.
+        kind: One of `KIND_NAMES`, or a pair of bounds.
+        name: Name of the column.
+    """
+    levels = np.unique(values)
+    if len(levels) == 1:
+        return Constant(float(levels[0]))
+    if kind == "category":
+        return _category(levels, name)
+    if kind == "ordered":
+        return _ordered(values)
+    if kind == "count":
+        _require(values, values == np.round(values), name, "whole numbers")
+        return _on_grid(values, 1.0)
+    if kind in ("real", "heavy-tailed"):
+        return Smooth() if kind == "real" else _heavy(values)
+    low, high = (0.0, math.inf) if kind == "positive" else _pair(kind, name)
+    wanted = "numbers of at least 0" if kind == "positive" else f"numbers from {low:g} to {high:g}"
+    _require(values, (values >= low) & (values <= high), name, wanted)
+    return _with_masses(values, (low, high))
+
+
+def _pair(kind: object, name: str) -> tuple[float, float]:
+    """Return the bounds that a user gave."""
+    fix = 'For example "positive", "ordered", or (0, 1) for numbers between 0 and 1.'
+    if not isinstance(kind, Sequence) or isinstance(kind, str) or len(kind) != 2:
+        options = ", ".join(map(repr, KIND_NAMES))
+        raise ValueError(checks.message(f"the kind of column {name!r}: {options} or a pair of bounds", repr(kind), fix))
+    low, high = (float(bound) for bound in kind)
+    if not low < high:
+        raise ValueError(checks.message(f"bounds of column {name!r} in order", repr(kind), fix))
+    return low, high
+
+
+def _require(values: Values, possible: NDArray[np.bool_], name: str, wanted: str) -> None:
+    if not possible.all():
+        got = f"{int((~possible).sum())} other, the first {values[~possible][0]:g}"
+        raise ValueError(checks.message(f"column {name!r} of {wanted}", got, "Correct them, or give another kind."))
+
+
+def _category(levels: Values, name: str) -> Category:
+    if len(levels) > MAX_CATEGORIES:
+        fix = "Leave it out, merge rare levels, or correct text among its numbers."
+        expected = f"at most {MAX_CATEGORIES} levels in the category {name!r}"
+        raise ValueError(checks.message(expected, len(levels), fix))
+    return Category(tuple(levels.tolist()))
+
+
+def _ordered(values: Values) -> Steps:
+    levels, ranks = np.unique(values, return_inverse=True)
+    ends = (0.0, len(levels) - 1.0)
+    return Steps(tuple(levels.tolist()), 1.0, ends, bool(ranks.std() < PEAKED_BELOW), Smooth())
+
+
+def _step(values: Values, levels: Values) -> float | None:
+    """Return the step of a grid that values lie on; None where there is none."""
+    span = levels[-1] - levels[0]
+    for decimals in range(MAX_DECIMALS + 1):
+        step = 10.0**-decimals
+        if span / step > MAX_POSITIONS and decimals:
+            return None
+        if np.allclose(values / step, np.round(values / step), rtol=0, atol=min(1e-6 * span / step, MAX_OFF_GRID)):
+            if decimals:
+                return step if len(levels) < len(values) / 2 else None
+            return _common_step(np.round(levels))
+    return None
+
+
+def _common_step(levels: Values) -> float | None:
+    """Return the largest number that whole numbers are multiples of; None where floating point has made them whole."""
+    largest = float(np.abs(levels).max())
+    if largest >= LARGEST_WHOLE:
+        return None
+    step = float(np.gcd.reduce(levels.astype(np.int64)))
+    return None if step > 1 and largest / step >= FLOAT32_WHOLE else step
+
+
+def _on_grid(values: Values, step: float, high: float = math.inf) -> Steps:
+    positions = np.round(values / step)
+    first = 0.0 if positions.min() >= 0 else -math.inf
+    # ties have no range of their own
+    skewed = first == 0 and _leans_on_zero(positions + np.linspace(-0.49, 0.49, len(positions)))
+    inside = Smooth(-0.5) if skewed else Smooth(middle=_middle(positions))
+    ends = positions.min(), positions.max()
+    held = [_is_mass(positions, end) for end in ends]
+    last = float(np.floor(high / step + 1e-9))
+    found = float(ends[0]) if held[0] else first, float(ends[1]) if held[1] else last
+    return Steps((), step, found, bool(positions.std() < PEAKED_BELOW), inside)
+
+
+def _bounds(values: Values) -> tuple[float, float]:
+    """Return the bounds that values end at; infinity where there are none."""
+    if len(values) < MIN_ROWS_FOR_BOUNDS:
+        return -math.inf, math.inf
+    low, high = find_bounds(values)
+    if not math.isfinite(low) and values.min() >= 0 and _leans_on_zero(values):
+        low = 0.0
+    return low, high
+
+
+def _limits(values: Values) -> tuple[float, float]:
+    """Return 0 for values that are not negative, and 1 or 100 for proportions and percentages; infinity for others."""
+    low, high = float(values.min()), float(values.max())
+    if low < 0:
+        return -math.inf, math.inf
+    reach = LIMIT_REACH * (high - low)
+    total = next((total for total in SHARE_TOTALS if total / 2 < high <= total <= high + reach), math.inf)
+    if total > 1 and (_leans_on_zero(values) or _middle(values) is not None):
+        total = math.inf  # a long tail ends near 100 by chance
+    return 0.0 if low <= reach else -math.inf, total
+
+
+def _leans_on_zero(values: Values) -> bool:
+    """Return whether values are skewed, and their lower end is dense, their upper one not, and the former near 0."""
+    low, high = float(values.min()), float(values.max())
+    span = high - low
+    if len(values) < MIN_ROWS_FOR_BOUNDS or low > ZERO_DISTANCE * span:
+        return False
+    near = [float((distance < EDGE * span).mean()) for distance in (values - low, high - values)]
+    within = (values - low) / span  # whose squares do not underflow
+    skewness = float(np.mean(((within - within.mean()) / within.std()) ** 3))
+    return near[0] >= MIN_EDGE_SHARE > near[1] and skewness > MIN_SKEWNESS
+
+
+def _middle(values: Values) -> tuple[float, float] | None:
+    """Return middle and width of values with heavy tails; None for others."""
+    q = np.quantile(values, [0.005, 0.25, 0.75, 0.995])
+    return _heavy(values).middle if q[2] > q[1] and q[3] - q[0] > HEAVY_SPAN * (q[2] - q[1]) else None
+
+
+def _heavy(values: Values) -> Smooth:
+    middle = float(np.median(values))
+    width = float(np.median(np.abs(values - middle)))
+    return Smooth(middle=(middle, width if width > 0 else float(values.std())))
+
+
+def _with_masses(
+    values: Values, bounds: tuple[float, float], limits: tuple[float, float] = (-math.inf, math.inf)
+) -> Column:
+    """Return the column between bounds and limits, with masses at those bounds that many values have."""
+    if not any(map(math.isfinite, bounds)):
+        return Smooth(middle=_middle(values), limits=limits)
+    masses = tuple(bound for bound in bounds if _is_mass(values, bound))
+    others = values[(values > bounds[0]) & (values < bounds[1])]
+    if len(np.unique(others)) < 2:
+        return Category(tuple(np.unique(values).tolist()))
+    nearest = _halfway(bounds[0], others.min()), _halfway(bounds[1], others.max())
+    free = [-math.inf if math.isfinite(bounds[0]) else limits[0], math.inf if math.isfinite(bounds[1]) else limits[1]]
+    inside = Smooth(*bounds, nearest=nearest, limits=(free[0], free[1]))
+    if not masses:
+        return inside
+    u = inside.coordinates(torch.from_numpy(others.copy()), None)
+    ends, at = (float(u.min()), float(u.max())), (bounds[0] in masses, bounds[1] in masses)
+    return PointMasses(inside, at, ends, float(u.std()))
+
+
+def _is_mass(values: Values, value: float) -> bool:
+    """Return whether 1 % of the rows and at least five have a value."""
+    return int((values == value).sum()) >= max(MIN_MASS_ROWS, MIN_MASS_SHARE * len(values))
+
+
+def _halfway(bound: float, value: float) -> float:
+    """Return the middle between a bound and the nearest value; that value where there is no bound."""
+    return float((bound + value) / 2 if math.isfinite(bound) else value)
+
+
+KINDS: Mapping[str, type[Any]] = {cls.__name__: cls for cls in (Constant, Smooth, Steps, Category, PointMasses)}
+Kinds = Mapping[Any, Any] | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of a table: everything behind it sees tensors with a density.
+
+    Args:
+        names: Names of the columns.
+        columns: What each of them is.
+    """
+
+    names: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def find(
+        cls,
+        rows: NDArray[Any],
+        names: Sequence[str],
+        kinds: Kinds = None,
+        categories: Mapping[str, bool] | None = None,
+    ) -> "Table":
+        """Return the table that rows are.
+
+        Args:
+            rows: Rows as numbers.
+            names: Names of the columns.
+            kinds: Kinds that are given, by name or position.
+            categories: Columns that stand for categories, and whether these have an order.
+        """
+        given = {_name(key, names): kind for key, kind in (kinds or {}).items()}
+        categories = categories or {}
+        columns = [
+            given_column(values, given[name], name)
+            if name in given
+            else find_column(values, name, text=name in categories, ordered=categories.get(name, False))
+            for name, values in zip(names, np.asarray(rows, np.float64).T, strict=True)
+        ]
+        if not any(column.width for column in columns):
+            raise ValueError(checks.message("columns that vary", "a constant at each", "Pass rows that differ."))
+        return cls(tuple(names), tuple(columns))
+
+    @property
+    def width(self) -> int:
+        """Number of coordinates of a row."""
+        return sum(column.width for column in self.columns)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether coordinates are the numbers themselves."""
+        return all(column == Smooth() for column in self.columns)
+
+    @property
+    def coordinate_names(self) -> list[str]:
+        """The names of the coordinates: that of the column, numbered where it has several."""
+        return [
+            name if column.width == 1 else f"{name} [{i}]"
+            for name, column in zip(self.names, self.columns, strict=True)
+            for i in range(column.width)
+        ]
+
+    def coordinates(self, rows: NDArray[Any], generator: torch.Generator | None = None) -> Tensor:
+        """Return rows of numbers as points `(row, width)`, with noise where values are discrete.
+
+        Args:
+            rows: Rows as numbers.
+            generator: Random number generator; the same seed gives the same points.
+        """
+        if self.is_plain:
+            return torch.from_numpy(np.array(rows))
+        return torch.cat(
+            [
+                column.coordinates(torch.from_numpy(values.copy()), generator)
+                for column, values in zip(self.columns, np.asarray(rows, np.float64).T, strict=True)
+            ],
+            1,
+        )
+
+    def centre(self, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
+        """Return the middle of all points that stand for rows, and the log volume that a density there stands for.
+
+        Args:
+            rows: Rows as numbers.
+        """
+        columns = [
+            column.centre(torch.from_numpy(values.copy()))
+            for column, values in zip(self.columns, np.asarray(rows, np.float64).T, strict=True)
+        ]
+        return torch.cat([u for u, _ in columns], 1), torch.stack([volume for _, volume in columns]).sum(0)
+
+    def numbers(self, points: Tensor) -> Tensor:
+        """Return the rows of numbers of points `(..., width)`.
+
+        Args:
+            points: Points of R^width, of any number of leading axes.
+        """
+        if self.is_plain:
+            return points
+        groups = points.reshape(-1, self.width).double().split([column.width for column in self.columns], 1)
+        rows = [column.values(group) for column, group in zip(self.columns, groups, strict=True)]
+        return torch.stack(rows, 1).reshape(*points.shape[:-1], len(self.columns))
+
+    def possible(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which rows have a probability above 0: levels that are known, values between their bounds.
+
+        Args:
+            rows: Rows as numbers.
+        """
+        values = np.asarray(rows, np.float64).T
+        found = [c.possible(torch.from_numpy(v.copy())) for c, v in zip(self.columns, values, strict=True)]
+        return torch.stack(found).all(0).numpy()
+
+    def within_bounds(self, rows: NDArray[Any], dtype: Any) -> NDArray[Any]:
+        """Return rows of numbers in a dtype and within their bounds, which rounding might break, or its range.
+
+        Args:
+            rows: Rows as numbers, of any floating dtype.
+            dtype: Floating dtype of the result. A number beyond its range, where the map of heavy tails may lead,
+                becomes its largest; those of real columns, which no map has made, stay what they are.
+        """
+        with np.errstate(over="ignore"):
+            found, largest = rows.astype(dtype), np.finfo(dtype).max
+        for j, column in enumerate(self.columns):
+            if column.kind == "real":
+                found[:, j] = found[:, j].clip(*column.bounds)
+                continue
+            low, high = (found.dtype.type(bound) for bound in column.bounds)
+            if isinstance(column, Smooth):
+                low, high = np.nextafter(low, np.inf, dtype=dtype), np.nextafter(high, -np.inf, dtype=dtype)
+            found[:, j] = found[:, j].clip(max(low, -largest), min(high, largest))
+        return found
+
+    def __str__(self) -> str:
+        """Return one line for every kind, with the names of its columns."""
+        by_kind: dict[str, list[str]] = {}
+        for name, column in zip(self.names, self.columns, strict=True):
+            by_kind.setdefault(str(column), []).append(name)
+        return "\n".join(f"{kind}: {', '.join(names)}" for kind, names in by_kind.items())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as JSON holds it."""
+        return {"names": list(self.names), "columns": [_to_json(column) for column in self.columns]}
+
+    @classmethod
+    def from_json(cls, spec: Mapping[str, Any]) -> "Table":
+        """Return the table that `to_json` wrote.
+
+        Args:
+            spec: What `to_json` returned.
+        """
+        return cls(tuple(spec["names"]), tuple(_from_json(column) for column in spec["columns"]))
+
+
+def _name(key: object, names: Sequence[str]) -> str:
+    """Return the name of a column that is given by name or position."""
+    if isinstance(key, int | np.integer) and 0 <= int(key) < len(names):
+        return names[int(key)]
+    if key in names:
+        return str(key)
+    fix = "Name a column, or give its position from 0."
+    raise ValueError(checks.message(f"columns among {', '.join(map(repr, names))}", repr(key), fix))
+
+
+def _to_json(column: Column) -> dict[str, Any]:
+    fields: dict[str, Any] = asdict(column)  # type: ignore[call-overload]
+    return {"class": type(column).__name__} | {name: _finite(value) for name, value in fields.items()}
+
+
+def _finite(value: Any) -> Any:
+    """Return a value whose infinities are text, which JSON holds."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [_finite(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _from_json(spec: Mapping[str, Any]) -> Column:
+    fields = {name: _value(value) for name, value in spec.items() if name != "class"}
+    if "inside" in fields:
+        fields["inside"] = Smooth(**{name: _value(value) for name, value in spec["inside"].items()})
+    column: Column = KINDS[spec["class"]](**fields)
+    return column
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_value(part) for part in value)
+    return float(value) if value in ("inf", "-inf") else value

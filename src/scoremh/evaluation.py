@@ -1,0 +1,799 @@
+"""Judging draws against rows: distances beside their floors, checks with their limits, and one verdict in words.
+
+A check of draws against rows: a number, the limits of "good" and "usable" for it, and whether it is chance.
+
+A number counts against the draws only where it is beyond chance as well: its p-value, corrected for the number of
+checks (Holm 1979), is below a rate. So of samplers whose draws are fresh rows at most the share `USABLE_RATE` is called
+usable, and at most `DO_NOT_USE_RATE` is called do not use, by all checks together, whatever their number.
+
+One verdict on draws, in words: good, usable, or do not use, with its reason and the one thing to do next.
+
+Do draws agree with rows? Eight checks, in standard coordinates of the rows.
+
+Columns are divided by their standard deviations, so that one in thousands hides no other; those with heavy tails are
+replaced by normal scores, the normal quantiles of their ranks among the rows, since a few far rows would decide every
+distance. P-values of shares and correlations are those of random exchanges of draws and rows (`PERMUTATIONS`).
+
+Evaluation: the distances of samples to reference rows, each beside its floor, and a two-sample test.
+
+The floor of a metric is its value between two samples of the reference itself: no sampler comes closer than that, but
+for chance. All of it is in units of the standard deviations of the reference, column by column: in those of the data, a
+column in thousands would hide all others. Distances of the kind `metrics.w1` need the extra `metrics`. The p-values and
+the verdict are on all rows and draws, up to 2,000 and 1,000 of them; the distances on half, since a floor needs as many
+rows again.
+"""
+
+import html
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from scipy import stats
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
+from torch import Tensor
+
+from scoremh import metrics
+from scoremh._shared import checks, rng
+from scoremh._shared.checks import Samples, as_tensor
+from scoremh._shared.files import replacing
+from scoremh._shared.progress import progress_bar
+from scoremh.coordinates import MAX_WHITENED_SIZE
+from scoremh.diagnostics.summary import Caution
+
+__all__ = [
+    "MAX_POINTS",
+    "MIN_ROWS",
+    "P_VALUE_LIMIT",
+    "Agreement",
+    "Check",
+    "Evaluation",
+    "Verdict",
+    "agreement",
+    "evaluate",
+    "floor_ratio",
+    "verdict",
+]
+
+
+Level = Literal["good", "usable", "do not use"]
+LEVELS: tuple[Level, ...] = ("good", "usable", "do not use")
+USABLE_RATE, DO_NOT_USE_RATE = 0.1, 0.01  # shares of perfect samplers that are called so, at most
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of draws against rows.
+
+    Args:
+        name: What was checked.
+        value: The number; larger is worse.
+        good: Limit up to which it is good.
+        usable: Limit up to which it is usable.
+        p_value: Probability of such a number for fresh rows; after `corrected`, that of any of the checks.
+        text: What the number is, as a sentence without its end.
+    """
+
+    name: str
+    value: float
+    good: float
+    usable: float
+    p_value: float
+    text: str
+
+    @property
+    def level(self) -> Level:
+        """What this check says of the draws."""
+        if self.value <= self.good or self.p_value >= USABLE_RATE:
+            return "good"
+        return "usable" if self.value <= self.usable or self.p_value >= DO_NOT_USE_RATE else "do not use"
+
+
+def corrected(checks: Sequence[Check]) -> tuple[Check, ...]:
+    """Return the checks with p-values corrected for their number, by Holm's method.
+
+    Args:
+        checks: Checks with their own p-values.
+    """
+    order = sorted(range(len(checks)), key=lambda i: checks[i].p_value)
+    largest, found = 0.0, list(checks)
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(checks) - rank) * checks[i].p_value))
+        found[i] = replace(checks[i], p_value=largest)
+    return tuple(found)
+
+
+def worst(checks: Sequence[Check]) -> Check | None:
+    """Return the check that decides the verdict; None where all are good.
+
+    Args:
+        checks: Checks, corrected for their number.
+    """
+    bad = [check for check in checks if check.level != "good"]
+    return max(bad, key=lambda check: (LEVELS.index(check.level), check.value / check.usable), default=None)
+
+
+MAX_NOTICED_SHIFT = 0.6  # standard deviations; draws are called good only where a larger shift would have been noticed
+TABLE_WIDTH = 140  # characters
+MIN_SHOWN_P = 0.001
+P_NOTE = (
+    f"p: the chance that any check has such a value where draws are fresh rows; a value counts against them below "
+    f"{USABLE_RATE:g}, and for 'do not use' below {DO_NOT_USE_RATE:g}."
+)
+HEAD = ("check", "value", "good up to", "usable up to", "p", "says")
+COLOURS: dict[Level, str] = {"good": "#2e7d32", "usable": "#b3540b", "do not use": "#c62828"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to think of draws; print it for one line.
+
+    Args:
+        level: "good", "usable" or "do not use".
+        reason: Why, with the number and its limit.
+        advice: The one thing to do next; empty where nothing has to be done.
+    """
+
+    level: Level
+    reason: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        """Return the verdict on one line."""
+        return f"{self.level.capitalize()}: {self.reason}.{' ' * bool(self.advice)}{self.advice}"
+
+
+def verdict(checks: Sequence[Check], noticed_shift: float, rows: int, advice: str = "") -> Verdict:
+    """Return the verdict that checks lead to.
+
+    Args:
+        checks: Checks, corrected for their number.
+        noticed_shift: Shift of one column, in standard deviations, that would have been noticed.
+        rows: Number of rows that draws were compared with.
+        advice: What to do where a check is not good.
+    """
+    bad = worst(checks)
+    if bad is not None:
+        limit = bad.usable if bad.level == "do not use" else bad.good
+        return Verdict(bad.level, f"{bad.text}; the limit of {bad.name} is {number(limit)}", advice)
+    if noticed_shift > MAX_NOTICED_SHIFT:
+        needed = rows * (noticed_shift / MAX_NOTICED_SHIFT) ** 2  # a noticed shift falls with the root of the rows
+        few = (
+            f"with {rows:,} rows only a shift of {noticed_shift:.2g} standard deviations in one column would be noticed"
+        )
+        reason = f"nothing was found, but {few}; the limit is {MAX_NOTICED_SHIFT:g}"
+        return Verdict("usable", reason, f"Compare at least {_rounded_up(needed):,} rows with as many draws.")
+    return Verdict("good", f"all {len(checks)} checks passed; {power_line(noticed_shift, rows)}")
+
+
+def power_line(noticed_shift: float, rows: int) -> str:
+    """Return what a comparison could have seen.
+
+    Args:
+        noticed_shift: Shift of one column, in standard deviations, that would have been noticed.
+        rows: Number of rows that draws were compared with.
+    """
+    return f"with {rows:,} rows a shift of {noticed_shift:.2g} standard deviations in one column would be noticed"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Return a number with so many significant digits, and no exponent where it can do without.
+
+    >>> number(44.234), number(19.7, 1), number(0.00123), number(12345.6), number(float("inf"))
+    ('44.2', '20', '0.00123', '12,300', 'inf')
+    """
+    short = float(f"{value:.{digits}g}")
+    return f"{short:,.0f}" if 10 ** (digits - 1) <= abs(short) < 1e15 else f"{short:.{digits}g}"
+
+
+def probability(p: float) -> str:
+    """Return a p-value as text; those below 0.001 all say the same.
+
+    >>> probability(0.0123), probability(1e-30)
+    ('0.012', '< 0.001')
+    """
+    return number(p, 2) if p >= MIN_SHOWN_P else f"< {MIN_SHOWN_P:g}"
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> str:
+    """Return a table for a terminal.
+
+    Args:
+        head: Names of the columns.
+        rows: Cells.
+        title: Line above it.
+    """
+    table = Table(*head, title=title or None, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(width=TABLE_WIDTH)
+    with console.capture() as capture:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def html_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in HTML, its texts escaped.
+
+    Args:
+        head: Names of the columns.
+        rows: Cells.
+    """
+    names = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+    lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
+    return f"<table><thead><tr>{names}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in lines)}</tbody></table>"
+
+
+def text_table(checks: Sequence[Check]) -> str:
+    """Return the checks as a table for a terminal.
+
+    Args:
+        checks: Checks, corrected for their number.
+    """
+    return f"{aligned(HEAD, [cells(check) for check in checks])}\n{P_NOTE}"
+
+
+def html_table(checks: Sequence[Check]) -> str:
+    """Return the checks as an HTML table.
+
+    Args:
+        checks: Checks, corrected for their number.
+    """
+    return html_rows(HEAD, [cells(check) for check in checks])
+
+
+def html_verdict(found: Verdict) -> str:
+    """Return a verdict as HTML.
+
+    Args:
+        found: Verdict to show.
+    """
+    word = f'<strong style="color: {COLOURS[found.level]}">{found.level.capitalize()}</strong>'
+    return f"<p>{word}: {html.escape(found.reason)}. {html.escape(found.advice)}</p>"
+
+
+def cells(check: Check) -> tuple[str, ...]:
+    """Return the cells of a row of a table.
+
+    Args:
+        check: Check to show.
+    """
+    numbers = map(number, (check.value, check.good, check.usable))
+    return check.name, *numbers, probability(check.p_value), check.level
+
+
+def _rounded_up(rows: float) -> int:
+    """Return a number of rows with two significant digits, rounded up."""
+    step = 10 ** max(0, len(str(int(rows))) - 2)
+    return int(-(-rows // step) * step)
+
+
+Matrix = NDArray[np.float64]
+
+MAX_ROWS, MAX_DRAWS = 2000, 1000  # that are compared
+MAX_TRANSPORTED = 1000  # points of an exact W1
+PERMUTATIONS = 999
+MAX_JOINT_COLUMNS = 64  # beyond, no correlations, ranges, classifier or log p
+CLUSTERS, ROWS_PER_CLUSTER = 5, 20
+LOW_DENSITY = 0.001  # quantile of the rows' log p, below which a draw counts
+HEAVY_TAILS = 12.0  # distance of the farthest row from the median, in robust standard deviations; normal rows have 4
+FARTHEST = 1e9  # standard deviations that a draw is taken to be away at most, so that squares do not overflow
+MAX_LEVELS = 10  # of a column that is not taken as a number by the power of the comparison
+POWER = 0.9  # probability with which a shift would be noticed
+
+
+class Agreement(NamedTuple):
+    """What the checks found.
+
+    Args:
+        checks: Checks, with p-values corrected for their number.
+        noticed_shift: Shift of one column, in standard deviations, that would have been noticed nine times out of ten.
+        rows: Number of rows that draws were compared with.
+    """
+
+    checks: tuple[Check, ...]
+    noticed_shift: float
+    rows: int
+
+
+def agreement(
+    draws: Tensor,
+    held_out: Tensor,
+    columns: Sequence[str],
+    *,
+    seen: Tensor | None = None,
+    log_densities: tuple[Tensor, Tensor] | None = None,
+    generator: torch.Generator | None = None,
+) -> Agreement:
+    """Return how well draws agree with rows.
+
+    Args:
+        draws: Independent draws `(draw, *event)`, finite.
+        held_out: Rows `(row, *event)` that nothing was learned from.
+        columns: Names of the coordinates of an event.
+        seen: Rows that were learned from. With them there are more rows to compare with, since a sampler that was
+            fitted to rows is nearer to them than to others only where it copies them, which is checked.
+        log_densities: Log densities by the model, of some draws and of some rows.
+        generator: Random number generator; the same seed gives the same numbers.
+    """
+    random = np.random.default_rng(rng.seeds(1, generator)[0])
+    x = _some(_matrix(draws), MAX_DRAWS, random)
+    held = _some(_matrix(held_out), MAX_ROWS, random)
+    known = None if seen is None else _some(_matrix(seen), MAX_ROWS - min(len(held), MAX_ROWS // 2), random)
+    y = held if known is None else np.concatenate([held, known])
+    u, v = standard(x, y)
+    found = [_distance(u, v, random, generator), _columns(x, y, columns), _clusters(u, v, random)]
+    if x.shape[1] <= MAX_JOINT_COLUMNS:
+        found += [_range(x, y, random), _classifier(u, v, generator)]
+        found += [_correlations(x, y, columns, random)] if x.shape[1] > 1 else []
+        if log_densities is not None:
+            of_draws, of_rows = (values.detach().cpu().double().numpy() for values in log_densities)
+            found.append(_density(of_draws, of_rows, random))
+    if known is not None:
+        found.append(_copies(u, v[: len(held)], v[len(held) :]))
+    return Agreement(corrected(found), noticed_shift(v, len(u), len(found)), len(y))
+
+
+def standard(x: Matrix, y: Matrix) -> tuple[Matrix, Matrix]:
+    """Return draws x and rows y in standard coordinates of y; columns with heavy tails in normal scores.
+
+    Args:
+        x: Draws.
+        y: Rows.
+    """
+    centre, spread = np.median(y, 0), y.std(0)
+    robust = stats.iqr(y, 0) / 1.349  # of a normal distribution, the standard deviation
+    heavy = (np.abs(y - centre).max(0) > HEAVY_TAILS * robust) & (robust > 0)
+    scale = np.where(spread > 0, spread, 1.0)
+    with np.errstate(over="ignore"):
+        u, v = (x - centre) / scale, (y - centre) / scale
+    u = u.clip(-FARTHEST, FARTHEST)
+    for column in np.flatnonzero(heavy):
+        ordered = np.sort(y[:, column])
+        for one, values in ((u, x), (v, y)):
+            ranks = sum(np.searchsorted(ordered, values[:, column], side) for side in ("left", "right")) / 2
+            one[:, column] = stats.norm.ppf((ranks + 0.5) / (len(y) + 1))
+    return u, v
+
+
+def noticed_shift(v: Matrix, draws: int, checks: int) -> float:
+    """Return the shift of one column that its Kolmogorov-Smirnov test would notice with probability `POWER`.
+
+    Columns of few levels count where there are no others: the standard deviation of a rare level is no measure for it.
+
+    Args:
+        v: Rows in standard coordinates.
+        draws: Number of draws.
+        checks: Number of checks that p-values are corrected for.
+    """
+    rate = 1 / len(v) + 1 / draws
+    level = USABLE_RATE / (checks * v.shape[1])
+    critical = stats.kstwobign.isf(level) * math.sqrt(rate)
+    needed = critical + stats.norm.ppf(POWER) * math.sqrt(rate) / 2  # the standard error of a share is at most 1/2
+    shifts = np.geomspace(0.01, 10, 61)
+    varied = [column for column in v.T[:MAX_JOINT_COLUMNS] if column.std() > 0]
+    numeric = [column for column in varied if len(np.unique(column)) > MAX_LEVELS]
+    columns = [_spread_out(column) for column in numeric or varied]
+    for shift in shifts:
+        if all(_share_between(column, shift) >= needed for column in columns):
+            return float(shift)
+    return float(shifts[-1])  # no smaller one
+
+
+def _spread_out(column: Matrix) -> Matrix:
+    """Return values of which equal ones are spread evenly up to the next larger one: a shift moves a part of them."""
+    levels, place, counts = np.unique(column, return_inverse=True, return_counts=True)
+    gaps = np.diff(levels, append=2 * levels[-1] - levels[-2])
+    order = np.argsort(column, kind="stable")
+    within = np.empty(len(column))
+    within[order] = np.arange(len(column)) - np.repeat(np.cumsum(counts) - counts, counts)
+    found: Matrix = column + gaps[place] * (within + 0.5) / counts[place]
+    return found
+
+
+def _share_between(column: Matrix, shift: float) -> float:
+    """Return the Kolmogorov-Smirnov distance between rows and the same rows shifted."""
+    ordered = np.sort(column)
+    below = np.searchsorted(ordered, ordered) / len(ordered)
+    return float(np.max(below - np.searchsorted(ordered, ordered - shift) / len(ordered)))
+
+
+def transport_distance(u: Matrix, v: Matrix) -> float:
+    """Return the exact W1 between as many points of each.
+
+    Args:
+        u: Points.
+        v: As many other points.
+    """
+    if u.shape[1] == 1:
+        return float(np.abs(np.sort(u[:, 0]) - np.sort(v[:, 0])).mean())
+    costs = cdist(u, v)
+    return float(costs[linear_sum_assignment(costs)].mean())
+
+
+def _distance(u: Matrix, v: Matrix, random: np.random.Generator, generator: torch.Generator | None) -> Check:
+    n = min(MAX_TRANSPORTED, len(u), len(v) // 2)
+    order = random.permutation(len(v))
+    first, second = v[order[:n]], v[order[n : 2 * n]]
+    floor = transport_distance(first, second)
+    ratio = (transport_distance(u[:n], first) + transport_distance(u[-n:], second)) / (2 * floor)
+    test = metrics.two_sample_test(
+        torch.from_numpy(u), torch.from_numpy(v), permutations=PERMUTATIONS, generator=generator
+    )
+    text = f"draws are {ratio:.2f} times as far from the rows (W1) as rows are from each other"
+    return Check("distance", ratio, 1.15, 1.5, test.p_value, text)
+
+
+def _columns(x: Matrix, y: Matrix, columns: Sequence[str]) -> Check:
+    found = [stats.ks_2samp(x[:, i], y[:, i], method="asymp") for i in range(x.shape[1])]
+    worst = int(np.argmax([one.statistic for one in found]))
+    value, p = float(found[worst].statistic), min(one.pvalue for one in found)
+    text = f"the distribution of {columns[worst]} is off by a share of {value:.2g} (Kolmogorov-Smirnov)"
+    return Check("columns", value, 0.04, 0.15, min(1.0, len(found) * float(p)), text)
+
+
+def _clusters(u: Matrix, v: Matrix, random: np.random.Generator) -> Check:
+    from sklearn.cluster import KMeans
+
+    count = min(CLUSTERS, max(1, len(v) // ROWS_PER_CLUSTER))
+    pool = np.concatenate([u, v])
+    labels = KMeans(count, n_init=2, random_state=0).fit(v).predict(pool)  # of rows, whatever draws there are
+
+    def difference(first: NDArray[np.intp], second: NDArray[np.intp]) -> float:
+        shares = [np.bincount(labels[part], minlength=count) / len(part) for part in (first, second)]
+        return float(np.abs(shares[0] - shares[1]).max())
+
+    value, p = _exchanged(difference, len(u), len(v), random)
+    return Check("clusters", value, 0.03, 0.12, p, f"the share of a cluster is off by {value:.2g}")
+
+
+def _range(x: Matrix, y: Matrix, random: np.random.Generator) -> Check:
+    pool = np.concatenate([x, y])
+
+    def beyond(first: NDArray[np.intp], second: NDArray[np.intp]) -> float:
+        low, high = pool[second].min(0), pool[second].max(0)
+        return float(((pool[first] < low) | (pool[first] > high)).any(1).mean())
+
+    value, p = _exchanged(beyond, len(x), len(y), random)
+    fresh = _expected_beyond(y)
+    text = f"{100 * value:.1f} % of the draws lie beyond the range of the rows, {100 * fresh:.1f} % of fresh rows would"
+    return Check("range", max(0.0, value - fresh), 0.005, 0.03, p, text)
+
+
+def _expected_beyond(y: Matrix) -> float:
+    """Return the share of rows that would lie beyond the range of all the others: those that alone hold an end."""
+    ends = [(y == end(y, 0)) for end in (np.min, np.max)]
+    alone = [held & (held.sum(0) == 1) for held in ends]
+    return float((alone[0] | alone[1]).any(1).mean())
+
+
+def _density(of_draws: Matrix, of_rows: Matrix, random: np.random.Generator) -> Check:
+    pool = np.concatenate([of_draws, of_rows])
+
+    def below(first: NDArray[np.intp], second: NDArray[np.intp]) -> float:
+        return float((pool[first] < np.quantile(pool[second], LOW_DENSITY)).mean())
+
+    value, p = _exchanged(below, len(of_draws), len(of_rows), random)
+    text = f"{100 * value:.1f} % of the draws have a log density below the {100 * LOW_DENSITY:g} % quantile of the rows"
+    return Check("density", max(0.0, value - LOW_DENSITY), 0.005, 0.03, p, text)
+
+
+def _correlations(x: Matrix, y: Matrix, columns: Sequence[str], random: np.random.Generator) -> Check:
+    ranks = stats.rankdata(np.concatenate([x, y]), axis=0)
+    varied = np.flatnonzero(ranks.std(0) > 0)
+    ranks = ranks[:, varied]
+
+    def change(first: NDArray[np.intp], second: NDArray[np.intp]) -> Matrix:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            parts = [np.corrcoef(ranks[part], rowvar=False) for part in (first, second)]
+        found: Matrix = np.abs(np.nan_to_num(parts[0] - parts[1])).reshape(len(varied), len(varied))
+        return found
+
+    value, p = _exchanged(lambda first, second: float(change(first, second).max()), len(x), len(y), random)
+    own = change(np.arange(len(x)), np.arange(len(x), len(ranks)))
+    i, j = np.unravel_index(int(own.argmax()), own.shape)
+    pair = f"{columns[varied[i]]} and {columns[varied[j]]}"
+    return Check("correlations", value, 0.1, 0.3, p, f"the rank correlation of {pair} is off by {value:.2g}")
+
+
+def _classifier(u: Matrix, v: Matrix, generator: torch.Generator | None) -> Check:
+    n = min(len(u), len(v))
+    value = metrics.c2st(torch.from_numpy(u), torch.from_numpy(v), generator=generator)
+    error = 0.5 / math.sqrt(2 * n)  # of the share of 2 n points, each right with probability 1/2
+    p = float(stats.norm.sf((value - 0.5) / error))
+    text = f"a classifier tells draws from rows with accuracy {value:.3f}; guessing has {0.5:g} +- {error:.2g}"
+    return Check("classifier", value, 0.52, 0.62, p, text)
+
+
+def _copies(u: Matrix, held: Matrix, seen: Matrix) -> Check:
+    nearest = [cdist(points, seen).min(1) for points in (u, held)]
+    test = stats.mannwhitneyu(nearest[0], nearest[1], alternative="less")
+    value = max(0.0, 0.5 - float(test.statistic) / (len(u) * len(held)))
+    text = f"a draw is nearer to a row that was learned from than a held-out row is with probability 0.5 + {value:.2g}"
+    return Check("copies", value, 0.1, 0.25, float(test.pvalue), text)
+
+
+def _exchanged(
+    statistic: Callable[[NDArray[np.intp], NDArray[np.intp]], float], n: int, m: int, random: np.random.Generator
+) -> tuple[float, float]:
+    """Return a statistic of the indices of n draws and m rows, and its p-value under exchanges of both."""
+    own = statistic(np.arange(n), np.arange(n, n + m))
+    at_least = 0
+    for _ in range(PERMUTATIONS):
+        order = random.permutation(n + m)
+        at_least += statistic(order[:n], order[n:]) >= own - 1e-12
+    return own, (1 + at_least) / (1 + PERMUTATIONS)
+
+
+def _matrix(x: Tensor) -> Matrix:
+    found: Matrix = x.detach().cpu().flatten(1).double().numpy()
+    return found
+
+
+def _some(x: Matrix, most: int, random: np.random.Generator) -> Matrix:
+    return x if len(x) <= most else x[random.permutation(len(x))[:most]]
+
+
+MAX_POINTS = 1000  # points of a sample to compare, by default
+MIN_ROWS = 20  # rows of a reference
+FLOOR_REPEATS = 5  # pairs of samples of the reference that a floor is averaged over
+P_VALUE_LIMIT = 0.01  # below, samples differ from the reference
+FLOOR_LINE = "floor: the distance between two samples of the rows themselves; 1 x is as near as draws come."
+P_LINE = "p: the chance of a difference as large as this one between two samples of the same distribution."
+LOOK = "See where they differ in a report."
+
+Metric = Callable[[Tensor, Tensor], float]
+Floor = tuple[float, float]  # mean and spread over pairs of samples of the reference
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How far samples are from a reference; print it for a table.
+
+    Args:
+        points: Number of points of each sample that were compared.
+        floors: By metric, mean and spread of its value between two samples of the reference.
+        metrics: By sampler and metric, the distance to the reference, in units of its standard deviations; None where
+            draws were not finite.
+        p_values: By sampler, the p-value of a two-sample test; 0 where draws were not finite.
+        reference: What the samples were compared with.
+        rows: Number of rows that p-values, checks and verdict are on.
+        noticed_shift: Shift of one column, in standard deviations, that the checks would have noticed.
+        verdict: Good, usable, or do not use, on the first sampler.
+        checks: Checks of the first sampler's draws.
+    """
+
+    points: int
+    floors: Mapping[str, Floor]
+    metrics: Mapping[str, Mapping[str, float | None]]
+    p_values: Mapping[str, float]
+    reference: str = "reference rows"
+    rows: int = 0
+    noticed_shift: float | None = None
+    verdict: Verdict | None = None
+    checks: tuple[Check, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the verdict, the checks and the distances, each with its multiple of the floor, and what they mean."""
+        said = [] if self.verdict is None else [str(self.verdict)]
+        said += [text_table(self.checks)] if self.checks else []
+        title = f"{self.points} points each, in standard deviations"
+        notes = [FLOOR_LINE, P_LINE]
+        if self.noticed_shift is not None:
+            notes.append(f"power: {power_line(self.noticed_shift, self.rows)}.")
+        return "\n".join([*said, aligned(self._head, self._table, title), *notes])
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook."""
+        said = "" if self.verdict is None else html_verdict(self.verdict) + html_table(self.checks)
+        return f"{said}{html_rows(self._head, self._table)}<p>{FLOOR_LINE}<br>{P_LINE}</p>"
+
+    @property
+    def _head(self) -> list[str]:
+        return ["", *self.floors, "p"]
+
+    @property
+    def _table(self) -> list[list[str]]:
+        rows = [
+            [
+                name,
+                *(_cell(values[metric], floor) for metric, floor in self.floors.items()),
+                number(self.p_values[name]),
+            ]
+            for name, values in self.metrics.items()
+        ]
+        floors = (f"{number(mean)} +- {number(spread, 2)}" for mean, spread in self.floors.values())
+        return [*rows, ["floor: fresh rows", *floors, ""]]
+
+    @property
+    def warnings(self) -> list[Caution]:
+        """One caution for each sampler whose draws differ from the reference."""
+        return [
+            Caution("p_value", p, f"{_subject(name)} can be told apart from {self.reference} (p = {p:.2g}).")
+            for name, p in self.p_values.items()
+            if p < P_VALUE_LIMIT
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers as JSON holds them."""
+        return {
+            "points": self.points,
+            "floors": {name: list(floor) for name, floor in self.floors.items()},
+            "samplers": {name: {**values, "p_value": self.p_values[name]} for name, values in self.metrics.items()},
+            "reference": self.reference,
+            "rows": self.rows,
+            "noticed_shift": self.noticed_shift,
+            "verdict": None if self.verdict is None else asdict(self.verdict),
+            "checks": [asdict(check) for check in self.checks],
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "Evaluation":
+        """Return the evaluation that `to_dict` wrote.
+
+        Args:
+            record: What `to_dict` returned.
+        """
+        samplers = record["samplers"]
+        return cls(
+            points=record["points"],
+            floors={name: (mean, spread) for name, (mean, spread) in record["floors"].items()},
+            metrics={name: {key: one[key] for key in record["floors"]} for name, one in samplers.items()},
+            p_values={name: one["p_value"] for name, one in samplers.items()},
+            reference=record["reference"],
+            rows=record.get("rows", 0),  # of a file that was written before there was a verdict
+            noticed_shift=record.get("noticed_shift"),
+            verdict=Verdict(**record["verdict"]) if record.get("verdict") else None,
+            checks=tuple(Check(**one) for one in record.get("checks", ())),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the numbers to a JSON file.
+
+        Args:
+            path: File to write.
+        """
+        with replacing(Path(path)) as partial_file:
+            partial_file.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
+
+
+def evaluate(
+    samples: Samples | Mapping[str, Samples],
+    reference: Samples,
+    *,
+    points: int = MAX_POINTS,
+    seed: int = 0,
+    columns: Sequence[str] = (),
+    progress: bool = False,
+) -> Evaluation:
+    """Compare samples with reference rows, and return their distances, floors and p-values.
+
+    Args:
+        samples: Draws `(draw, *event)`, or a dict of them by sampler.
+        reference: Rows `(row, *event)` that nothing was learned from.
+        points: Number of points to compare at most; the floor takes twice as many rows of the reference.
+        seed: Random seed; the same seed gives the same numbers.
+        columns: Names of the coordinates of an event; x0, x1, ... if empty.
+        progress: Show a progress bar.
+    """
+    given = samples if isinstance(samples, Mapping) else {"draws": samples}
+    clouds = {name: as_tensor(draws, f"samples[{name!r}]") for name, draws in given.items()}
+    return _evaluation(clouds, as_tensor(reference, "reference"), points, seed, columns, progress=progress)
+
+
+def _evaluation(
+    samples: Mapping[str, Tensor], reference: Tensor, points: int, seed: int, columns: Sequence[str], *, progress: bool
+) -> Evaluation:
+    """Return the evaluation of tensors."""
+    _check(samples, reference, points)
+    generator = torch.Generator().manual_seed(seed)
+    measures = _metrics(generator)
+    scale = _scale(reference)
+    rows = reference[torch.randperm(len(reference), generator=generator).to(reference.device)] / scale
+    n = min(points, len(rows) // 2, *map(len, samples.values()))
+    limit = FARTHEST * max(1.0, float(rows.abs().max()))
+    compared = {name: (draws / scale.to(draws)).clamp(-limit, limit) for name, draws in samples.items()}
+    finite = {name: bool(draws.isfinite().all()) for name, draws in samples.items()}
+    floors: dict[str, Floor] = {}
+    distances: dict[str, dict[str, float | None]] = {name: {} for name in samples}
+    with progress_bar(len(measures) * (1 + len(samples)), "evaluating", unit="metrics", show=progress) as tick:
+        for metric, measure in measures.items():
+            floor = metrics.floor(rows, measure, n, repeats=FLOOR_REPEATS, generator=generator)
+            floors[metric] = (floor.mean, floor.spread)
+            tick(1, metric)
+            for name, draws in compared.items():
+                distances[name][metric] = measure(draws[:n], rows[:n]) if finite[name] else None
+                tick(1, metric)
+    p_values = {name: _p_value(draws, finite[name], rows, generator) for name, draws in compared.items()}
+    found = Evaluation(n, floors, distances, p_values, rows=min(len(rows), MAX_ROWS))
+    names = columns or [f"x{i}" for i in range(reference[0].numel())]
+    with progress_bar(1, "checks", unit="samplers", show=progress) as tick:
+        found = _with_verdict(found, next(iter(samples.values())), reference, names, generator)
+        tick(1)
+    return found
+
+
+def _p_value(draws: Tensor, finite: bool, rows: Tensor, generator: torch.Generator) -> float:
+    """Return the p-value of a two-sample test of scaled draws and rows; 0 where draws were not finite."""
+    if not finite:
+        return 0.0
+    return metrics.two_sample_test(draws[:MAX_DRAWS], rows[:MAX_ROWS], generator=generator).p_value
+
+
+def _with_verdict(
+    found: Evaluation, draws: Tensor, reference: Tensor, columns: Sequence[str], generator: torch.Generator
+) -> Evaluation:
+    """Return the evaluation with checks of the first sampler's draws, and the verdict."""
+    lost = int((~draws.flatten(1).isfinite().all(1)).sum())
+    if lost:
+        reason = f"{lost:,} of {len(draws):,} draws are not finite; the limit is 0"
+        return replace(found, verdict=Verdict("do not use", reason, LOOK))
+    judged = agreement(draws, reference, columns, generator=generator)
+    said = verdict(*judged, advice=LOOK)
+    return replace(found, verdict=said, checks=judged.checks, noticed_shift=judged.noticed_shift)
+
+
+def _scale(reference: Tensor) -> Tensor:
+    """Return the standard deviation of every column, 1 for constants; of all together for images."""
+    spread = reference.double().std(0)
+    if spread.numel() > MAX_WHITENED_SIZE:
+        spread = spread.square().mean().sqrt()
+    return torch.where(spread > 0, spread, 1.0).to(reference)
+
+
+def floor_ratio(value: float, floor: Floor) -> float | None:
+    """Return a metric as a multiple of its floor; None for an unbiased metric, whose floor is about 0.
+
+    Args:
+        value: Value of the metric.
+        floor: Mean and spread of its value between two samples of the reference.
+    """
+    mean, spread = floor
+    return value / mean if value >= 0 and mean > spread else None
+
+
+def _metrics(generator: torch.Generator) -> dict[str, Metric]:
+    return {
+        "w1": metrics.w1,
+        "w2": metrics.w2,
+        "sliced_w2": partial(metrics.sliced_w2, generator=generator),
+        "energy_distance": metrics.energy_distance,
+        "mmd_squared": metrics.mmd_squared,
+    }
+
+
+def _check(samples: Mapping[str, Tensor], reference: Tensor, points: int) -> None:
+    """Refuse samples and rows that cannot be compared."""
+    if not samples:
+        raise ValueError(checks.message("samples of at least one sampler", "none", "Pass draws, or a dict of draws."))
+    checks.events(reference, "reference")
+    for name, draws in samples.items():
+        checks.events(draws, f"samples[{name!r}]", finite=False)
+        if draws.shape[1:] != reference.shape[1:]:
+            expected = f"samples[{name!r}] to have events of shape {tuple(reference.shape[1:])}, as the reference"
+            fix = "Compare samples and rows of the same columns."
+            raise ValueError(checks.message(expected, tuple(draws.shape[1:]), fix))
+    if len(reference) < MIN_ROWS:
+        fix = "Pass a reference with more rows."
+        raise ValueError(checks.message(f"at least {MIN_ROWS} rows to compare with", len(reference), fix))
+    checks.count(points, "points")
+
+
+def _subject(name: str) -> str:
+    return "The draws" if name == "draws" else name
+
+
+def _cell(value: float | None, floor: Floor) -> str:
+    if value is None:
+        return "not finite"
+    ratio = floor_ratio(value, floor)
+    return number(value) if ratio is None else f"{number(value)} ({number(ratio, 2)} x)"

@@ -1,0 +1,407 @@
+r"""Networks for acceptance functions: the paper's, of pairs, and one for a log density, of points.
+
+The proposal that an acceptance was learned for, recognised by its answers.
+
+The forms in which an acceptance function can be learned.
+
+| form | log a(x', x) | D_a = log a(x', x) - log a(x, x') |
+|---|---|---|
+| `Free` (the paper's) | logsigmoid f(x', x) | any; its scale is free |
+| `Antisymmetric` | logsigmoid g, with g = f(x', x) - f(x, x') | g |
+| `Potential` | logsigmoid g, with g = phi(x') - phi(x) + log q(x \| x') - log q(x' \| x) | g |
+
+The first two belong to one proposal and its step. A potential is a log density up to a constant: it serves all.
+All that differs between forms is in these classes; the default loss of each is in `balance_matching.presets`.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import gelu, logsigmoid
+
+from scoremh._shared import checks, detailed_balance
+from scoremh._shared.probe import Probe
+from scoremh.networks.layers import Event, ScalarMLP, event_shape, linear
+from scoremh.types import LogDensityFn, Point, Proposal, Target
+
+Points = Float[Tensor, "chain *event"]
+PerChain = Float[Tensor, " chain"]
+
+
+class _Residual(nn.Module):
+    def __init__(self, hidden: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        self.first, self.second = linear(hidden, hidden, generator), linear(hidden, hidden, generator)
+
+    def forward(self, y: Tensor) -> Tensor:
+        change: Tensor = self.second(gelu(self.first(y)))
+        return y + change
+
+
+class AcceptanceMLP(nn.Module):
+    """The paper's acceptance network: the pair in one vector, residual blocks, GELU, and a sigmoid.
+
+    The paper puts a GELU between the last layer and the sigmoid, which would keep every acceptance above .458; here it
+    comes before the last layer. The sigmoid is never taken: `forward` is the logsigmoid of `logit`.
+
+    Args:
+        event: Shape of one event, or its dimension.
+        hidden: Width of all layers.
+        blocks: Number of residual blocks, of two layers each.
+        generator: Random number generator of the first weights; the same seed gives the same weights.
+    """
+
+    def __init__(
+        self, event: Event, hidden: int = 256, blocks: int = 3, *, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        checks.count(hidden, "hidden")
+        checks.count(blocks, "blocks")
+        self.event, self.hidden, self.blocks = event_shape(event), hidden, blocks
+        self.first = linear(2 * math.prod(self.event), hidden, generator)
+        self.body = nn.Sequential(*(_Residual(hidden, generator) for _ in range(blocks)))
+        self.last = linear(hidden, 1, generator)
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The arguments that make such a network again."""
+        return {"event": list(self.event), "hidden": self.hidden, "blocks": self.blocks}
+
+    def logit(self, proposed: Points, current: Points) -> PerChain:
+        """Return log a - log (1 - a)."""
+        y = self.first(torch.cat([proposed.flatten(1), current.flatten(1)], 1))
+        logit: Tensor = self.last(gelu(self.body(y)))
+        return logit.squeeze(1)
+
+    def forward(self, proposed: Points, current: Points) -> PerChain:
+        """Return log a(proposed, current)."""
+        return logsigmoid(self.logit(proposed, current))
+
+
+class _SiluAndSlope(torch.autograd.Function):
+    """silu(a) and silu'(a), with their derivatives written down: torch would make many small products of them."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> tuple[Tensor, Tensor]:
+        s = a.sigmoid()
+        y = a * s
+        slope = torch.addcmul(s, y, 1 - s)
+        ctx.save_for_backward(a, s, slope)
+        return y, slope
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, for_y: Tensor, for_slope: Tensor) -> Tensor:
+        a, s, slope = ctx.saved_tensors
+        bend: Tensor = (1 - 2 * s).mul_(a).add_(2).mul_(s - s * s)  # silu''
+        return bend.mul_(for_slope).addcmul_(for_y, slope)
+
+
+class PotentialMLP(ScalarMLP):
+    """A log density up to a constant, `phi(x) = net(x) - |x|^2 / 2`: a standard normal before it is trained.
+
+    Args:
+        event: Shape of one event, or its dimension.
+        hidden: Width of the hidden layers.
+        layers: Number of hidden layers.
+        generator: Random number generator of the first weights; the same seed gives the same weights.
+    """
+
+    def forward(self, x: Points) -> PerChain:
+        """Return phi(x)."""
+        flat = x.flatten(1)
+        return self.value(flat).squeeze(1) - flat.square().sum(1) / 2
+
+    def value_and_gradient(self, x: Points) -> tuple[PerChain, Points]:
+        """Return phi(x) and its gradient, both differentiable in the weights."""
+        flat = y = x.flatten(1)
+        slopes = []
+        for layer in self.body:
+            y, slope = _SiluAndSlope.apply(layer(y))  # type: ignore[no-untyped-call]
+            slopes.append(slope)
+        phi: Tensor = self.last(y).squeeze(1)
+        gradient: Tensor = self.last.weight
+        for layer, slope in zip(reversed(self.body), reversed(slopes), strict=True):
+            gradient = (gradient * slope) @ layer.weight
+        return phi - flat.square().sum(1) / 2, (gradient - flat).reshape(x.shape)
+
+
+PROBED_SAMPLES = 6  # between which log q is computed, from each of three to one of the others
+
+
+@dataclass(frozen=True)
+class ProposalProbe:
+    """A proposal: what it is called, and its log q between a few samples.
+
+    Args:
+        proposal: Its name and parameters.
+        samples: Some of the training samples, flattened, one after the other.
+        event: Shape of one of them.
+        probe: log q between them: two proposals with the same answers are the same.
+    """
+
+    proposal: str
+    samples: tuple[float, ...]
+    event: tuple[int, ...]
+    probe: Probe
+
+    @classmethod
+    def of(cls, target: Target, proposal: Proposal, samples: Tensor) -> "ProposalProbe":
+        """Return the probe of a proposal at the first samples."""
+        few = samples[:PROBED_SAMPLES].detach().double()
+        probe = Probe.of(detailed_balance.log_q_between(target, proposal, few.to(samples)))
+        return cls(checks.named(proposal), tuple(few.flatten().tolist()), tuple(few.shape[1:]), probe)
+
+    def require(self, target: Target, proposal: Proposal, like: Tensor) -> None:
+        """Refuse a proposal with other answers: its own, or because the target's score is another.
+
+        Args:
+            target: What the proposal needs to know of p.
+            proposal: Proposal to compare with.
+            like: Tensor whose dtype and device to compare in.
+        """
+        few = torch.tensor(self.samples, dtype=like.dtype, device=like.device).reshape(-1, *self.event)
+        name = checks.named(proposal)
+        Probe.of(detailed_balance.log_q_between(target, proposal, few)).require_same(
+            self.probe,
+            f"{self.proposal}, for which this acceptance was learned",
+            f"{name} with another {'step or score' if name == self.proposal else 'log q'}",
+            'Call fit_acceptance again, or use form="potential", which serves every proposal and step.',
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a JSON file holds of it."""
+        lists = {"samples": list(self.samples), "event": list(self.event)}
+        return {"proposal": self.proposal, **lists, "probe": self.probe.to_json()}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "ProposalProbe":
+        """Return the probe that a JSON file holds."""
+        samples, event = (tuple(fields[name]) for name in ("samples", "event"))
+        return cls(fields["proposal"], samples, event, Probe.from_json(fields["probe"]))
+
+
+# First logit of a free form. Where log a is near 0 it is flat, and a form that begins there may never learn: it begins
+# at a = 0.007 instead, where log a is the logit itself, and its scale is pulled up as it learns.
+FIRST_LOGIT = -5.0
+
+
+class Regression(NamedTuple):
+    """Both sides of the regression of Score Balance Matching over pairs, and log a in both orders."""
+
+    learned: Float[Tensor, "pair gradient"]
+    """Gradient of D_a with respect to (x, x'), flattened, but for terms that both sides have."""
+    wanted: Float[Tensor, "pair gradient"]
+    """Gradient of log r, but for the same terms."""
+    log_accept: Float[Tensor, " pair"]
+    log_accept_back: Float[Tensor, " pair"]
+
+
+class Form(nn.Module, ABC):
+    """An acceptance function in one of several forms.
+
+    Args:
+        net: What is learned.
+        made_for: The proposal that the acceptance was learned for, where it belongs to one.
+    """
+
+    one_proposal: ClassVar[bool] = True
+    """Whether the acceptance belongs to one proposal and its step."""
+    free_scale: ClassVar[bool] = False
+    """Whether a / M is as good as a, so that entropy or scale may be asked for."""
+    from_points: ClassVar[bool] = False
+    """Whether it learns from points: a pair has two of them, and half as many pairs are drawn."""
+    call: ClassVar[str] = "net(proposed, current)"
+    """How its network is called, for errors."""
+
+    def __init__(self, net: nn.Module, made_for: ProposalProbe | None = None) -> None:
+        super().__init__()
+        self.net, self.made_for = net, made_for
+
+    @staticmethod
+    def of(net: nn.Module) -> "Form":
+        """Return a network as a form: itself where it is one, else the free form of it."""
+        return net if isinstance(net, Form) else Free(net)
+
+    @classmethod
+    @abstractmethod
+    def network(cls, event: tuple[int, ...], *, generator: torch.Generator | None = None, **sizes: int) -> nn.Module:
+        """Return the network that this form has by default, of other sizes where they are given."""
+
+    @abstractmethod
+    def log_accepts(self, current: Point, proposed: Point, *, proposal: Proposal) -> tuple[PerChain, PerChain]:
+        """Return log a(x', x) and log a(x, x'), in one forward."""
+
+    @property
+    def potential(self) -> LogDensityFn | None:
+        """The log density up to a constant that the form stands for, or None."""
+        return None
+
+    def log_ratio(self, current: Point, proposed: Point, *, proposal: Proposal) -> PerChain:
+        """Return the log r that the form stands for."""
+        forth, back = self.log_accepts(current, proposed, proposal=proposal)
+        return forth - back
+
+    def log_density_change(self, current: Point, proposed: Point, *, proposal: Proposal) -> PerChain:
+        """Return what the form takes log p(x') - log p(x) for."""
+        ratio = self.log_ratio(current, proposed, proposal=proposal)
+        return ratio - detailed_balance.log_q_ratio(proposal, current, proposed)
+
+    def regression(self, current: Point, proposed: Point, *, proposal: Proposal) -> Regression:
+        """Return what the loss compares; both points are leaves."""
+        learning = torch.is_grad_enabled()
+        with torch.enable_grad():
+            forth, back = self.log_accepts(current, proposed, proposal=proposal)
+            ends = current.x, proposed.x
+            gradients = torch.autograd.grad((forth - back).sum(), ends, create_graph=learning)
+            wanted = detailed_balance.wanted_gradient(proposal, current, proposed)
+        return Regression(torch.cat([gradient.flatten(1) for gradient in gradients], 1), wanted, forth, back)
+
+    def inputs(self, x: Points) -> tuple[Points, ...]:
+        """Return points to try the network with, made of samples."""
+        return x.roll(1, 0), x
+
+    def require_answer(self, answer: Tensor) -> None:
+        """Refuse an answer that the form cannot be made of; its shape and type are right."""
+        return
+
+    def require(self, target: Target, proposal: Proposal) -> None:
+        """Refuse a proposal that the acceptance was not learned for; it has what it needs of the target."""
+        if self.made_for is not None:
+            self.made_for.require(target, proposal, next(self.parameters(), torch.zeros(())))
+
+
+class Free(Form):
+    """The paper's form: a network for log a itself, `net(proposed, current)`."""
+
+    free_scale = True
+
+    @classmethod
+    def network(
+        cls, event: tuple[int, ...], *, generator: torch.Generator | None = None, **sizes: int
+    ) -> AcceptanceMLP:
+        """Return a network of pairs at its first logit."""
+        net = Antisymmetric.network(event, generator=generator, **sizes)
+        nn.init.constant_(net.last.bias, FIRST_LOGIT)
+        return net
+
+    def forward(self, proposed: Points, current: Points) -> PerChain:
+        """Return log a(proposed, current)."""
+        log_accept: Tensor = self.net(proposed, current)
+        return log_accept
+
+    def log_accepts(self, current: Point, proposed: Point, *, proposal: Proposal) -> tuple[PerChain, PerChain]:
+        """Return log a(x', x) and log a(x, x'), in one forward."""
+        return detailed_balance.log_accepts(self.net, proposed.x, current.x)
+
+    def require_answer(self, answer: Tensor) -> None:
+        """Refuse an acceptance above 1."""
+        if bool((answer > 0).any()):
+            fix = "End the network with torch.nn.functional.logsigmoid."
+            raise ValueError(checks.message(f"{self.call} to answer log a, at most 0", float(answer.max()), fix))
+
+
+class Antisymmetric(Form):
+    """A network for half of the log ratio: the other half is itself, with the points exchanged."""
+
+    @classmethod
+    def network(
+        cls, event: tuple[int, ...], *, generator: torch.Generator | None = None, **sizes: int
+    ) -> AcceptanceMLP:
+        """Return a network of pairs."""
+        return AcceptanceMLP(event, **{"hidden": 128, "blocks": 2} | sizes, generator=generator)
+
+    def forward(self, proposed: Points, current: Points) -> PerChain:
+        """Return log a(proposed, current)."""
+        return logsigmoid(self._ratio(proposed, current))
+
+    def log_accepts(self, current: Point, proposed: Point, *, proposal: Proposal) -> tuple[PerChain, PerChain]:
+        """Return log a(x', x) and log a(x, x'), in one forward."""
+        ratio = self._ratio(proposed.x, current.x)
+        return logsigmoid(ratio), logsigmoid(-ratio)
+
+    def _ratio(self, proposed: Points, current: Points) -> PerChain:
+        """Return g(proposed, current) = -g(current, proposed)."""
+        half = getattr(self.net, "logit", self.net)
+        forth, back = detailed_balance.log_accepts(half, proposed, current)
+        return forth - back
+
+
+class Potential(Form):
+    """A network for log p up to a constant."""
+
+    one_proposal = False
+    from_points = True
+    call = "net(x)"
+
+    @classmethod
+    def network(cls, event: tuple[int, ...], *, generator: torch.Generator | None = None, **sizes: int) -> PotentialMLP:
+        """Return a network of points."""
+        return PotentialMLP(event, **sizes, generator=generator)
+
+    def log_density(self, x: Points) -> PerChain:
+        """Return phi(x)."""
+        phi: Tensor = self.net(x)
+        return phi
+
+    forward = log_density
+
+    @property
+    def potential(self) -> LogDensityFn:
+        """The log density phi, up to a constant."""
+        return self.log_density
+
+    def log_accepts(self, current: Point, proposed: Point, *, proposal: Proposal) -> tuple[PerChain, PerChain]:
+        """Return log a in both orders by Barker's rule."""
+        ratio = self.log_ratio(current, proposed, proposal=proposal)
+        return logsigmoid(ratio), logsigmoid(-ratio)
+
+    def log_ratio(self, current: Point, proposed: Point, *, proposal: Proposal) -> PerChain:
+        """Return phi(x') - phi(x) + log q(x | x') - log q(x' | x)."""
+        change = self.log_density_change(current, proposed, proposal=proposal)
+        return change + detailed_balance.log_q_ratio(proposal, current, proposed)
+
+    def log_density_change(self, current: Point, proposed: Point, *, proposal: Proposal) -> PerChain:
+        """Return phi(x') - phi(x)."""
+        return self.log_density(proposed.x) - self.log_density(current.x)
+
+    def value_and_gradient(self, x: Points) -> tuple[PerChain, Points]:
+        """Return phi(x) and its gradient: the network's own closed form, or by differentiation."""
+        if own := getattr(self.net, "value_and_gradient", None):
+            phi, gradient = own(x)
+            return phi, gradient
+        learning = torch.is_grad_enabled()
+        with torch.enable_grad():
+            points = x.detach().requires_grad_()
+            phi = self.net(points)
+            (gradient,) = torch.autograd.grad(phi.sum(), points, create_graph=learning)
+        return phi, gradient
+
+    def regression(self, current: Point, proposed: Point, *, proposal: Proposal) -> Regression:
+        """Return the gradients of phi(x') - phi(x) and of log p(x') - log p(x): those of log q cancel."""
+        phi, gradient = self.value_and_gradient(torch.cat([current.x, proposed.x]).detach())
+        before, after = phi.chunk(2)
+        with torch.no_grad():  # a bounded step may allow neither direction, and its log ratio is NaN
+            log_q = detailed_balance.log_q_ratio(proposal, current, proposed).nan_to_num()
+        at_current, at_proposed = gradient.flatten(1).chunk(2)
+        ratio = after - before + log_q
+        return Regression(
+            torch.cat([-at_current, at_proposed], 1),
+            detailed_balance.score_gradient(current, proposed),
+            logsigmoid(ratio),
+            logsigmoid(-ratio),
+        )
+
+    def inputs(self, x: Points) -> tuple[Points, ...]:
+        """Return the samples themselves."""
+        return (x,)
+
+
+FORMS: Mapping[str, type[Form]] = {"free": Free, "antisymmetric": Antisymmetric, "potential": Potential}

@@ -1,0 +1,491 @@
+"""The contents of a report, checked where they are put together.
+
+Sections and panels of a page, and the notes on what they leave out.
+
+The sections about columns: their histograms, a table of their statistics, and their correlations.
+
+The sections of a page whose events are vectors.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+
+from scoremh import diagnostics
+from scoremh._shared import checks
+from scoremh.diagnostics import Caution
+from scoremh.evaluation import Check, Verdict, number
+from scoremh.report import charts
+from scoremh.report.charts import (
+    SHORTLIST,
+    Figure,
+    axis,
+    clip,
+    colours,
+    few,
+    figure,
+    finite,
+    limits,
+    most_different,
+    packed,
+    share,
+    spaced,
+)
+from scoremh.sampling.chains import Chains
+
+MAX_EVENT_AXES = 3  # an image in colour
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """The contents of a report.
+
+    Args:
+        title: Title of the page.
+        about: What was run: command, data, rows, seed, versions, step size.
+        columns: Names of the coordinates of an event; not used for images.
+        data: Rows `(sample, *event)` that samples are compared with.
+        samples: Samples `(sample, *event)` by sampler; the first one is the run's own.
+        chains: Chains to show the draws and the acceptance of.
+        histories: By what was trained, from "step", "loss", "held_out" and other names to one number per record.
+        metrics: By sampler and metric, its value; None where there is none.
+        floors: By metric, mean and spread of its value between two samples of the data.
+        warnings: What a reader should know.
+        data_name: What the rows in `data` are called on the page.
+        verdict: What to think of the samples of the run's own sampler.
+        checks: Checks behind the verdict.
+    """
+
+    title: str
+    about: Mapping[str, str]
+    columns: Sequence[str]
+    data: Tensor
+    samples: Mapping[str, Tensor]
+    chains: Chains | None = None
+    histories: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    metrics: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    warnings: Sequence[Caution | str] = ()
+    data_name: str = "the data"
+    verdict: Verdict | None = None
+    checks: Sequence[Check] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit together."""
+        self._check_data()
+        self._check_samples()
+        self._check_chains()
+        self._check_histories()
+
+    @property
+    def images(self) -> bool:
+        """Whether an event is an image, (row, column) or (channel, row, column)."""
+        return self.data.ndim > 2
+
+    @property
+    def run(self) -> str:
+        """The name of the run's own sampler."""
+        return next(iter(self.samples))
+
+    def _check_data(self) -> None:
+        checks.events(self.data, "data", finite=False)
+        event = tuple(self.data.shape[1:])
+        if len(event) > MAX_EVENT_AXES:
+            fix = "Flatten every event to a vector."
+            raise ValueError(checks.message("events that are vectors or images", f"events of shape {event}", fix))
+        if not self.data.flatten(1).isfinite().all(1).any():
+            fix = "Pass the rows that samples are to be compared with."
+            raise ValueError(checks.message("data with a finite row", "none", fix))
+        if not self.images and len(self.columns) != event[0]:
+            fix = "Name every coordinate of an event, in order."
+            raise ValueError(checks.message(f"{event[0]} columns, one per coordinate", len(self.columns), fix))
+
+    def _check_samples(self) -> None:
+        if not self.samples:
+            fix = 'Pass a dict from a sampler\'s name to its samples, for example {"MALA": chains.last}.'
+            raise ValueError(checks.message("at least one sampler's samples", "none", fix))
+        for name, x in self.samples.items():
+            checks.events(x, f"samples[{name!r}]", finite=False)
+            self._check_event(f"samples[{name!r}]", tuple(x.shape[1:]))
+
+    def _check_chains(self) -> None:
+        if self.chains is None:
+            return
+        self._check_event("chains.draws", tuple(self.chains.draws.shape[2:]))
+        if self.chains.draws.numel() == 0:
+            got, fix = checks.describe(self.chains.draws), "Leave chains out where there are no draws."
+            raise ValueError(checks.message("chains with at least one draw", got, fix))
+
+    def _check_histories(self) -> None:
+        for name, history in self.histories.items():
+            lengths = {key: len(values) for key, values in history.items()}
+            if len(set(lengths.values())) > 1:
+                fix = "Pass one number per record, NaN where there is none."
+                raise ValueError(checks.message(f"histories[{name!r}] of one length", lengths, fix))
+
+    def _check_event(self, name: str, shape: tuple[int, ...]) -> None:
+        event = tuple(self.data.shape[1:])
+        if shape != event:
+            fix = "Pass data, samples and chains in the same coordinates."
+            raise ValueError(checks.message(f"{name} to have events of shape {event}, as the data", shape, fix))
+
+
+MAX_SAMPLERS = 6  # in the panels; the table of metrics has them all
+MAX_NAME_LENGTH = 60  # characters
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart or an image, its heading, and its description for screen readers."""
+
+    title: str
+    label: str
+    figure: Figure | None = None
+    image: str | None = None
+    frames: dict[str, Any] | None = None
+    colour: str = ""
+    group: str = ""  # of charts whose axes move together
+    square: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table: its head, and rows of texts; on a phone every row is a card."""
+
+    head: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, notes on what is below, panels in rows, and a table; a `half` has another beside it where it fits."""
+
+    title: str
+    notes: list[str]
+    rows: list[list[Panel]] = field(default_factory=list)
+    table: Grid | None = None
+    half: bool = False
+
+
+def clouds(contents: Contents) -> list[tuple[str, Tensor]]:
+    """Return names and rows of the data, and of the samples that have a panel."""
+    return [(data_title(contents), contents.data), *islice(contents.samples.items(), MAX_SAMPLERS)]
+
+
+def data_title(contents: Contents) -> str:
+    """Return the name of the data without its article, as a panel's heading."""
+    return contents.data_name.removeprefix("the ")
+
+
+def omissions(contents: Contents) -> list[str]:
+    """Return notes on samples without a panel, and on rows that are not finite."""
+    notes = []
+    hidden = len(contents.samples) - MAX_SAMPLERS
+    if hidden > 0:
+        notes.append(f"{hidden} more samplers are in the table of metrics alone.")
+    for name, x in [(contents.data_name, contents.data), *contents.samples.items()]:
+        lost = int((~x.detach().float().flatten(1).isfinite().all(1)).sum())
+        if lost:
+            notes.append(
+                f"{lost:,} of {len(x):,} rows of {clip(name, MAX_NAME_LENGTH)} are not finite and are left out."
+            )
+    return notes
+
+
+def lost_draws(draws: Tensor) -> list[str]:
+    """Return a note on draws that are not finite, where there are some."""
+    lost, every = int((~draws.float().flatten(2).isfinite().all(2)).sum()), draws.shape[0] * draws.shape[1]
+    return [f"{lost:,} of {every:,} draws are not finite and are left out."] if lost else []
+
+
+MAX_HISTOGRAMS, MAX_TABLE_ROWS, MAX_CORRELATED = 8, 30, 24  # columns
+LABEL_LENGTH = 12  # characters of a name on the axis of a matrix
+BY_CHAIN = ("draws", "acceptance_prob", "accepted", "nonfinite", "outside")  # fields of `Chains`, `(chain, ...)`
+QUANTILES = (0.05, 0.5, 0.95)
+HEAD = ["column", "", "mean", "sd", "5 %", "50 %", "95 %", "KS", "ESS", "R-hat"]
+
+
+def marginals(contents: Contents, data: Tensor, own: Tensor) -> Section:
+    """Return histograms of columns, of the data and of the draws."""
+    names, run = contents.columns, clip(contents.run, MAX_NAME_LENGTH)
+    shown = _most_apart(data, own)
+    clouds = [(data_title(contents), data), (run, own)]
+    panels = [
+        Panel(
+            clip(names[i], MAX_NAME_LENGTH),
+            f"Histograms of {clip(names[i], MAX_NAME_LENGTH)}: {contents.data_name} and {run}",
+            charts.histograms([(name, x[:, i]) for name, x in clouds], "", limits(data[:, i], own[:, i])),
+        )
+        for i in shown
+    ]
+    across = -(-len(panels) // -(-len(panels) // 4))  # at most four in a row, rows of nearly equal length
+    rows = [panels[k : k + across] for k in range(0, len(panels), across)]
+    note = f"{contents.data_name[:1].upper()}{contents.data_name[1:]} in grey, {run} in colour."
+    hidden = "" if len(shown) == data.shape[1] else f" The {len(shown)} columns that differ most."
+    return Section("Histograms", [note + hidden], rows)
+
+
+def _most_apart(data: Tensor, own: Tensor) -> list[int]:
+    """Return the columns whose distributions differ most, in their order."""
+    apart = [-_kolmogorov_smirnov(data[:, i], own[:, i]) for i in range(data.shape[1])]
+    return sorted(np.argsort(apart, kind="stable")[:MAX_HISTOGRAMS].tolist())
+
+
+def _kolmogorov_smirnov(x: Tensor, y: Tensor) -> float:
+    """Return the largest difference of two distribution functions; NaN where one has no values."""
+    if not len(x) or not len(y):
+        return float("nan")
+    places = torch.cat([x, y])
+    first, second = (torch.searchsorted(z.sort().values, places, right=True).double() / len(z) for z in (x, y))
+    return float((first - second).abs().max())
+
+
+def statistics(contents: Contents, data: Tensor, own: Tensor) -> Section:
+    """Return a table with statistics of every column, of the data and of the draws."""
+    mixing = {} if contents.chains is None else _mixing_by_column(contents.chains)
+    title, run = data_title(contents), clip(contents.run, MAX_NAME_LENGTH)
+    rows = []
+    for i in spaced(data.shape[1], MAX_TABLE_ROWS).tolist():
+        name, apart = clip(contents.columns[i], MAX_NAME_LENGTH), _kolmogorov_smirnov(data[:, i], own[:, i])
+        rows.append([name, title, *_moments(data[:, i]), "", "", ""])
+        chain = [_shown(float(mixing[key][i])) for key in ("ess_bulk", "r_hat")] if mixing else ["", ""]
+        rows.append([name, run, *_moments(own[:, i]), _shown(apart), *chain])
+    note = (
+        "KS: largest difference of the distribution functions. ESS and R-hat: of the steps of the chains below; where "
+        "every draw is the end of a chain of its own, they say how fast a chain forgets its start, and nothing about "
+        "the draws."
+    )
+    return Section("Columns", [note], table=Grid(HEAD, rows))
+
+
+def _mixing_by_column(chains: Chains) -> dict[str, NDArray[np.float64]]:
+    """Return statistics of the chains that stayed finite; none where too few did."""
+    kept = chains.draws.detach().float().flatten(1).isfinite().all(1)
+    if int(kept.sum()) < 2:
+        return {}
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # chains that do not move have no R-hat, and show none
+        return diagnostics.summary(replace(chains, **{name: getattr(chains, name)[kept] for name in BY_CHAIN})).table
+
+
+def _moments(x: Tensor) -> list[str]:
+    if not len(x):
+        return ["—"] * 5
+    return [_shown(v) for v in (float(x.mean()), float(x.std(correction=0)), *_quantiles(x))]
+
+
+def _quantiles(x: Tensor) -> list[float]:
+    found: list[float] = torch.quantile(few(x, 100_000), x.new_tensor(QUANTILES)).tolist()
+    return found
+
+
+def _shown(value: float) -> str:
+    return number(value) if np.isfinite(value) else "—"
+
+
+def correlations(contents: Contents, data: Tensor, own: Tensor) -> Iterator[Section]:
+    """Yield rank correlations of the data, of the draws, and their difference, side by side."""
+    width = data.shape[1]
+    if width < 3 or min(len(data), len(own)) < 3:
+        return
+    shown = spaced(width, MAX_CORRELATED)
+    names = [clip(contents.columns[i], LABEL_LENGTH) for i in shown.tolist()]
+    both = [_rank_correlation(x[:, shown]) for x in (data, own)]
+    titles = [data_title(contents), clip(contents.run, MAX_NAME_LENGTH), "difference"]
+    panels = [
+        Panel(title, f"Rank correlations, {title}", _matrix(one, names, end), square=True)
+        for title, one, end in zip(titles, [*both, both[1] - both[0]], (1.0, 1.0, 0.5), strict=True)
+    ]
+    ends = "Spearman's, from -1 (orange) to 1 (blue); the difference from -0.5 to 0.5."
+    note = ends if len(shown) == width else f"{ends} {len(shown)} of {width} columns."
+    yield Section("Correlations", [note], [panels])
+
+
+def _rank_correlation(x: Tensor) -> Tensor:
+    ranks = torch.from_numpy(stats.rankdata(x.numpy(), axis=0))
+    return torch.corrcoef(ranks.mT).nan_to_num()
+
+
+def _matrix(values: Tensor, names: Sequence[str], end: float) -> dict[str, object]:
+    scale = [[0, "--series-1"], [0.5, "--paper"], [1, "--series-0"]]
+    numbers = list(range(len(names)))
+    ticks = {"tickvals": numbers, "ticktext": list(names), "showgrid": False, "tickfont": {"size": 10}}
+    shade = {"type": "heatmap", "z": packed(values), "zmin": -end, "zmax": end, "colorscale": scale, "showscale": False}
+    shade |= {"hovertemplate": "%{x}, %{y}: %{z:.2f}<extra></extra>", "xgap": 1, "ygap": 1}
+    ends = (-0.5, len(names) - 0.5)
+    return figure([shade], axis("", ends, **ticks, tickangle=-60), axis("", ends[::-1], **ticks))
+
+
+Clouds = Sequence[tuple[str, Tensor]]  # the data, the run's own samples, and others
+MAX_TRACES = 3  # columns with traces
+MIN_TRACED = 4  # draws of a chain
+OUTSIDE_SHARE = 0.01  # of the points; a note says so where more lie outside the view
+ZOOM_NOTE = "Drag to zoom, double-click to see every point, those far out included."
+
+
+def sections(contents: Contents) -> Iterator[Section]:
+    """Yield samples beside the data, and the chains."""
+    samples = [(clip(name, MAX_NAME_LENGTH), finite(x)) for name, x in clouds(contents)]
+    data, own = samples[0][1], samples[1][1]
+    if data.shape[1] == 1:
+        columns, pairs = [0], []
+        yield _numbers(contents, samples)
+    else:
+        pairs = most_different(data, own)
+        columns = list(dict.fromkeys(column for pair in pairs for column in pair))
+        yield _planes(contents, samples, pairs)
+    if data.shape[1] > 1:
+        yield marginals(contents, data, own)
+    yield statistics(contents, data, own)
+    yield from correlations(contents, data, own)
+    if contents.chains is not None:
+        draws = contents.chains.draws.detach()[..., columns].cpu().double()
+        data, names = data[:, columns], [contents.columns[column] for column in columns]
+        yield _movie(draws, data, names, contents.data_name)
+        yield _traces(draws, data, names, contents.data_name)
+        yield from _mixing(draws, names)
+        yield _acceptance(contents.chains.acceptance_prob.detach().cpu().double(), draws, data, names)
+
+
+def _numbers(contents: Contents, samples: Clouds) -> Section:
+    """Return histograms of the only column."""
+    numbers = [(name, x[:, 0]) for name, x in samples]
+    chart = charts.histograms(numbers, contents.columns[0], limits(numbers[0][1], numbers[1][1]))
+    label = f"Histograms of {_joined(contents.columns)}: {', '.join(name for name, _ in samples)}"
+    notes = [f"Densities in {charts.BINS} bins. {ZOOM_NOTE}", *omissions(contents)]
+    return Section(f"Samples beside {data_title(contents)}", notes, [[Panel("", label, chart)]])
+
+
+def _points_row(planes: Clouds, names: Sequence[str], at: charts.View, group: str) -> list[Panel]:
+    """Return as many points of each sample in a plane, and those of the first two together."""
+    count = min(charts.POINTS, *(len(x) for _, x in planes if len(x)))
+    shades = colours([name for name, _ in planes])
+    points = [charts.scatter(few(x, count), at, shade) for (_, x), shade in zip(planes, shades, strict=True)]
+    overlay = charts.overlay([few(x, count) for _, x in planes[:2]], at)
+    label = f"points of {planes[0][0]} and {planes[1][0]}: {_joined(names)}"
+    return [*_row("points", points, planes, names, group), Panel("both", label, overlay, group=group, square=True)]
+
+
+def _planes(contents: Contents, samples: Clouds, pairs: Sequence[tuple[int, int]]) -> Section:
+    """Return points of pairs of columns and, where there are only two columns, densities."""
+    width = len(contents.columns)
+    notes = [f"As many points of each, {charts.POINTS:,} at most. {ZOOM_NOTE}"]
+    notes += [] if width == 2 else [_choice_note(width, contents)]
+    rows: list[list[Panel]] = []
+    for place, pair in enumerate(pairs):
+        names, planes = [contents.columns[i] for i in pair], [(name, x[:, list(pair)]) for name, x in samples]
+        at = charts.view(names, planes[0][1], planes[1][1])
+        rows.append(_points_row(planes, names, at, f"pair {place}"))
+        if width == 2:
+            densities = charts.densities([x for _, x in planes], at)
+            rows.append(_row("density", densities, samples, names, f"pair {place}"))
+            notes.append(f"Densities are counts in {charts.CELLS} x {charts.CELLS} cells, blurred by one.")
+        notes += _outside_notes(planes, at, "" if width == 2 else f" of {_joined(names)}")
+    return Section(f"Samples beside {data_title(contents)}", notes + omissions(contents), rows)
+
+
+def _outside_notes(planes: Clouds, at: charts.View, plane: str) -> list[str]:
+    """Return notes on samples of which many points lie outside the view."""
+    far = {name: at.outside(x) for name, x in planes if at.outside(x) > OUTSIDE_SHARE * len(x)}
+    return [f"{count:,} points of {name} lie outside the view{plane}." for name, count in far.items()]
+
+
+def _row(what: str, figures: Sequence[Figure], samples: Clouds, names: Sequence[str], group: str) -> list[Panel]:
+    """Return a panel of every sample."""
+    return [
+        Panel(
+            name if what == "points" else f"{name}, {what}",
+            f"{what} of {name}: {_joined(names)}",
+            figure,
+            colour=shade,
+            group=group,
+            square=True,
+        )
+        for (name, _), figure, shade in zip(samples, figures, colours([name for name, _ in samples]), strict=True)
+    ]
+
+
+def _movie(draws: Tensor, data: Tensor, names: Sequence[str], data_name: str) -> Section:
+    """Return all chains at the draw that a slider selects."""
+    points = finite(draws.flatten(0, 1)[:, :2])
+    if len(names) == 1:
+        ends = limits(data[:, 0], points[:, 0])
+        chart, frames = charts.histogram_movie(data[:, 0], draws[..., 0], names[0], ends)
+        chains = f"Histograms of {len(draws):,} chains"
+    else:
+        at = charts.view(names[:2], data[:, :2], points)
+        chart, frames = charts.movie(data[:, :2], draws[..., :2], at)
+        chains = share(charts.CHAINS, len(draws), "chains")
+    moments = share(len(frames["labels"]), draws.shape[1], "draws")
+    notes = [f"{chains} at {moments}, over {data_name} in grey.", *lost_draws(draws)]
+    label = f"The chains' {_joined(names[:2])} at the draw of the slider, over {data_name}"
+    panel = Panel("", label, chart, frames=frames, square=len(names) > 1)
+    return Section("Chains over time", notes, [[panel]], half=True)
+
+
+def _traces(draws: Tensor, data: Tensor, names: Sequence[str], data_name: str) -> Section:
+    lines = [charts.traces(draws[..., i], name, data[:, i]) for i, name in enumerate(names[:MAX_TRACES])]
+    titles = [clip(name, MAX_NAME_LENGTH) for name in names]
+    panels = [
+        Panel(title, f"Lines: {title} of a few chains", chart) for title, chart in zip(titles, lines, strict=False)
+    ]
+    note = charts.traces_note(len(draws), data_name)
+    return Section("Traces", [note], [[panel] for panel in panels], half=True)
+
+
+def _mixing(draws: Tensor, names: Sequence[str]) -> Iterator[Section]:
+    """Yield ranks and autocorrelations, where there are draws that move."""
+    moving = draws[draws.float().flatten(1).isfinite().all(1)]
+    if moving.shape[1] < MIN_TRACED or not len(moving):
+        return
+    shown = [clip(name, MAX_NAME_LENGTH) for name in names[:MAX_TRACES]]
+    chart, parts = charts.ranks(moving[..., 0])
+    rank = Panel(f"Ranks of {shown[0]}", f"Histograms of the ranks of {shown[0]}", chart)
+    lagged = charts.autocorrelation(moving[..., :MAX_TRACES], shown)
+    slow = Panel("Autocorrelation", f"Lines: autocorrelation of {', '.join(shown)}", lagged)
+    of = "chain" if parts == "chain" else "quarter of the run"
+    note = f"Ranks among all draws, by {of}: flat where all of them have the same distribution."
+    yield Section("Mixing", [note], [[rank, slow]])
+
+
+def _acceptance(probabilities: Tensor, draws: Tensor, data: Tensor, names: Sequence[str]) -> Section:
+    """Return acceptance by step, and by the position where a move began: that of the draw before."""
+    step = Panel("By step", "Line: mean acceptance at every draw", charts.acceptance_by_step(probabilities))
+    moved = draws.shape[1] > 1
+    starts, chances = (draws[:, :-1], probabilities[:, 1:]) if moved else (draws, probabilities)
+    starts, chances = starts.flatten(0, 1)[:, :2], chances.flatten()
+    kept = starts.float().isfinite().all(1) & chances.isfinite()
+    starts, chances = starts[kept], chances[kept]
+    if len(names) == 1:
+        ends = limits(data[:, 0], starts[:, 0])
+        chart = charts.acceptance_along(starts[:, 0], chances, names[0], ends)
+    else:
+        chart = charts.acceptance_by_position(starts, chances, charts.view(names[:2], data[:, :2], starts))
+    position = Panel("By position", f"Mean acceptance by {_joined(names[:2])}", chart)
+    note = (
+        "The mean probability that a move is accepted: over the chains at every draw, and by the position of the draw "
+        f"before, where there are at least {charts.MIN_MOVES} moves."
+    )
+    return Section("Acceptance", [note], [[step], [position]], half=True)
+
+
+def _choice_note(width: int, contents: Contents) -> str:
+    """Return a note on how the pairs of columns were chosen."""
+    among = "" if width <= SHORTLIST else f", among the {SHORTLIST} whose marginals or correlations differ most"
+    return (
+        f"Of {width:,} columns, these are the pairs on which {clip(contents.run, MAX_NAME_LENGTH)} and "
+        f"{contents.data_name} differ most: by energy distance, in units of the standard deviations of "
+        f"{contents.data_name}{among}."
+    )
+
+
+def _joined(names: Sequence[str]) -> str:
+    return " and ".join(clip(name, MAX_NAME_LENGTH) for name in names)

@@ -1,0 +1,631 @@
+"""One optimisation loop for every network: Adam, a schedule, averaged weights, early stopping, checkpoints.
+
+What is judged and returned are averaged weights, `a += (1 - decay) (w - a)` after every step. The decay grows to its
+value from the start, so that the average forgets where the training began. A held-out loss is computed with the same
+random numbers every time: its changes are those of the network. A loss that is above the least one by no more than a
+standard error, or by 2 % of what was gained since the first, counts as equal, and the later wins: its weights are
+averaged longer and at a lower rate.
+
+How to train.
+
+What a network is trained on.
+
+The error of a training whose loss is not finite, or has no least value.
+
+The state of a training: optimiser steps, and checks of the held-out loss.
+
+A bound on what the header of a saved fit may build: no more numbers than the file has weights for.
+
+A header is text that anybody can edit. One that asks for a network of 10^12 weights, or of 10^9 layers, is refused
+before memory is taken for it.
+
+What a training returns, in a file and back.
+
+Checkpoints: a training in a file, from which the same training is resumed.
+
+The loop: steps, checks of the held-out loss, and checkpoints.
+
+What is to be trained, as text.
+"""
+
+import json
+import math
+import platform
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from scoremh import networks
+from scoremh._shared import checks, rng
+from scoremh._shared.files import fingerprint, naming, reading, require_file, require_same, save_tensors
+from scoremh._shared.probe import Probe
+from scoremh._shared.progress import progress_bar
+from scoremh.coordinates import Compose, Coordinates
+
+__all__ = [
+    "DetailedLoss",
+    "DivergenceError",
+    "Fit",
+    "Loss",
+    "ProbedLoss",
+    "Recipe",
+    "plan_text",
+    "split",
+    "train",
+    "versions",
+]
+
+
+Schedule = Literal["cosine", "constant"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train.
+
+    Args:
+        steps: Largest number of optimiser steps.
+        batch: Number of samples per step, drawn with replacement.
+        rate: Adam's learning rate, at the start.
+        schedule: "cosine" down to 0, or "constant".
+        average: Decay of the weights' moving average; 0 takes the weights as they are.
+        clip: Largest norm of a gradient; None clips nothing.
+        check_every: Number of steps between two checks of the held-out loss.
+        patience: Number of checks without a better loss after which to stop; the best weights are returned, of those
+            within a standard error, or within 2 % of the gain, the latest. None runs to the end and returns the last.
+        held_out: Share of the samples held out for those checks, 5,000 of them at most.
+    """
+
+    steps: int = 8000
+    batch: int = 512
+    rate: float = 2e-3
+    schedule: Schedule = "cosine"
+    average: float = 0.999
+    clip: float | None = 10.0
+    check_every: int = 200
+    patience: int | None = 20
+    held_out: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse bad parameters."""
+        for name in ("steps", "batch", "check_every"):
+            checks.count(getattr(self, name), name)
+        if self.patience is not None:
+            checks.count(self.patience, "patience")
+        checks.positive(self.rate, "rate")
+        if self.clip is not None:
+            checks.positive(self.clip, "clip")
+        checks.one_of(self.schedule, get_args(Schedule), "schedule")
+        if not 0 <= self.average < 1:
+            raise ValueError(checks.message("average in [0, 1)", self.average, "0 takes the weights as they are."))
+        if not 0 < self.held_out < 1:
+            fix = "Training cannot be judged on what it has seen: 0.1 is a good share."
+            raise ValueError(checks.message("held_out between 0 and 1", self.held_out, fix))
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """What a network is trained on, or judged by."""
+
+    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Return the mean loss over a batch, differentiable in the weights."""
+        ...
+
+
+@runtime_checkable
+class DetailedLoss(Loss, Protocol):
+    """A loss of several parts, which may change in the course of a training."""
+
+    def terms(
+        self, net: nn.Module, x: Tensor, *, progress: float, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Return "loss" and what else to record of a batch, after this share of the training."""
+        ...
+
+
+@runtime_checkable
+class ProbedLoss(Loss, Protocol):
+    """A loss with parts that its text does not tell apart, such as a user's own score."""
+
+    @property
+    def probe(self) -> Probe:
+        """Numbers that its parts answer: a checkpoint with other ones belongs to another training."""
+        ...
+
+
+class DivergenceError(RuntimeError):
+    """Training diverged. Carries the `step`, the `loss` and the `history` up to there."""
+
+    def __init__(self, text: str, step: int, loss: float, history: dict[str, list[float]]) -> None:
+        super().__init__(text)
+        self.step, self.loss, self.history = step, loss, history
+
+    @classmethod
+    def at(cls, step: int, name: str, value: float, floor: float, history: dict[str, list[float]]) -> "DivergenceError":
+        """Return the error for a loss that is not finite or below its floor.
+
+        Args:
+            step: Step at which it was computed.
+            name: Name of the loss, for the text.
+            value: The loss.
+            floor: Loss below which it is taken for unbounded.
+            history: History up to there.
+        """
+        if value < floor:
+            expected, got = f"a {name} loss above {floor:.4g}", f"{value:.4g} at step {step}"
+            fix = (
+                "It has no least value where the samples have no width in some direction. Use DenoisingScoreMatching "
+                "or MultilevelDenoising, or add noise to the samples."
+            )
+        else:
+            expected, got = f"a finite {name} loss", f"{value} at step {step}"
+            fix = (
+                "Lower the rate, set clip, or look for outliers among the samples, and for places without a finite "
+                "score."
+            )
+        return cls(checks.message(expected, got, fix), step, value, history)
+
+
+TIE_SHARE = 0.02  # held-out losses this near, as a share of what was gained since the first, are equal; the later wins
+MAX_PARTS = 20  # of the held-out samples, whose losses give the standard error of their mean
+MIN_PART_ROWS = 8
+DRAWS_PER_PART = 2  # of a loss's random numbers
+
+
+@dataclass
+class State:
+    """All that the next step of a training needs."""
+
+    net: nn.Module
+    recipe: Recipe
+    seed: int
+    generator: torch.Generator
+    optimiser: torch.optim.Adam
+    average: AveragedModel
+    best: dict[str, Tensor] = field(default_factory=dict)
+    step: int = 0
+    best_step: int = 0
+    least: list[float] = field(default_factory=list)  # the losses of the parts, where their mean was least
+    waited: int = 0
+    seconds: float = 0.0
+    history: dict[str, list[float]] = field(
+        default_factory=lambda: {"step": [], "loss": [], "held_out": [], "rate": []}
+    )
+
+    @classmethod
+    def begin(cls, net: nn.Module, recipe: Recipe, seed: int, device: torch.device) -> "State":
+        """Return the state before the first step."""
+        net.requires_grad_(True).train()
+        optimiser = torch.optim.Adam(net.parameters(), lr=recipe.rate)
+
+        def lerp(average: Tensor, weight: Tensor, n: Tensor | int) -> Tensor:
+            return average.lerp(weight, 1 - min(recipe.average, float((1 + n) / (10 + n))))
+
+        average = AveragedModel(net, avg_fn=lerp).eval()
+        return cls(net, recipe, seed, rng.seeded(seed, device), optimiser, average)
+
+    def rate(self) -> float:
+        """Return the learning rate of the next step."""
+        if self.recipe.schedule == "constant":
+            return self.recipe.rate
+        return self.recipe.rate * 0.5 * (1 + math.cos(math.pi * self.step / self.recipe.steps))
+
+    def advance(self, loss: Loss, samples: Tensor, steps: int) -> None:
+        """Make some optimiser steps."""
+        totals: dict[str, Tensor] = {}
+        for _ in range(steps):
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.rate()
+            rows = torch.randint(len(samples), (self.recipe.batch,), generator=self.generator, device=samples.device)
+            terms = self.terms(loss, samples[rows])
+            self.optimiser.zero_grad()
+            terms["loss"].backward()
+            if self.recipe.clip is not None:
+                nn.utils.clip_grad_norm_(self.net.parameters(), self.recipe.clip)
+            self.optimiser.step()
+            self.average.update_parameters(self.net)
+            totals = {name: value.detach() + totals.get(name, 0.0) for name, value in terms.items()}
+            self.step += 1
+        for name, total in totals.items():
+            self.history.setdefault(name, []).append(float(total) / steps)
+        self.history["step"].append(float(self.step))
+        self.history["rate"].append(self.rate())
+
+    def terms(self, loss: Loss, x: Tensor) -> dict[str, Tensor]:
+        """Return the loss of a batch, and its parts where it has some."""
+        if isinstance(loss, DetailedLoss):
+            return loss.terms(self.net, x, progress=self.step / self.recipe.steps, generator=self.generator)
+        return {"loss": loss.loss(self.net, x, generator=self.generator)}
+
+    def evaluate(self, loss: Loss, held: Tensor, floor: float) -> None:
+        """Judge the averaged weights on the held-out samples, and keep them if none were better."""
+        losses = self._part_losses(loss, held)
+        value = statistics.fmean(losses)
+        self.history["held_out"].append(value)
+        for name, last in (("training", self.history["loss"][-1]), ("held-out", value)):
+            if not floor <= last < math.inf:
+                raise DivergenceError.at(self.step, name, last, floor, self.history)
+        if not self.least or value < statistics.fmean(self.least):
+            self.least = losses
+        if self._as_good_as_best(losses) or self.recipe.patience is None:
+            self.best = {name: tensor.clone() for name, tensor in self.average.module.state_dict().items()}
+            self.best_step, self.waited = self.step, 0
+        else:
+            self.waited += 1
+
+    def _part_losses(self, loss: Loss, held: Tensor) -> list[float]:
+        """Return the losses of parts of the held-out samples, with the same random numbers every time."""
+        judged, generator = self.average.module, rng.seeded(0, held.device)
+        parts = held.tensor_split(max(1, min(MAX_PARTS, len(held) // MIN_PART_ROWS)))
+        return [
+            sum(float(loss.loss(judged, part, generator=generator).detach()) for _ in range(DRAWS_PER_PART))
+            / DRAWS_PER_PART
+            for part in parts
+        ]
+
+    def _as_good_as_best(self, losses: list[float]) -> bool:
+        """Return whether losses of the parts are the least, up to a standard error or a share of what was gained."""
+        behind = [mine - best for mine, best in zip(losses, self.least, strict=True)]
+        error = statistics.stdev(behind) / math.sqrt(len(losses)) if len(losses) > 1 else 0.0
+        least = statistics.fmean(self.least)
+        gained = self.history["held_out"][0] - least
+        return statistics.fmean(losses) - least <= max(error, TIE_SHARE * gained)
+
+
+# Numbers that a network makes beside its weights: frequencies, and those of an initialisation.
+SPARE_NUMBERS, EXPANSION = 100_000, 10
+
+
+class _Budget(TorchDispatchMode):
+    """Count the numbers that torch makes, and refuse to make too many; a size is looked at before it is made."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.most, self.made = most, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "aten" and not any(isinstance(arg, Tensor) for arg in args):
+            sizes = args[0] if args and isinstance(args[0], list | tuple) else [n for n in args if isinstance(n, int)]
+            self.made += math.prod(sizes)
+            if self.made > self.most:
+                raise ValueError(f"a network of more than {self.most:,} numbers")
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def within_budget(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Refuse to build a network that is far larger than its weights, within.
+
+    Args:
+        description: The network as JSON describes it.
+        weights: Its weights.
+    """
+    size = sum(weight.numel() for weight in weights.values())
+    most = EXPANSION * size + SPARE_NUMBERS
+    if (largest := max(_whole_numbers(description), default=0)) > most:
+        raise ValueError(f"the number {largest:,} in the description of a network of {size:,} weights")
+    with _Budget(most):
+        yield
+
+
+def _whole_numbers(part: Any) -> Iterator[int]:
+    """Yield all whole numbers in a JSON value."""
+    if isinstance(part, Mapping | list):
+        for inner in part.values() if isinstance(part, Mapping) else part:
+            yield from _whole_numbers(inner)
+    elif isinstance(part, int):
+        yield part
+
+
+Kind = TypeVar("Kind", bound="Fit")
+
+
+@dataclass(eq=False, repr=False)
+class Fit:
+    """A trained network, and how it was trained. Printing it shows how long that took, and how well it went.
+
+    Args:
+        net: Trained network, without gradients and in evaluation mode.
+        history: From "step", "loss", "held_out" and "rate", and the parts of a `DetailedLoss`, to a number per check of
+            the held-out loss.
+        recipe: How it was trained.
+        seed: Random seed of the training; the same seed gives the same weights.
+        seconds: Time it took.
+        best: Step whose weights these are.
+    """
+
+    own_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of a subclass that its file holds as JSON."""
+
+    net: nn.Module
+    history: dict[str, list[float]]
+    recipe: Recipe
+    seed: int
+    seconds: float
+    best: int
+
+    def __repr__(self) -> str:
+        """Show the size of the training and its losses."""
+        size = sum(p.numel() for p in self.net.parameters())
+        steps, held = int(self.history["step"][-1]), self.history["held_out"]
+        stopped = "stopped early" if steps < self.recipe.steps else "ran to the end"
+        first, kept = int(self.history["step"][0]), held[self.history["step"].index(self.best)]
+        return (
+            f"{size:,} weights, {steps:,} steps of {self.recipe.batch} samples in {self.seconds:.0f} s, {stopped}\n"
+            f"held-out loss {held[0]:.4g} at step {first:,}, {kept:.4g} at step {self.best:,}, whose weights these are"
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file, whose header describes in JSON what was fitted and how."""
+        header = {name: getattr(self, name) for name in ("history", "seed", "seconds", "best", *self.own_fields)}
+        header |= {"recipe": asdict(self.recipe), "net": networks.describe(self.net), "versions": versions()}
+        weights = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
+        save_tensors(Path(path), weights | self._tensors(), {f"scoremh.{type(self).__name__}": json.dumps(header)})
+
+    @classmethod
+    def load(cls: type[Kind], path: str | Path, net: nn.Module | None = None) -> Kind:
+        """Return what `save` wrote; no code in the file is run.
+
+        Args:
+            path: The file.
+            net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
+        """
+        fields, tensors = _read(path, cls.__name__, net)
+        with naming(path, f"a file that {cls.__name__}.save wrote", "Fit again."):
+            return cls._restored(fields, tensors)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of a subclass that are no weights."""
+        return {}
+
+    @classmethod
+    def _restored(cls: type[Kind], fields: dict[str, Any], tensors: Mapping[str, Tensor]) -> Kind:
+        """Return a fit of the fields in a file and its tensors that are no weights."""
+        return cls(**fields)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a file records."""
+    return {"python": platform.python_version(), "torch": torch.__version__, "scoremh": version("scoremh")}
+
+
+def _read(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return what a file of this kind of fit holds: fields, and tensors that are no weights."""
+    with reading(path, f"a file that {kind}.save wrote", "Name such a file, or fit again.") as (metadata, tensors):
+        _require_kind(metadata, path, kind)
+        fields = json.loads(metadata[f"scoremh.{kind}"])
+        weights = {name.removeprefix("net."): tensors.pop(name) for name in list(tensors) if name.startswith("net.")}
+        with within_budget(fields["net"], weights):
+            network = networks.build(fields["net"], net, path)
+        network.to(next((tensor.dtype for tensor in weights.values() if tensor.is_floating_point()), None))
+        _load_weights(network, weights, path)
+        del fields["versions"]
+        return fields | {"net": network, "recipe": Recipe(**fields["recipe"])}, tensors
+
+
+def _load_weights(network: nn.Module, weights: Mapping[str, Tensor], path: str | Path) -> None:
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        fix = "Make the network with the arguments it was fitted with."
+        got = f"another ({' '.join(str(error).split())})"
+        raise ValueError(checks.message(f"a net with the weights of {path}", got, fix)) from error
+    network.requires_grad_(False).eval()
+
+
+def _require_kind(metadata: Mapping[str, str], path: str | Path, kind: str) -> None:
+    """Refuse the file of another kind of fit."""
+    for name in (key.removeprefix("scoremh.") for key in metadata if key.startswith("scoremh.")):
+        if name != kind:
+            got = f"{path}, which {name}.save wrote"
+            raise ValueError(checks.message(f"a file that {kind}.save wrote", got, f"Use {name}.load."))
+
+
+NUMBERS: dict[str, type] = {
+    **dict.fromkeys(("seed", "step", "best_step", "waited"), int),
+    **{"least": list, "seconds": float, "history": dict},
+}
+EXPECTED, FIX = "a checkpoint of a training", "Name another file, or delete this one to train from the beginning."
+
+
+@dataclass
+class Checkpoint:
+    """A file that holds one training.
+
+    Args:
+        path: The file; None writes nothing.
+        header: What the training is; that of another one is refused.
+        probe: Numbers that its loss answers; other ones are refused.
+        any_seed: Whether to take the seed of the training that is in the file.
+    """
+
+    path: Path | None
+    header: dict[str, Any]
+    probe: Probe
+    any_seed: bool
+    written: float = field(default_factory=time.monotonic, init=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a folder."""
+        if self.path is not None:
+            require_file(self.path)
+
+    def save(self, state: State, *, seconds: float = 0.0) -> None:
+        """Write the state of a training, if this many seconds have passed since the last time."""
+        if self.path is None or time.monotonic() - self.written < seconds:
+            return
+        flat = {f"{part}.{name}": t for part, tensors in _tensors(state).items() for name, t in tensors.items()}
+        numbers = {name: getattr(state, name) for name in NUMBERS}
+        parts = {"header": self.header, "numbers": numbers, "probe": self.probe.to_json()}
+        save_tensors(self.path, flat, {name: json.dumps(part) for name, part in parts.items()})
+        self.written = time.monotonic()
+
+    def resume(self, state: State) -> None:
+        """Load the same training from the file into a state, where there is one."""
+        if self.path is None or not self.path.exists():
+            return
+        parts: dict[str, dict[str, Tensor]] = {name: {} for name in _tensors(state)}
+        with reading(self.path, EXPECTED, FIX) as file:
+            found, numbers, probe = (json.loads(file.metadata[name]) for name in ("header", "numbers", "probe"))
+            for key, tensor in file.tensors.items():
+                part, name = key.split(".", 1)
+                parts[part][name] = tensor
+            known, found["seed"] = Probe.from_json(probe), numbers["seed"]
+            _require_numbers(numbers)
+        same = {key: value for key, value in self.header.items() if key != "versions"}
+        seed = {} if self.any_seed else {"seed": state.seed}
+        require_same(same | seed, found, self.path, "training", "file")
+        self.probe.require_same(
+            known,
+            f"{self.path} to hold this training",
+            "one whose score, proposal or support answers differently",
+            "Use another file, or delete this one to begin again.",
+        )
+        with naming(self.path, EXPECTED, FIX):
+            _restore(state, parts, numbers)
+
+
+def _require_numbers(numbers: dict[str, Any]) -> None:
+    """Refuse numbers of a state that are of another kind."""
+    values = [value for name in ("step", "loss", "held_out", "rate") for value in numbers["history"][name]]
+    values += numbers["least"]
+    if not all(isinstance(numbers[name], kind) for name, kind in NUMBERS.items()) or set(numbers) != set(NUMBERS):
+        raise TypeError("numbers of another kind")
+    if not all(isinstance(value, float) for value in values):
+        raise TypeError("a history that does not consist of numbers")
+
+
+def _tensors(state: State) -> dict[str, dict[str, Tensor]]:
+    """Return the tensors of a state, by part."""
+    moments = state.optimiser.state_dict()["state"]
+    return {
+        "net": state.net.state_dict(),
+        "average": state.average.state_dict(),
+        "best": state.best,
+        "adam": {f"{i}.{name}": value for i, values in moments.items() for name, value in values.items()},
+        "generator": {"state": state.generator.get_state()},
+    }
+
+
+def _restore(state: State, parts: dict[str, dict[str, Tensor]], numbers: dict[str, Any]) -> None:
+    """Load tensors and numbers into a state."""
+    state.net.load_state_dict(parts["net"])
+    state.average.load_state_dict(parts["average"])
+    state.best = parts["best"]
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, value in parts["adam"].items():
+        moments.setdefault(int(name.split(".")[0]), {})[name.split(".", 1)[1]] = value
+    groups = state.optimiser.state_dict()["param_groups"]
+    state.optimiser.load_state_dict({"state": moments, "param_groups": groups})
+    state.generator.set_state(parts["generator"]["state"])
+    for name, value in numbers.items():
+        setattr(state, name, value)
+
+
+SAVE_SECONDS = 10.0  # between two checkpoints
+MAX_HELD_OUT_ROWS = 5000
+
+
+def train(
+    net: nn.Module,
+    loss: Loss,
+    samples: Tensor,
+    *,
+    floor: float = -math.inf,
+    recipe: Recipe | None = None,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+    checkpoint: str | Path | None = None,
+) -> Fit:
+    """Train a network, in place, to the least held-out loss.
+
+    Args:
+        net: Network to train; its weights are changed.
+        loss: Loss to minimise.
+        samples: Samples to draw batches from, `(sample, *event)`; some are held out.
+        floor: Held-out loss below which it is taken for one that has no least value.
+        recipe: How to train.
+        generator: Random number generator; the same seed gives the same weights.
+        progress: Show a progress bar.
+        checkpoint: File to write a checkpoint to every ten seconds. The same call with the same file resumes the
+            training, and ends with the same weights as one that was never interrupted.
+
+    Returns:
+        The network with its best averaged weights, and its history.
+    """
+    checks.events(samples, "samples")
+    recipe = recipe or Recipe()
+    state = State.begin(net, recipe, rng.seeds(1, generator)[0], samples.device)
+    what = {"net": str(net), "loss": checks.named(loss), "recipe": asdict(recipe), "samples": fingerprint(samples)}
+    probe = loss.probe if isinstance(loss, ProbedLoss) else Probe()
+    path = None if checkpoint is None else Path(checkpoint)
+    file = Checkpoint(path, what | {"versions": versions()}, probe, any_seed=generator is None)
+    file.resume(state)
+    kept, held = split(samples, recipe, state.seed)
+    with torch.enable_grad(), progress_bar(recipe.steps, "training", unit="steps", show=progress) as tick:
+        tick(state.step, "")
+        while state.step < recipe.steps and (recipe.patience is None or state.waited < recipe.patience):
+            steps = min(recipe.check_every, recipe.steps - state.step)
+            started = time.monotonic()
+            with rng.for_layers_of(net, state.seed + 1 + state.step):  # another stream than that of the batches
+                state.advance(loss, kept, steps)
+                state.evaluate(loss, held, floor)
+            state.seconds += time.monotonic() - started
+            last = {name: values[-1] for name, values in state.history.items()}
+            tick(steps, f"loss {last['loss']:.4g}, held out {last['held_out']:.4g}, rate {last['rate']:.2g}")
+            file.save(state, seconds=SAVE_SECONDS)
+    file.save(state)
+    net.load_state_dict(state.best)
+    net.requires_grad_(False).eval()
+    return Fit(net, state.history, recipe, state.seed, state.seconds, state.best_step)
+
+
+def split(samples: Tensor, recipe: Recipe, seed: int) -> tuple[Tensor, Tensor]:
+    """Return what `train` draws batches from, and what it holds out."""
+    order = torch.randperm(len(samples), generator=rng.seeded(seed, torch.device("cpu"))).to(samples.device)
+    held = min(MAX_HELD_OUT_ROWS, math.ceil(recipe.held_out * len(samples)))
+    if held == len(samples):
+        fix = "Bring more samples."
+        raise ValueError(checks.message("samples to train on and to hold out", f"{len(samples)} samples", fix))
+    return samples[order[held:]], samples[order[:held]]
+
+
+def plan_text(
+    what: str, net: nn.Module, loss: object, coordinates: Coordinates | None, samples: Tensor, recipe: Recipe
+) -> str:
+    """Return a plan as a few lines.
+
+    Args:
+        what: Name of what is to be learned.
+        net: Network, without its coordinates.
+        loss: Loss to minimise.
+        coordinates: Coordinates to learn in; None for those of the samples.
+        samples: Samples to learn from.
+        recipe: How to train.
+    """
+    weights = sum(weight.numel() for weight in net.parameters())
+    rows = {
+        "network": f"{type(net).__name__}, {weights:,} weights",
+        "loss": checks.named(loss),
+        "coordinates": "those of the samples" if coordinates is None else coordinates_text(coordinates),
+        "samples": f"{len(samples):,} of shape {tuple(samples.shape[1:])}, {str(samples.dtype).removeprefix('torch.')}",
+        "recipe": repr(recipe),
+    }
+    return "\n".join([f"{what}, to be trained", *(f"  {name}: {text}" for name, text in rows.items())])
+
+
+def coordinates_text(coordinates: Coordinates) -> str:
+    """Return the names of coordinates, the outermost first."""
+    if isinstance(coordinates, Compose):
+        return " of ".join(map(coordinates_text, (coordinates.outer, coordinates.inner)))
+    return type(coordinates).__name__
