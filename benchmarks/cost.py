@@ -24,7 +24,7 @@ from benchmarks import front_door, images, losses, matching, moves, timing
 from benchmarks.timing import BARE, CASES, STEP_SIZE, Case, Effort, Measured, Ratio
 from scoremh.sampling import blocks
 
-RULES: dict[str, scoremh.Acceptance] = {
+RULES: dict[str, scoremh.Rule] = {
     "ULA": scoremh.Always(),
     "MALA, Simpson": scoremh.LineIntegral("simpson"),
     "MALA, gauss-3": scoremh.LineIntegral("gauss", nodes=3),

@@ -13,7 +13,7 @@ from scoremh import diffusion
 LIMIT = 1.05  # CPU time of a step over that of its own score calls
 SIDE, CHAINS, LEVEL = 28, 16, 0.5
 # by row, the kernel's proposal, its rule, and how often a step calls the network
-ROWS: dict[str, tuple[scoremh.Proposal, scoremh.Acceptance, int]] = {
+ROWS: dict[str, tuple[scoremh.Proposal, scoremh.Rule, int]] = {
     "ULA": (scoremh.MALA(0.01), scoremh.Always(), 1),
     "MALA, Simpson": (scoremh.MALA(0.01), scoremh.LineIntegral(), 2),
     "ScaledMALA, Simpson": (scoremh.ScaledMALA(0.1), scoremh.LineIntegral(), 2),

@@ -10,9 +10,10 @@ from benchmarks import timing
 from benchmarks.timing import Case, Effort, Ratio
 from scoremh import MALA, Learned, LineIntegral, RandomWalk, Target, metropolis_hastings, sample
 from scoremh._shared import detailed_balance
+from scoremh.acceptance import Rule
 from scoremh.balance_matching import MATCHING
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP, ScoreMLP
-from scoremh.types import Acceptance, Point, Proposal
+from scoremh.types import Point, Proposal
 
 BATCH = 512
 NAIVE = "two forwards, two `autograd.grad(create_graph=True)`"
@@ -101,7 +102,7 @@ def rules(case: Case, effort: Effort) -> dict[str, Ratio]:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(case.chains, d, generator=generator)
     paper, ours = AcceptanceMLP(d), AcceptanceMLP(d, hidden=128, blocks=2)
-    judged: dict[str, Acceptance] = {
+    judged: dict[str, Rule] = {
         "`LineIntegral()`, Simpson": LineIntegral(),
         "`Learned`, free, 256 x 3 blocks (the paper's), direct": Learned(Free(paper)),
         "`Learned`, free, 256 x 3 blocks (the paper's), metropolis": Learned(Free(paper), "metropolis"),

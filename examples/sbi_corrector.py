@@ -17,7 +17,7 @@ from sbi.samplers.score.predictors import Predictor
 from torch import Tensor, nn
 
 from scoremh import MALA, LineIntegral, Target, metropolis_hastings, sample
-from scoremh.types import Acceptance
+from scoremh.acceptance import Rule
 
 NOISE = torch.tensor([0.1, 0.5])  # of the observation
 OBSERVED = torch.tensor([[0.8, -0.4]])
@@ -43,7 +43,7 @@ class MetropolisCorrector(Corrector):  # type: ignore[misc]
         step: float = 0.3,
         steps: int = 5,
         smallest: float = 0.0,
-        rule: Acceptance | None = None,
+        rule: Rule | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(predictor)

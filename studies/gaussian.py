@@ -9,8 +9,9 @@ import torch
 from scipy import stats
 
 from scoremh import Exact, Learned, RandomWalk, Recipe, fit_score, metropolis_hastings, sample, targets
+from scoremh.acceptance import Rule
 from scoremh.balance_matching import MATCHING, RECIPE
-from scoremh.types import Acceptance, TargetLike
+from scoremh.types import TargetLike
 from studies import plots
 from studies.framework import Cell, Claim, Record, Records, Study, grid
 from studies.framework.runner import earlier
@@ -61,7 +62,7 @@ class Way(Cell, kind="gaussian"):
         x = TARGET.sample(config.samples, generator=seeded(0, self.seed))
         noise = torch.randn(config.chains, 1, generator=seeded(10 + number, self.seed))
         target: TargetLike = TARGET
-        rule: Acceptance = Exact()
+        rule: Rule = Exact()
         if self.way == "learned score":
             target = fit_score(x, recipe=Recipe(steps=config.score_steps), generator=seeded(1, self.seed))
         if self.way != "density":

@@ -19,10 +19,10 @@ from scoremh import (
     fit_score,
     targets,
 )
-from scoremh.acceptance import BalancedRule
+from scoremh.acceptance import Rule
 from scoremh.balance_matching import FormName
 from scoremh.networks import AcceptanceMLP
-from scoremh.types import Acceptance, Point, Proposal, TargetLike
+from scoremh.types import Point, Proposal, TargetLike
 
 SAMPLES = 10_000
 FIGURE_1 = targets.GaussianMixture([0.8, 0.2], [[5.0, 5.0], [-5.0, -5.0]])
@@ -76,19 +76,19 @@ def proposed_pairs(target: TargetLike, proposal: Proposal, x: Tensor, seed: int 
 
 
 @torch.inference_mode()
-def metropolis(rule: BalancedRule, target: TargetLike, proposal: Proposal, x: Tensor, seed: int = 1) -> Tensor:
+def metropolis(rule: Rule, target: TargetLike, proposal: Proposal, x: Tensor, seed: int = 1) -> Tensor:
     """Return the Metropolis acceptance probability by a rule, of a candidate for every point."""
     current, proposed, known = proposed_pairs(target, proposal, x, seed)
     return rule.log_ratio(current, proposed, target=known, proposal=proposal).clamp(max=0).exp()
 
 
-def error(rule: BalancedRule, target: TargetLike, proposal: Proposal, x: Tensor, seed: int = 1) -> float:
+def error(rule: Rule, target: TargetLike, proposal: Proposal, x: Tensor, seed: int = 1) -> float:
     """Return the mean of |a - a_16|, the Metropolis acceptance by a rule and by the line integral with 16 nodes."""
     accept, reference = (metropolis(one, target, proposal, x, seed) for one in (rule, REFERENCE))
     return float((accept - reference).abs().mean())
 
 
-def acceptance_rate(rule: Acceptance, target: TargetLike, proposal: Proposal, x: Tensor, seed: int = 1) -> float:
+def acceptance_rate(rule: Rule, target: TargetLike, proposal: Proposal, x: Tensor, seed: int = 1) -> float:
     """Return the share of candidates that a rule accepts."""
     one = diagnostics.disagreement(rule, rule, target=target, proposal=proposal, x=x, generator=seeded(4, seed))
     return one.acceptance_rates[0]

@@ -22,7 +22,8 @@ from scoremh import (
     networks,
     targets,
 )
-from scoremh.types import Acceptance, Point, Proposal, Target, TargetLike
+from scoremh.acceptance import Rule
+from scoremh.types import Point, Proposal, Target, TargetLike
 
 
 def f64(*values: Any) -> Tensor:
@@ -61,7 +62,7 @@ ONE_DIMENSION: dict[str, Proposal] = {
 }
 
 # Rules whose D is exact on a Gaussian: the score is linear along a line.
-EXACT_ON_GAUSSIAN: dict[str, Acceptance] = {
+EXACT_ON_GAUSSIAN: dict[str, Rule] = {
     "exact": Exact(),
     "exact-barker": Exact(balance="barker"),
     "trapezoid": LineIntegral("trapezoid"),
@@ -99,7 +100,7 @@ class Normal(nn.Module):
         return -x.flatten(1).square().sum(1) / 2
 
 
-LEARNED: dict[str, Acceptance] = {
+LEARNED: dict[str, Rule] = {
     "learned-free": Learned(networks.Free(TowardsZero())),
     "learned-free-metropolis": Learned(networks.Free(TowardsZero()), "metropolis"),
     "learned-antisymmetric": Learned(networks.Antisymmetric(TowardsZero())),
@@ -110,9 +111,9 @@ RANDOMIZED = {
     "exact-integral-barker",
     "two-coin",
 }  # they draw random numbers of their own, chain after chain
-THROUGH_NOISE: dict[str, Acceptance] = {"through-noise": ThroughNoise()}  # for targets that know noise levels alone
-ONE_SIDED: dict[str, Acceptance] = {"taylor-1": Taylor(1)}
-RULES: dict[str, Acceptance] = EXACT_ON_GAUSSIAN | ONE_SIDED | LEARNED | {"always": Always()}
+THROUGH_NOISE: dict[str, Rule] = {"through-noise": ThroughNoise()}  # for targets that know noise levels alone
+ONE_SIDED: dict[str, Rule] = {"taylor-1": Taylor(1)}
+RULES: dict[str, Rule] = EXACT_ON_GAUSSIAN | ONE_SIDED | LEARNED | {"always": Always()}
 SYMMETRIC = [name for name in EXACT_ON_GAUSSIAN if name != "taylor-2"]
 
 GAUSSIAN = targets.Gaussian(f64(0.5, -0.3), f64([1.0, 0.5], [0.5, 1.5]))
@@ -130,9 +131,7 @@ TARGETS: dict[str, Any] = {
 }
 
 
-def pair(
-    proposal: Proposal, target: TargetLike, rule: Acceptance, x: Tensor, seed: int = 1
-) -> tuple[Point, Point, Target]:
+def pair(proposal: Proposal, target: TargetLike, rule: Rule, x: Tensor, seed: int = 1) -> tuple[Point, Point, Target]:
     """Return current points, candidates of the proposal, and the target, with all that both need."""
     known = Target(target.score, target.log_density, target.support)
     needs = proposal.needs | rule.needs

@@ -22,7 +22,8 @@ from scoremh import (
     targets,
 )
 from scoremh import metropolis_hastings as mh
-from scoremh.types import Acceptance, Kernel
+from scoremh.acceptance import Rule
+from scoremh.types import Kernel
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -35,7 +36,7 @@ def blurred(level: float) -> targets.GaussianMixture:
     return targets.GaussianMixture([0.8, 0.2], [[5.0, 5.0], [-5.0, -5.0]], wide.expand(2, 2, 2))
 
 
-def kernel_at(level: float, rule: Acceptance | None = None, step: float = 0.6) -> Kernel:
+def kernel_at(level: float, rule: Rule | None = None, step: float = 0.6) -> Kernel:
     return mh(blurred(level), MALA(step * level**2), LineIntegral("adaptive") if rule is None else rule)
 
 
@@ -76,7 +77,7 @@ def test_annealing_finds_the_weights_that_chains_alone_keep() -> None:
 def test_without_an_accept_step_the_law_is_too_wide() -> None:
     start = 12 * torch.randn(4000, 2, generator=seeded())
 
-    def width(rule: Acceptance) -> float:
+    def width(rule: Rule) -> float:
         options: Any = {"steps_per_level": 10, "generator": seeded(1)}
         unadjusted = isinstance(rule, Always)
         with pytest.warns(annealing.EarlyAnnealingWarning, match="smaller") if unadjusted else nullcontext():

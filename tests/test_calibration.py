@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from scoremh import MALA, Always, LineIntegral, Target, diagnostics, metropolis_hastings, targets
-from scoremh.types import Acceptance
+from scoremh.acceptance import Rule
 
 FALSE_ALARM_RATE = 1e-3
 PRIOR = targets.Gaussian([0.0, 1.0], [[1.0, 0.5], [0.5, 2.0]])
@@ -35,7 +35,7 @@ def exact_draws(widen: float = 1.0, shift: float = 0.0) -> Callable[..., Tensor]
     return lambda data, generator: conjugate(data, widen).sample(99, generator=generator) + shift
 
 
-def by_chains(rule: Acceptance, step_size: float) -> Callable[..., Tensor]:
+def by_chains(rule: Rule, step_size: float) -> Callable[..., Tensor]:
     """Return a function that samples the posterior, its prior known by its score, from the prior in 60 steps."""
 
     def draws(data: Tensor, *, generator: torch.Generator) -> Tensor:

@@ -29,7 +29,8 @@ from scoremh import (
     targets,
 )
 from scoremh._shared import rng
-from scoremh.types import Acceptance, Kernel, Proposal
+from scoremh.acceptance import Rule
+from scoremh.types import Kernel, Proposal
 from tests.cases import EXACT_ON_GAUSSIAN, GAUSSIAN, PROPOSALS, RANDOMIZED, RULES, TARGETS, THROUGH_NOISE, f64
 
 
@@ -54,7 +55,7 @@ def test_all_names_are_there() -> None:
         assert getattr(scoremh, name) is not None
 
 
-def build(rule: Acceptance, proposal: Proposal, event: tuple[int, ...], dtype: torch.dtype = torch.float64) -> Kernel:
+def build(rule: Rule, proposal: Proposal, event: tuple[int, ...], dtype: torch.dtype = torch.float64) -> Kernel:
     """Return a kernel for a standard normal over events of any shape."""
     target = Target(score=lambda x: -x, log_density=lambda x: -x.flatten(1).square().sum(1) / 2)
     with warnings.catch_warnings():
@@ -127,7 +128,7 @@ def test_permuting_chains_permutes_results(proposal: str, rule: str, monkeypatch
 
 
 @pytest.mark.parametrize("rule", [LineIntegral(), Always(), Exact()], ids=repr)
-def test_blocks_and_threads_do_not_change_the_draws(rule: Acceptance) -> None:
+def test_blocks_and_threads_do_not_change_the_draws(rule: Rule) -> None:
     law = TARGETS["mixture"]
     kernel = metropolis_hastings(law, MALA(0.3), rule)
     x = law.sample(2300, generator=torch.Generator().manual_seed(0))
@@ -198,7 +199,7 @@ def test_a_ratio_of_plus_infinity_is_not_accepted() -> None:
 
 
 @pytest.mark.parametrize("rule", [Always(), LineIntegral(), LineIntegral("adaptive"), Exact()], ids=repr)
-def test_a_chain_that_starts_on_a_broken_score_stays_and_is_counted(rule: Acceptance) -> None:
+def test_a_chain_that_starts_on_a_broken_score_stays_and_is_counted(rule: Rule) -> None:
     target = Target(score=Spoiled(math.nan), log_density=lambda x: -x.square().sum(1) / 2)
     x = f64([0.0, 0.0], [5.0, 0.0])
     chains = sample(
@@ -276,7 +277,7 @@ def counting(law: Any) -> tuple[Target, list[int]]:
     ],
     ids=str,
 )
-def test_no_score_is_computed_twice_or_for_nothing(proposal: Proposal, rule: Acceptance, per_step: int) -> None:
+def test_no_score_is_computed_twice_or_for_nothing(proposal: Proposal, rule: Rule, per_step: int) -> None:
     target, calls = counting(GAUSSIAN)
     kernel = metropolis_hastings(target, proposal, rule)
     chains = sample(kernel, torch.zeros(6, 2, dtype=torch.float64), draws=10)

@@ -21,8 +21,9 @@ from scoremh import (
     sample,
     targets,
 )
+from scoremh.acceptance import Rule
 from scoremh.annealing import Corrector
-from scoremh.types import Acceptance, ScoreModel, TargetLike
+from scoremh.types import ScoreModel, TargetLike
 from tests.diffusion_cases import ABAR, ADAPTERS, MIXTURE, SIGMAS, model_of, networks_of
 
 LEVELS = 0.02, 0.3, 3.0, 30.0
@@ -200,7 +201,7 @@ def test_a_prior_by_a_diffusion_model_has_the_posterior_of_conjugacy() -> None:
     torch.testing.assert_close(target.score(mean[None]), torch.zeros(1, 4).double(), rtol=0, atol=1e-9)
 
 
-def annealed(rule: Acceptance) -> Tensor:
+def annealed(rule: Rule) -> Tensor:
     """Return the draws of 6,000 chains, annealed from noise to the mixture at level 0.2."""
     corrector = Corrector(model_of("epsilon", GROUPED), lambda sigma: MALA(0.5 * (sigma**2 + 0.3)), rule)
     start, levels = 8 * torch.randn(6000, 2, generator=seeded(1)), annealing.geometric(8.0, 0.2, 12)

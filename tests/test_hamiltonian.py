@@ -28,15 +28,15 @@ from scoremh import (
     tune,
 )
 from scoremh._shared.algebra import inner
+from scoremh.acceptance import Rule
 from scoremh.diagnostics import stationarity
 from scoremh.kernel.hamiltonian import Leapfrog, Trajectory
-from scoremh.types import Acceptance
 from tests.cases import COVARIANCE, GAUSSIAN, LEARNED, TARGETS, f64
 
 FALSE_ALARM = 1e-3
 MIXTURE = TARGETS["mixture"]
 COVARIANCES = {"identity": None, "diagonal": f64(0.5, 2.0), "full": COVARIANCE}
-RULES: dict[str, Acceptance] = {
+RULES: dict[str, Rule] = {
     "simpson": LineIntegral(),
     "simpson-barker": LineIntegral(balance="barker"),
     "gauss": LineIntegral("gauss"),
@@ -161,7 +161,7 @@ def score_only(law: Any) -> Target:
     return Target(law.score, support=law.support)
 
 
-def decisions(target: Any, rule: Acceptance, steps: int = 5) -> tuple[Tensor, Tensor]:
+def decisions(target: Any, rule: Rule, steps: int = 5) -> tuple[Tensor, Tensor]:
     """Return positions and log a of a few steps, from the same points and by the same noise."""
     kernel, g = hamiltonian(target, 0.6, 4, rule, covariance=COVARIANCE, random_length=True), seeded("decisions")
     point, xs, log_accepts = kernel.init(MIXTURE.sample(200, generator=g)), [], []

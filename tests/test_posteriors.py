@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from scoremh import MALA, Always, LineIntegral, Recipe, Target, fit_score, metropolis_hastings, sample, targets
-from scoremh.types import Acceptance
+from scoremh.acceptance import Rule
 
 MAX_Z = 5.0  # of at most 40 normal numbers in a test: a false alarm once in 40,000
 
@@ -17,7 +17,7 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def after(target: Any, proposal: MALA, start: Tensor, steps: int, rule: Acceptance | None = None) -> Tensor:
+def after(target: Any, proposal: MALA, start: Tensor, steps: int, rule: Rule | None = None) -> Tensor:
     """Return where independent chains are after some steps, with the line integral by default."""
     kernel = metropolis_hastings(target, proposal, rule or LineIntegral())
     assert kernel.run is not None

@@ -27,8 +27,9 @@ from scoremh import (
     targets,
     tune,
 )
+from scoremh.acceptance import Rule
 from scoremh.kernel import ImproperTargetWarning
-from scoremh.types import Acceptance, Kernel, Proposal
+from scoremh.types import Kernel, Proposal
 from tests.cases import COVARIANCE, EXACT_ON_GAUSSIAN, GAUSSIAN, ONE_SIDED, SYMMETRIC, TARGETS, f64
 
 MIXTURE, BANANA = TARGETS["mixture"], TARGETS["banana"]
@@ -137,7 +138,7 @@ def test_known_parts_are_asked_at_the_candidates_only(
 
 @pytest.mark.parametrize("proposal", [RandomWalk(0.9), MALA(0.2)], ids=["rw", "mala"])
 @pytest.mark.parametrize("rule", [LineIntegral(), LineIntegral("adaptive"), Taylor(2, average=True)], ids=repr)
-def test_a_product_leaves_its_target_invariant(proposal: Proposal, rule: Acceptance) -> None:
+def test_a_product_leaves_its_target_invariant(proposal: Proposal, rule: Rule) -> None:
     """False alarm: 1e-4 for each of six; the product of p with N / N, the latter Gaussian by its score alone."""
     target = targets.product(MIXTURE, GAUSSIAN, score_only(GAUSSIAN), weights=[1.0, -1.0, 1.0])
     kernel = metropolis_hastings(target, proposal, rule)

@@ -32,8 +32,9 @@ from scoremh import (
     networks,
     targets,
 )
+from scoremh.acceptance import Rule
 from scoremh.diagnostics import stationarity
-from scoremh.types import Acceptance, Kernel, Move, Point, Proposal, Run, Step, Trace
+from scoremh.types import Kernel, Move, Point, Proposal, Run, Step, Trace
 from tests.cases import EXACT_ON_GAUSSIAN, ONE_DIMENSION, PROPOSALS, TARGETS, f64
 
 FALSE_ALARM = 1e-3
@@ -44,7 +45,7 @@ def seeded(*name: object) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(repr(name).encode()))
 
 
-def build(target: Any, proposal: Proposal, rule: Acceptance) -> Kernel:
+def build(target: Any, proposal: Proposal, rule: Rule) -> Kernel:
     with warnings.catch_warnings():
         # right on a Gaussian, and tested for what it is elsewhere
         warnings.simplefilter("ignore", DegenerateRuleWarning)
@@ -71,7 +72,7 @@ def fitting(target: str) -> dict[str, Proposal]:
 
 
 # Rules that use the density, or integrate the score to an error far below what this many chains can see.
-INTEGRATED: dict[str, Acceptance] = {
+INTEGRATED: dict[str, Rule] = {
     "exact": Exact(),
     "exact-barker": Exact(balance="barker"),
     "gauss-16": LineIntegral("gauss", nodes=16),

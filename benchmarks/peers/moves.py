@@ -12,9 +12,9 @@ from benchmarks.peers.effective import worst_share
 from benchmarks.peers.law import Law, Score
 from scoremh import (
     MALA,
-    Acceptance,
     Kernel,
     LineIntegral,
+    Rule,
     Target,
     ThroughNoise,
     diffusion,
@@ -57,7 +57,7 @@ class Moves(NamedTuple):
 def ours(law: Law, pool: ThreadPoolExecutor | None = None) -> Mapping[str, Callable[[], Moves]]:
     """Return our samplers by name, each to be tuned when it is called."""
     score = Target(Score(law))
-    rules: dict[str, tuple[Target, Acceptance]] = {
+    rules: dict[str, tuple[Target, Rule]] = {
         SIMPSON: (score, LineIntegral()),
         GAUSS: (score, LineIntegral("gauss")),
         EXACT: (score, LineIntegral("exact")),
@@ -86,7 +86,7 @@ def _warmed_up(law: Law, make: Callable[[float, Tensor | None], Kernel]) -> Warm
     return warmup(make, start, start=0.2, steps=2 * PILOT_STEPS, covariance="diagonal", generator=generator)
 
 
-def _walk(law: Law, target: Target, rule: Acceptance, pool: ThreadPoolExecutor | None) -> Moves:
+def _walk(law: Law, target: Target, rule: Rule, pool: ThreadPoolExecutor | None) -> Moves:
     found = _warmed_up(law, lambda h, c: metropolis_hastings(target, MALA(h, c), LineIntegral()))
     kernel = metropolis_hastings(target, MALA(found.step_size, found.covariance), rule)
     transitions = 5 if isinstance(rule, ThroughNoise) else 50

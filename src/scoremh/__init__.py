@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Taylor, ThroughNoise, TwoCoin
+    from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Rule, Taylor, ThroughNoise, TwoCoin
     from scoremh.annealing.anneal import anneal
     from scoremh.annealing.replica_exchange import replica_exchange
     from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
         fit_score,
     )
     from scoremh.training import DivergenceError, Fit, Recipe
-    from scoremh.types import Acceptance, Kernel, Move, Point, Proposal, Target, Trace
+    from scoremh.types import Kernel, Move, Point, Proposal, Target, Trace
 
 __version__ = "0.2.0"
 
 __all__ = [
     "MALA",
     "PCN",
-    "Acceptance",
     "AcceptanceFit",
     "Always",
     "BalanceMatching",
@@ -56,6 +55,7 @@ __all__ = [
     "Proposal",
     "RandomWalk",
     "Recipe",
+    "Rule",
     "Sampler",
     "ScaledMALA",
     "ScoreFit",
@@ -88,7 +88,7 @@ __all__ = [
 ]
 
 _HOMES = {  # names by the module that has them; the others are modules
-    "acceptance": "Always Exact Learned LineIntegral Taylor ThroughNoise TwoCoin",
+    "acceptance": "Always Exact Learned LineIntegral Rule Taylor ThroughNoise TwoCoin",
     "annealing": "anneal replica_exchange",
     "balance_matching": "AcceptanceFit BalanceMatching fit_acceptance",
     "estimator": "ScoreMH",
@@ -99,7 +99,7 @@ _HOMES = {  # names by the module that has them; the others are modules
     "score_matching": "DenoisingScoreMatching ImplicitScoreMatching MultilevelDenoising ScoreFit SlicedScoreMatching "
     "fit_score",
     "training": "DivergenceError Fit Recipe",
-    "types": "Acceptance Kernel Move Point Proposal Target Trace",
+    "types": "Kernel Move Point Proposal Target Trace",
 }
 
 

@@ -12,18 +12,12 @@ that fits the proposal to the target's shape. With v = x' - x:
 | `StudentWalk` | x | scale, with Student's t in place of z | 0 |
 | `Barker` | skewed by the score | sqrt(2h) | sum_i log sigmoid(-w_i g_i') - log sigmoid(w_i g_i), v = L w, g = L^T s |
 
-A Gaussian one defines mean and standard deviation once, in `moments`; `sample` and `log_prob` both derive from it. A
-covariance is a tensor over the flattened event: `(d,)` is a diagonal, `(d, d)` a matrix.
-
-What proposals have in common: noise with a covariance, and a Gaussian around a mean.
-
-Proposals that ask for no score: the random walk, Student's, and preconditioned Crank-Nicolson.
-
-Proposals that follow the score: Langevin steps and Barker's skewed walk.
+A Gaussian proposal defines its mean and standard deviation once, in `moments`; `sample` and `log_prob` both derive from
+them. A covariance is a tensor over the flattened event: `(d,)` is a diagonal, `(d, d)` a matrix.
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +31,7 @@ from torch.nn.functional import logsigmoid
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import inner, per_chain
 from scoremh.coordinates import Affine
-from scoremh.types import Balance, Need, Point
+from scoremh.types import Balance, Need, Point, Proposal
 
 __all__ = ["MALA", "PCN", "Barker", "GaussianProposal", "Preconditioned", "RandomWalk", "ScaledMALA", "StudentWalk"]
 
@@ -47,41 +41,34 @@ __all__ = ["MALA", "PCN", "Barker", "GaussianProposal", "Preconditioned", "Rando
 # limit of MALA (Vogrinc, Livingstone and Zanella 2023).
 RANDOM_WALK_RATES: Mapping[Balance, float] = {"metropolis": 0.234, "barker": 0.159}
 LANGEVIN_RATES: Mapping[Balance, float] = {"metropolis": 0.574, "barker": 0.347}
-TUNE = ", or use tune()"
 
 
-class Colored:
-    """Moves with noise of a covariance L L^T: that of a proposal, or the momenta of trajectories."""
+class Preconditioned(Proposal):
+    """A proposal whose noise has a covariance C = L L^T, in coordinates u with x = L u."""
 
+    optimal_rates: ClassVar[Mapping[Balance, float]] = RANDOM_WALK_RATES
     step_name: ClassVar[str | None] = None
-    """Name of the parameter that says how long a step is; None for a class that checks its parameters itself."""
+    """Name of the parameter that sets the length of a step; None in a class that checks its own parameters."""
     covariance: Tensor | None
 
     def __post_init__(self) -> None:
-        """Refuse a step that is not positive, and what is no covariance."""
+        """Check the length of a step and the covariance."""
         if self.step_name is not None:
-            checks.positive(getattr(self, self.step_name), self.step_name, TUNE)
+            checks.positive(getattr(self, self.step_name), self.step_name, ", or use tune()")
             _ = self.coordinates
 
     def __repr__(self) -> str:
-        """Show what differs from the defaults."""
+        """Show the parameters that differ from their defaults."""
         return checks.brief(self)
 
     @cached_property
     def coordinates(self) -> Affine | None:
-        """The coordinates u, x = L u, in which the noise is standard; None for those of x."""
+        """The coordinates u in which the noise is standard; None for those of x."""
         return None if self.covariance is None else Affine.from_covariance(self.covariance)
 
     def color(self, z: Tensor) -> Tensor:
         """Return L z."""
         return z if self.coordinates is None else self.coordinates.color(z)
-
-
-class Preconditioned(Colored):
-    """A proposal whose noise has a covariance L L^T."""
-
-    needs: ClassVar[frozenset[Need]] = frozenset()
-    optimal_rates: ClassVar[Mapping[Balance, float]] = RANDOM_WALK_RATES
 
     def slope(self, at: Point) -> Tensor:
         """Return L^T s(x), the score in the coordinates u."""
@@ -99,15 +86,8 @@ class Preconditioned(Colored):
         return self.coordinates.whiten(v).flatten(1), self.coordinates.log_volume(v[0].numel())
 
 
-class ScoreGuided(Preconditioned):
-    """A proposal whose steps follow the score."""
-
-    needs: ClassVar[frozenset[Need]] = frozenset({"score"})
-    optimal_rates: ClassVar[Mapping[Balance, float]] = LANGEVIN_RATES
-
-
-class GaussianProposal(Preconditioned, ABC):
-    """A proposal `x' = mean + std L z`. A subclass says what mean and std are, once, in `moments`."""
+class GaussianProposal(Preconditioned):
+    """A proposal `x' = mean + std L z`. A subclass defines mean and std, once, in `moments`."""
 
     @abstractmethod
     def moments(self, at: Point) -> tuple[Float[Tensor, "chain *event"], float | Float[Tensor, " chain"]]:
@@ -115,6 +95,11 @@ class GaussianProposal(Preconditioned, ABC):
 
         The standard deviation is a number, or one per chain.
         """
+
+    def noise(self, steps: int, like: Tensor, generator: torch.Generator | None) -> Float[Tensor, "step chain *event"]:
+        """Draw L z for several steps of all chains."""
+        z = rng.normal((steps, *like.shape), like, generator)
+        return z if self.coordinates is None else self.color(z.flatten(0, 1)).reshape(z.shape)
 
     def candidates(self, at: Point, noise: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
         """Return mean + std L z from the noise L z."""
@@ -179,7 +164,7 @@ class PCN(GaussianProposal):
     covariance: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Refuse bad parameters."""
+        """Check the parameters."""
         super().__post_init__()
         checks.positive(self.scale, "scale")
         if not isinstance(self.mean, Tensor | float | int):
@@ -228,7 +213,7 @@ class StudentWalk(Preconditioned):
     covariance: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Refuse bad parameters."""
+        """Check the parameters."""
         super().__post_init__()
         checks.count(self.freedom, "freedom")
 
@@ -253,7 +238,7 @@ class StudentWalk(Preconditioned):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MALA(ScoreGuided, GaussianProposal):
+class MALA(GaussianProposal):
     """`x' = x + h C s(x) + sqrt(2h) L z`, one Euler step of Langevin dynamics.
 
     Args:
@@ -261,6 +246,8 @@ class MALA(ScoreGuided, GaussianProposal):
         covariance: C = L L^T, `(d,)` or `(d, d)`; the identity when None.
     """
 
+    needs: ClassVar[frozenset[Need]] = frozenset({"score"})
+    optimal_rates: ClassVar[Mapping[Balance, float]] = LANGEVIN_RATES
     step_name: ClassVar[str] = "step_size"
 
     step_size: float
@@ -281,7 +268,7 @@ class MALA(ScoreGuided, GaussianProposal):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ScaledMALA(ScoreGuided, GaussianProposal):
+class ScaledMALA(GaussianProposal):
     """`x' = x + h s(x) + sqrt(2h) z` with a step of every chain's own, `h(x) = 2 snr^2 d / |s(x)|^2`.
 
     The corrector of score-based diffusion models (Song et al. 2021): where a chain carries more noise than its level
@@ -295,6 +282,8 @@ class ScaledMALA(ScoreGuided, GaussianProposal):
             s in h. The identity when None.
     """
 
+    needs: ClassVar[frozenset[Need]] = frozenset({"score"})
+    optimal_rates: ClassVar[Mapping[Balance, float]] = LANGEVIN_RATES
     step_name: ClassVar[str] = "snr"
 
     snr: float
@@ -327,7 +316,7 @@ class ScaledMALA(ScoreGuided, GaussianProposal):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Barker(ScoreGuided):
+class Barker(Preconditioned):
     """`x' = x + L w`: Gaussian steps w, each coordinate of which is turned about unless the score favours its sign.
 
     Livingstone and Zanella (2022). With z ~ N(0, 2h) and g = L^T s(x), w_i is z_i with probability sigmoid(z_i g_i),
@@ -338,6 +327,8 @@ class Barker(ScoreGuided):
         covariance: C = L L^T, `(d,)` or `(d, d)`; the identity when None.
     """
 
+    needs: ClassVar[frozenset[Need]] = frozenset({"score"})
+    optimal_rates: ClassVar[Mapping[Balance, float]] = LANGEVIN_RATES
     step_name: ClassVar[str] = "step_size"
 
     step_size: float

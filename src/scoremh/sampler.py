@@ -30,16 +30,17 @@ from torch import Tensor
 
 from scoremh import annealing
 from scoremh._shared import checks, rng
+from scoremh._shared.counting import count, score_calls
 from scoremh._shared.names import ProposalName
-from scoremh.acceptance import Always, Learned, LineIntegral, ThroughNoise
+from scoremh.acceptance import Always, Learned, LineIntegral, Rule, ThroughNoise
 from scoremh.balance_matching import AcceptanceFit, FormName, fit_acceptance
-from scoremh.kernel import metropolis_hastings, names_its_ratio, surrogate
+from scoremh.kernel import metropolis_hastings, surrogate
 from scoremh.networks import Free
 from scoremh.proposals import MALA, PCN, RandomWalk, StudentWalk
 from scoremh.sampling import Chains, tune
 from scoremh.sampling.pools import Pool, pool_for, run_jobs, started
 from scoremh.sampling.sample import Job, jobs_of, sample
-from scoremh.types import Acceptance, Kernel, Proposal, ScoreModel, TargetLike
+from scoremh.types import Kernel, Proposal, ScoreModel, TargetLike
 
 __all__ = ["ANNEALING_LEVELS", "ANNEALING_STEP_SIZE", "LevelKernel", "ProposalName", "Sampler"]
 
@@ -54,7 +55,7 @@ class LevelKernel:
     score: ScoreModel
     noise_level: float = 0.3
     proposal: ProposalName = "mala"
-    acceptance: Acceptance | AcceptanceFit | None = None
+    acceptance: Rule | AcceptanceFit | None = None
     step_size: float | None = None
     moves: int | None = 10
     adjust_above: float = 0.0
@@ -65,7 +66,7 @@ class LevelKernel:
         checks.kind(self.score, ScoreModel, "the scores of all noise levels", fix)
         checks.one_of(self.proposal, get_args(ProposalName), "proposal")
         if not isinstance(self.acceptance, AcceptanceFit | None):
-            checks.kind(self.acceptance, Acceptance, "an Acceptance", "Pass LineIntegral(), for example.")
+            checks.kind(self.acceptance, Rule, "an acceptance rule", "Pass LineIntegral(), for example.")
         checks.positive(self.noise_level, "noise_level")
         self.score.at(self.noise_level)  # refuses a level that the score does not know
         if self.moves is not None:
@@ -93,7 +94,7 @@ class LevelKernel:
         return RandomWalk(step_size * spread) if self.proposal == "rw" else PCN(step_size, scale=spread)
 
     @property
-    def rule(self) -> Acceptance:
+    def rule(self) -> Rule:
         """The acceptance rule."""
         if isinstance(self.acceptance, LineIntegral) and self.proposal == "student":
             return self.integral
@@ -118,7 +119,7 @@ class LevelKernel:
     @property
     def kernel(self) -> Kernel:
         """The kernel that `run` makes steps of."""
-        if self.moves is None or not names_its_ratio(self.rule):
+        if self.moves is None or not self.rule.antisymmetric:
             return metropolis_hastings(self.target, self.tuned_proposal, self.rule)
         return surrogate(self.target, self.tuned_proposal, self.rule, ThroughNoise(), moves=self.moves)
 
@@ -296,9 +297,9 @@ class Sampler(LevelKernel):
         with started(pool) as workers:
             options |= {"draws": draws, "warmup": steps - thin * draws, "thin": thin, "pool": workers}
             chains = sample(self.kernel, start, **options)
-            rows = self.carry_down(chains.draws.flatten(0, 1), levels, pool=workers)
-        calls = chains.score_calls + (4 * len(levels) - 3) * len(rows)  # four a step, one for the last noise
-        return replace(chains, draws=rows.reshape(chains.draws.shape), score_calls=calls)
+            with score_calls() as calls:
+                rows = self.carry_down(chains.draws.flatten(0, 1), levels, pool=workers)
+        return replace(chains, draws=rows.reshape(chains.draws.shape), score_calls=chains.score_calls + calls.total)
 
     def carry_down(
         self, u: Float[Tensor, "chain *event"], levels: Sequence[float] | None = None, *, pool: Pool = None
@@ -314,7 +315,10 @@ class Sampler(LevelKernel):
         levels = annealing.flow_levels(self.noise_level, self.noise_range[0]) if levels is None else levels
         jobs = jobs_of(u.split(FLOW_CHUNK_ROWS), kind="draws")
         work = partial(_carried_down, self.score.standard.at, (*levels, 0.0))
-        rows = {job.block: part for job, part in run_jobs(pool_for(pool, jobs), work, jobs)}
+        rows = {}
+        for job, (part, calls) in run_jobs(pool_for(pool, jobs), work, jobs):
+            rows[job.block] = part
+            count(calls)
         return self.score.coordinates(torch.cat([rows[job.block] for job in jobs]))  # type: ignore[no-any-return]
 
     def sample(
@@ -380,5 +384,8 @@ class Sampler(LevelKernel):
         return replace(self, acceptance=fit_acceptance(self.target, self.tuned_proposal, blurred, **options))
 
 
-def _carried_down(at: Callable[[float], TargetLike], levels: Sequence[float], job: Job) -> Tensor:
-    return annealing.flow(at, levels, job.initial)
+def _carried_down(at: Callable[[float], TargetLike], levels: Sequence[float], job: Job) -> tuple[Tensor, int]:
+    """Return the draws of a block carried down, and the score calls that this took, perhaps in another process."""
+    with score_calls(apart=True) as calls:
+        rows = annealing.flow(at, levels, job.initial)
+    return rows, calls.total

@@ -240,6 +240,7 @@ class ScoreFit(Fit):
     loss: str
 
     variance: ClassVar[float] = 1.0
+    probes: ClassVar[None] = None  # the divergence is exact
     density_is_estimated: ClassVar[bool] = True
 
     @property

@@ -1,14 +1,22 @@
-"""The vocabulary: what is known of a distribution, where the chains are, what moved, and the parts of a kernel.
+"""The vocabulary: targets, points, moves and kernels.
 
 A transition of Metropolis-Hastings from `x` proposes `x' ~ q(. | x)` and accepts it with probability `a(x', x)`.
-The first axis of every tensor is the chain; what follows is one event of any shape. Log quantities are `(chain,)`.
+The first axis of every tensor is the chain; the others are one event of any shape. Log quantities are `(chain,)`.
 
-Supports, outside of which a density is 0: the paper's truncated p* (section 3.3).
+| name | what |
+|---|---|
+| `Target` | what is known of p: score, log density, support |
+| `Point` | one position per chain, with what the next transition needs there |
+| `Move`, `Trace` | what happened in one transition, and in several |
+| `Kernel` | `point = init(x)`, then `point, move = step(point, generator=g)` |
+
+Proposals and acceptance rules have base classes of their own, in `scoremh.proposals` and `scoremh.acceptance`.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -25,8 +33,8 @@ Balance = Literal["metropolis", "barker"]
 # Where most of a heavy-tailed distribution lies, and how wide that is: numbers, or tuples over the flattened event.
 Middle = tuple[float | tuple[float, ...], float | tuple[float, ...]]
 
-# What a proposal or a rule asks of the target. Kept at every point are "score", "log_density" and, of a product, the
-# "rest_score" of what `log_density` leaves out; "inner_score" is asked for on the way from one point to the next.
+# What a proposal or a rule needs of the target: at every point "score", "log_density" and, of a product with known
+# parts, the "rest_score" of the other parts; "inner_score" between the points.
 Need = Literal["score", "inner_score", "log_density", "rest_score"]
 
 
@@ -40,9 +48,9 @@ class Target(NamedTuple):
     support: SupportFn | None = None
     """x -> bool, `(chain,)`; outside it p is 0. The paper's truncated density p*."""
     known_score: ScoreFn | None = None
-    """Set by a kernel, for products: the score of the parts that `log_density` stands for; `score` is of the others."""
+    """Of a product in a kernel, the score of the parts that have `log_density`; `score` is that of the others."""
     levels: "ScoreModel | None" = None
-    """The scores at every noise level that this target is one level of, for `ThroughNoise`."""
+    """The scores at all noise levels, of which this target is one, for `ThroughNoise`."""
 
     def __add__(self, other: object) -> "Target":
         raise _no_arithmetic(f"a Target + {type(other).__name__}")
@@ -104,6 +112,10 @@ class ScoreModel(Protocol):
         """An event of the shape, dtype and device of the data, with any values; None where the model knows none."""
 
     @property
+    def probes(self) -> int | None:
+        """Number of random directions along which `level_score` estimates the divergence; None if it is exact."""
+
+    @property
     def standard(self) -> "ScoreModel":
         """The same model in the coordinates u."""
 
@@ -116,30 +128,20 @@ class ScoreModel(Protocol):
         """Return the score at noise level sigma, a number or one per chain, and its divergence."""
 
 
-@runtime_checkable
-class PartlyKnown(TargetLike, Protocol):
-    """A target whose log density is known in part (`targets.product`): log p = known + what has this rest score."""
-
-    @property
-    def known(self) -> Target:
-        """Score and log density of the parts that have a log density."""
-
-    @property
-    def rest_score(self) -> ScoreFn | None:
-        """Score of the other parts, or None where there are none."""
-
-
 class Point(NamedTuple):
     """One position per chain, with what the next transition needs there; the rest is None."""
 
     x: Float[Tensor, "chain *event"]
     score: Float[Tensor, "chain *event"] | None = None
     log_density: Float[Tensor, " chain"] | None = None
+    """log p(x) up to a constant: that of the target, that of its known parts, or in groups of moves what the accepted
+    moves add up to."""
     rest_score: Float[Tensor, "chain *event"] | None = None
+    """Of a product with known parts, the score of the others; a rule integrates it."""
 
     @classmethod
     def at(cls, x: Tensor, target: Target, needs: frozenset[Need]) -> "Point":
-        """Evaluate at x what is needed, and nothing else."""
+        """Evaluate what is needed at x, and nothing else."""
         score = target.score(x) if target.score is not None and needs & {"score", "rest_score"} else None
         log_density = target.log_density(x) if target.log_density is not None and "log_density" in needs else None
         if score is None or target.known_score is None:
@@ -147,8 +149,15 @@ class Point(NamedTuple):
         total = score + target.known_score(x) if "score" in needs else None
         return cls(x, total, log_density, score if "rest_score" in needs else None)
 
+    @property
+    def integrated_score(self) -> Float[Tensor, "chain *event"]:
+        """The score that a rule integrates: of a product with known parts, that of the other parts."""
+        score = self.score if self.rest_score is None else self.rest_score
+        assert score is not None  # the kernel fills what `needs` names
+        return score
+
     def map(self, function: Callable[..., Tensor], *others: "Point") -> "Point":
-        """Apply a function to each part that is there, of this point and the others together."""
+        """Apply a function to each part of this point and the same part of the others; None stays None."""
         x, *rest = zip(self, *others, strict=True)
         return Point(function(*x), *(None if parts[0] is None else function(*parts) for parts in rest))
 
@@ -159,111 +168,63 @@ class Move(NamedTuple):
     proposed: Float[Tensor, "chain *event"]
     """The candidate, accepted or not."""
     log_accept: Float[Tensor, " chain"]
-    """log a(x', x); -inf where p(x') is 0, NaN where a number was not finite. Both are rejections."""
+    """log a(x', x); -inf if p(x') is 0, NaN if a number was not finite. Both are rejections."""
     accepted: Bool[Tensor, " chain"]
     score_calls: int = 0
-    """At how many points the score was evaluated, over all chains."""
+    """Number of points at which the score was evaluated, over all chains."""
     factors: int = 0
-    """How many random factors the rule drew, over all chains."""
+    """Number of random factors that the rule drew, over all chains."""
     clipped: int = 0
-    """How many of them it clipped to their bound: where it did, it decided for another ratio."""
+    """Number of factors that were clipped to their bound, which changes the ratio."""
 
 
 class Trace(NamedTuple):
     """Several transitions in a row; the first axis is the step."""
 
     x: Float[Tensor, "step chain *event"]
-    """Where the chains were after each step."""
+    """Positions after each step."""
     log_accept: Float[Tensor, "step chain"]
     accepted: Bool[Tensor, "step chain"]
     score_calls: int = 0
     factors: int = 0
     clipped: int = 0
 
-
-@dataclass
-class Tally:
-    """What a rule with random factors counts for the kernel that hands it over, as `Move` and `Trace` report it."""
-
-    factors: int = 0
-    clipped: int = 0
-
-    def add(self, clipped: Bool[Tensor, " factor"]) -> None:
-        """Count factors, and those of them that were clipped."""
-        self.factors += len(clipped)
-        self.clipped += int(clipped.sum())
+    @classmethod
+    def of(cls, points: list[Tensor], moves: list[Move]) -> "Trace":
+        """Return the trace of these moves, with the positions after each."""
+        calls, factors, clipped = (sum(counts) for counts in zip(*(move[3:] for move in moves), strict=True))
+        log_accept = torch.stack([move.log_accept for move in moves])
+        accepted = torch.stack([move.accepted for move in moves])
+        return cls(torch.stack(points), log_accept, accepted, calls, factors, clipped)
 
 
-@runtime_checkable
-class Proposal(Protocol):
-    """q(x' | x)."""
+class Proposal(ABC):
+    """A proposal distribution q(x' | x). A subclass defines `sample`, `log_prob` and what it `needs`."""
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        """What has to be known at, or between, the points."""
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    """What has to be known of p at the current point."""
+    optimal_rates: ClassVar[Mapping[Balance, float]] = {}
+    """The most efficient acceptance rate under each balance, for `tune`; empty if it is not known."""
 
+    def __init_subclass__(cls) -> None:
+        """Do not inherit a closed form of the ratio: a subclass may have another distribution."""
+        super().__init_subclass__()
+        if "log_q_ratio" not in vars(cls):
+            cls.log_q_ratio = Proposal.log_q_ratio  # type: ignore[method-assign]
+
+    @abstractmethod
     def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Float[Tensor, "chain *event"]:
         """Draw one candidate per chain."""
 
+    @abstractmethod
     def log_prob(self, to: Point, *, given: Point) -> Float[Tensor, " chain"]:
         """Return log q(to | given), differentiable in both."""
 
-
-@runtime_checkable
-class Acceptance(Protocol):
-    """a(x', x), the probability of taking the proposed point."""
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """What has to be known at, or between, the points."""
-
-    def log_accept(
-        self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
-    ) -> Float[Tensor, " chain"]:
-        """Return log a(proposed, current), at most 0."""
+    def log_q_ratio(self, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
+        """Return log q(current | proposed) - log q(proposed | current); a subclass may have a closed form."""
+        return self.log_prob(current, given=proposed) - self.log_prob(proposed, given=current)
 
 
-@runtime_checkable
-class DecidingAcceptance(Acceptance, Protocol):
-    """A rule that saves work where the uniform number decides; a random one draws from the generator only."""
-
-    def log_accept_against(
-        self,
-        current: Point,
-        proposed: Point,
-        log_uniform: Tensor,
-        *,
-        target: Target,
-        proposal: Proposal,
-        generator: torch.Generator | None = None,
-        tally: Tally | None = None,
-    ) -> Float[Tensor, " chain"]:
-        """Return log a(proposed, current), as exactly as a comparison with `log_uniform` needs it; tally factors."""
-
-
-@runtime_checkable
-class InformedAcceptance(Acceptance, Protocol):
-    """A rule that knows more of p than the target, or that was made for some proposals only."""
-
-    def known(self, target: Target) -> Target:
-        """Return the target with what the rule adds to it."""
-
-    def require(self, target: Target, proposal: Proposal) -> None:
-        """Refuse a proposal that the rule was not made for; it has what it needs of the target."""
-
-
-@runtime_checkable
-class AcceptanceNetwork(Protocol):
-    """A network for an acceptance function that says what ratio it stands for, and for which proposals."""
-
-    def log_ratio(self, current: Point, proposed: Point, *, proposal: Proposal) -> Float[Tensor, " chain"]:
-        """Return log r(proposed, current)."""
-
-    def require(self, target: Target, proposal: Proposal) -> None:
-        """Refuse a proposal that the network was not learned for."""
-
-
-@runtime_checkable
 class Step(Protocol):
     """One transition."""
 
@@ -271,7 +232,6 @@ class Step(Protocol):
         """Return where the chains are then, and what happened."""
 
 
-@runtime_checkable
 class Run(Protocol):
     """Several transitions."""
 
@@ -285,27 +245,38 @@ class Kernel(NamedTuple):
     init: Callable[[Tensor], Point]
     step: Step
     run: Run | None = None
-    """Several steps at once, where that is faster than calling `step`; the same Markov chain, not the same bits."""
+    """Several steps at once, if that is faster than calling `step`: the same Markov chain, but not the same bits."""
     target_rate: float | None = None
     """The acceptance rate at which this kernel is most efficient; `tune` aims at it."""
     least_steps: int = 1
-    """`run` is asked for multiples of this many steps, but for the last: where steps belong together in groups."""
+    """`run` is called with multiples of this many steps, except at the end: the length of a group of moves."""
     parts: tuple[object, ...] = ("a kernel",)
     """What the kernel is made of: its proposal and its rule."""
     unadjusted: Callable[[], "Kernel"] | None = None
-    """Builds the kernel of the same moves without an accept step; None where the moves do not follow the score."""
+    """Builds the kernel of the same moves without an accept step; None if the moves do not follow the score."""
     target: Target | None = None
-    """What its parts ask of p, its score only where one of them needs it; None for a kernel that does not say."""
+    """What the parts use of p; its score only if one of them needs it. None for a kernel that does not say."""
+
+    def steps(self, point: Point, n: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
+        """Make n transitions, by `run` if the kernel has it."""
+        if self.run is not None:
+            return self.run(point, n, generator=generator)
+        positions, moves = [], []
+        for _ in range(n):
+            point, move = self.step(point, generator=generator)
+            positions.append(point.x)
+            moves.append(move)
+        return point, Trace.of(positions, moves)
 
     @property
     def description(self) -> str:
-        """The parts as text, written when somebody asks: it may hash the weights of a network."""
+        """The parts as text, written on demand: it may hash the weights of a network."""
         return " with ".join(part if isinstance(part, str) else checks.named(part) for part in self.parts)
 
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """The support low <= x <= high; made by `box`."""
+    """The support low <= x <= high, made by `box`: the paper's truncated p* (section 3.3)."""
 
     low: Tensor
     high: Tensor
@@ -332,7 +303,7 @@ def box(low: Values, high: Values) -> Box:
 
 
 def require_event(x: Tensor, event: tuple[int, ...]) -> None:
-    """Refuse an x whose events have another shape: it would broadcast silently."""
+    """Raise an error if the events of x have another shape: it would broadcast silently."""
     if x.shape[1:] != event:
         fix = "The first axis is the chain; the rest is one event."
         raise ValueError(checks.message(f"x of shape {written('chain', *event)}", checks.describe(x), fix))

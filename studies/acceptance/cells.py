@@ -22,8 +22,9 @@ from scoremh import (
     metropolis_hastings,
     sample,
 )
+from scoremh.acceptance import Rule
 from scoremh.balance_matching import MATCHING, RECIPE, FormName, Pairs
-from scoremh.types import Acceptance, Proposal
+from scoremh.types import Proposal
 from studies.acceptance import elsewhere, exactness
 from studies.acceptance.rules import (
     BEST_PAIRS,
@@ -163,7 +164,7 @@ def fresh_inside(dataset: str, score: ScoreFit, config: Config) -> Tensor:
     return fresh[score.support(fresh)]
 
 
-def differing(rule: Acceptance, score: ScoreFit, proposal: Proposal, x: Tensor) -> Record:
+def differing(rule: Rule, score: ScoreFit, proposal: Proposal, x: Tensor) -> Record:
     """Return how often a rule decides otherwise than the adaptive line integral, and how often both accept."""
     options: dict[str, Any] = {"target": score, "proposal": proposal, "x": x, "generator": seeded(4)}
     found = diagnostics.disagreement(rule, LineIntegral("adaptive"), **options)
@@ -190,7 +191,7 @@ class Bias(Cell, kind="bias"):
             "calls": chains.score_calls / (config.chains * (config.chain_steps + 1)),
         }
 
-    def _rule(self, config: Config) -> Acceptance:
+    def _rule(self, config: Config) -> Rule:
         if self.rule in RULES:
             return RULES[self.rule]
         form, balance, matching = LEARNED[self.rule]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from scoremh import MALA, Exact, LineIntegral, diagnostics, sample, targets, tune
-from scoremh.types import Acceptance
+from scoremh.acceptance import Rule
 from studies.acceptance.exactness import kernel_of
 from studies.acceptance.narrow import Sampled
 from studies.framework import Cell, Record, grid
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from studies.acceptance.cells import Config
 
 MULTIPLES = (1, 4)  # of the step size that is tuned for Exact()
-RULES: dict[str, Acceptance] = {
+RULES: dict[str, Rule] = {
     "Exact()": Exact(),
     "LineIntegral()": LineIntegral(),
     'LineIntegral("exact")': LineIntegral("exact"),

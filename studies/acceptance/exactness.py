@@ -25,7 +25,8 @@ from scoremh import (
     targets,
     tune,
 )
-from scoremh.types import Acceptance, Kernel
+from scoremh.acceptance import Rule
+from scoremh.types import Kernel
 from studies.acceptance.narrow import NARROW, STDS, Sampled
 from studies.acceptance.rules import OVERLAPPING, STEPPED
 from studies.framework import Cell, Record, Records, grid
@@ -59,7 +60,7 @@ class Logistic:
         return u.logit() / 2
 
 
-COMPARED: dict[str, Acceptance] = {
+COMPARED: dict[str, Rule] = {
     "Exact()": Exact(),
     "LineIntegral()": LineIntegral(),
     'LineIntegral("adaptive")': LineIntegral("adaptive"),
@@ -69,7 +70,7 @@ COMPARED: dict[str, Acceptance] = {
 SMOOTH: dict[str, Sampled] = {"logistic": Logistic(), "banana": targets.Banana(), "mixture": OVERLAPPING}
 
 
-def kernel_of(target: Sampled, proposal: RandomWalk | MALA, rule: Acceptance) -> Kernel:
+def kernel_of(target: Sampled, proposal: RandomWalk | MALA, rule: Rule) -> Kernel:
     """Return a kernel, also of a rule and a proposal that do not go together."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DegenerateRuleWarning)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from scoremh import MALA, Always, BalanceMatching, Exact, LineIntegral, RandomWalk, Target, Taylor, TwoCoin, targets
-from scoremh.acceptance import BalancedRule, RatioRule
+from scoremh.acceptance import BalancedRule, RatioRule, Rule
 from scoremh.acceptance.rules import LearnedBalance
 from scoremh.balance_matching import MATCHING, FormName, Pairs
-from scoremh.types import Acceptance, Point, Proposal
+from scoremh.types import Point, Proposal
 from studies.learning import PAPER_ENTROPY, REFERENCE
 
 PROPOSALS: dict[str, dict[str, Proposal]] = {
@@ -24,7 +24,7 @@ PAIRS: tuple[Pairs, ...] = ("independent", "proposed", "mixed")
 BEST_PAIRS = {"potential": "independent", "antisymmetric": "proposed", "free": "proposed"}
 OVERLAPPING = targets.GaussianMixture([0.7, 0.3], [[1.5, 0.0], [-1.5, 0.0]], 0.6 * torch.eye(2).expand(2, 2, 2))
 BIAS_PROPOSALS: dict[str, Proposal] = {"random walk": RandomWalk(1.2), "MALA": MALA(0.35)}
-RULES: dict[str, Acceptance] = {
+RULES: dict[str, Rule] = {
     "Exact()": Exact(),
     "Always()": Always(),
     "Taylor(1)": Taylor(1),
@@ -38,7 +38,7 @@ RULES: dict[str, Acceptance] = {
     "TwoCoin()": TwoCoin(),
 }
 # What is tried at steps from the width of a structure to the size of the distribution: these, and variants of them.
-STEPPED: dict[str, Acceptance] = RULES | {
+STEPPED: dict[str, Rule] = RULES | {
     'Exact(balance="barker")': Exact(balance="barker"),
     "Taylor(1, average=True)": Taylor(1, average=True),
     'LineIntegral("trapezoid", nodes=3)': LineIntegral("trapezoid", nodes=3),

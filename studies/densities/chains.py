@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from scoremh import PCN, LineIntegral, ThroughNoise, metrics, metropolis_hastings, sample
+from scoremh.acceptance import Rule
 from scoremh.coordinates import Affine
-from scoremh.types import Acceptance
 from studies.densities.distributions import DISTRIBUTIONS
 from studies.densities.fits import Config, Fit, blur
 from studies.framework import Cell, Record
@@ -15,7 +15,7 @@ from studies.learning import seeded
 
 SHORT = 0.5  # length of a move, in units of the samples' spread, below which the score is integrated
 BETAS = (0.3, 1.0)  # of pCN: moves of which nearly all are short, and draws of its reference, of which few are
-RULES: dict[str, Acceptance] = {
+RULES: dict[str, Rule] = {
     "integral": LineIntegral(),
     "through noise": ThroughNoise(),
     "both": ThroughNoise(integrate_below=SHORT),

@@ -25,9 +25,10 @@ from scoremh import (
     metropolis_hastings,
     sample,
 )
+from scoremh.acceptance import Rule
 from scoremh.balance_matching import MATCHING, RECIPE, FormName
 from scoremh.targets import GeneralizedExtremeValue
-from scoremh.types import Acceptance, TargetLike
+from scoremh.types import TargetLike
 from studies.framework import Cell, Claim, Record, Records, Study, grid
 from studies.framework.study import values
 from studies.gev import common
@@ -126,7 +127,7 @@ class Chains(Cell, kind="chains"):
         outside = float(chains.outside.double().mean()) / config.thin
         return common.errors(chains.draws, self.xi) | {"acceptance": chains.acceptance_rate, "outside": outside}
 
-    def target_and_rule(self, folder: Path) -> tuple[TargetLike, Acceptance]:
+    def target_and_rule(self, folder: Path) -> tuple[TargetLike, Rule]:
         """Return the target and the acceptance rule."""
         fit = Fit(self.xi, self.seed)
         known: TargetLike = GeneralizedExtremeValue(self.xi)
@@ -135,7 +136,7 @@ class Chains(Cell, kind="chains"):
         if self.sampler in (TRUE, FREE, POTENTIAL):
             acceptance = AcceptanceFit.load(fit.path(folder, self.sampler))
             return known, Learned(acceptance, "metropolis" if self.sampler == POTENTIAL else "direct")
-        rules: dict[str, Acceptance] = {EXACT: Exact(), ULA: Always()}
+        rules: dict[str, Rule] = {EXACT: Exact(), ULA: Always()}
         return known, rules.get(self.sampler, LineIntegral())
 
 

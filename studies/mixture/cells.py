@@ -26,9 +26,10 @@ from scoremh import (
     replica_exchange,
     sample,
 )
+from scoremh.acceptance import Rule
 from scoremh.balance_matching import RECIPE, FormName
 from scoremh.sampler import ANNEALING_STEP_SIZE
-from scoremh.types import Acceptance, Kernel, Proposal
+from scoremh.types import Kernel, Proposal
 from studies.framework import Cell, Record, grid
 from studies.learning import FIGURE_1, learned_score, seeded
 
@@ -70,7 +71,7 @@ class Sampler(NamedTuple):
 
     kind: str
     step: str
-    rule: Acceptance | None
+    rule: Rule | None
     form: FormName = "free"
     anchored: bool = False
     steps: str = "steps"  # the field of `Config` with the number of steps

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from scoremh import Always, LineIntegral, ScoreFit, anneal, annealing, hamiltonian, metropolis_hastings
+from scoremh.acceptance import Rule
 from scoremh.proposals import ScaledMALA
-from scoremh.types import Acceptance, Kernel
+from scoremh.types import Kernel
 from studies.mnist.sampling import HIGH, LOW, reverse_step
 
 Found = tuple[Tensor, float]
@@ -50,7 +51,7 @@ class Start(NamedTuple):
         )
         return found.draws, found.score_calls / len(self.noise)
 
-    def langevin(self, level: float, tau: float, rule: Acceptance) -> Kernel:
+    def langevin(self, level: float, tau: float, rule: Rule) -> Kernel:
         """Return the kernel of annealed chains at a level."""
         return metropolis_hastings(self.model.at(level), ScaledMALA(tau), rule)
 
@@ -99,7 +100,7 @@ def predictor(start: Start, _: float) -> Found:
     return x, float(len(levels) - 1)
 
 
-def corrected(start: Start, tau: float, rule: Acceptance | None = None) -> Found:
+def corrected(start: Start, tau: float, rule: Rule | None = None) -> Found:
     """Steps of the reverse diffusion, each with a Langevin step after it; unadjusted without a rule."""
     x, levels = start.noise, start.geometric()
     corrector = annealing.Corrector(start.model, lambda _: ScaledMALA(tau), rule or Always())

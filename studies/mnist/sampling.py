@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from scoremh import Always, Learned, LineIntegral, ScoreFit, anneal, annealing, metropolis_hastings
+from scoremh.acceptance import Rule
 from scoremh.balance_matching import LevelAcceptanceFit
 from scoremh.proposals import ScaledMALA
-from scoremh.types import Acceptance, Kernel
+from scoremh.types import Kernel
 from studies.framework import Record
 from studies.mnist.images import WEIGHTS, mnist_test, score_file, train_score
 from studies.mnist.judging import judged, subset
@@ -108,7 +109,7 @@ def acceptance_fit(name: str) -> LevelAcceptanceFit:
     return LevelAcceptanceFit.load(WEIGHTS / f"{name}.safetensors")
 
 
-def rule(method: str, level: float, tau: float) -> Acceptance:
+def rule(method: str, level: float, tau: float) -> Rule:
     """Return the acceptance rule of a method at a noise level."""
     learned = METHODS[method].learned
     if learned is not None:

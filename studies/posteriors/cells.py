@@ -10,7 +10,8 @@ from scipy import stats
 from torch import Tensor
 
 from scoremh import MALA, Always, LineIntegral, anneal, annealing, metropolis_hastings, targets
-from scoremh.types import Acceptance, Kernel
+from scoremh.acceptance import Rule
+from scoremh.types import Kernel
 from studies.framework import Cell, Record
 from studies.posteriors.problems import (
     DIMENSIONS,
@@ -24,7 +25,7 @@ from studies.posteriors.problems import (
     separated,
 )
 
-RULES: dict[str, Acceptance] = {"mala": LineIntegral(), "ula": Always()}
+RULES: dict[str, Rule] = {"mala": LineIntegral(), "ula": Always()}
 CALLS = {"mala": 2, "ula": 1}  # scores of the prior in a step
 SEGMENT = 10  # steps of one call
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from scoremh import AcceptanceFit, Always, DegenerateRuleWarning, LineIntegral, Taylor
+from scoremh.acceptance import Rule
 from scoremh.balance_matching import RECIPE, FormName
-from scoremh.types import Acceptance
 from studies.framework import Cell, Record, grid
 from studies.framework.runner import earlier
 from studies.table1 import problem as table1
@@ -18,24 +18,24 @@ from studies.table1.judging import distances, floor
 from studies.table1.problem import Problem, seeded
 
 
-class Rule(NamedTuple):
+class SweptRule(NamedTuple):
     """A line of the figure: a rule, or the form of one that is learned."""
 
     label: str
-    rule: Acceptance | None = None
+    rule: Rule | None = None
     form: FormName | None = None
 
 
 RULES = {
-    "ula": Rule("ULA", Always()),
-    "taylor1": Rule("Taylor-1", Taylor(1)),
-    "taylor1_averaged": Rule("Taylor-1, averaged", Taylor(1, average=True)),
-    "taylor2": Rule("Taylor-2", Taylor(2)),
-    "taylor2_averaged": Rule("Taylor-2, averaged", Taylor(2, average=True)),
-    "simpson": Rule("Simpson", LineIntegral()),
-    "gauss3": Rule("Gauss, 3 nodes", LineIntegral("gauss", nodes=3)),
-    "score_mala": Rule("Score MALA, free", form="free"),
-    "potential": Rule("Score MALA, potential", form="potential"),
+    "ula": SweptRule("ULA", Always()),
+    "taylor1": SweptRule("Taylor-1", Taylor(1)),
+    "taylor1_averaged": SweptRule("Taylor-1, averaged", Taylor(1, average=True)),
+    "taylor2": SweptRule("Taylor-2", Taylor(2)),
+    "taylor2_averaged": SweptRule("Taylor-2, averaged", Taylor(2, average=True)),
+    "simpson": SweptRule("Simpson", LineIntegral()),
+    "gauss3": SweptRule("Gauss, 3 nodes", LineIntegral("gauss", nodes=3)),
+    "score_mala": SweptRule("Score MALA, free", form="free"),
+    "potential": SweptRule("Score MALA, potential", form="potential"),
 }
 LABELS = {name: rule.label for name, rule in RULES.items()}
 POTENTIAL_STEPS = 4  # times as many training steps for a potential, each of which costs half as much and less
@@ -106,7 +106,7 @@ class Draws(Cell, kind="draws"):
 
     def measure(self, config: Sweep, folder: Path) -> Record:
         problem, form = Problem(config.dataset, self.seed, folder), RULES[self.rule].form
-        rule: Acceptance | AcceptanceFit | None = RULES[self.rule].rule
+        rule: Rule | AcceptanceFit | None = RULES[self.rule].rule
         step = self.factor * earlier(Tuned(self.seed), folder)["step"]
         if form is not None:
             factor = ANY_STEP if form == "potential" else self.factor

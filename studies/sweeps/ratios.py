@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from scoremh import MALA, DegenerateRuleWarning, Exact, RandomWalk, targets
-from scoremh.acceptance import BalancedRule
+from scoremh.acceptance import Rule
 from scoremh.types import Need, Point, Proposal, Target
 from studies.framework import Cell, Record, Records, grid
 from studies.framework.tables import mean
@@ -49,7 +49,7 @@ class Ratio(Cell, kind="ratio"):
         known = Target(exact.score, exact.log_density)
         current = Point.at(exact.sample(POINTS, generator=seeded(2, self.seed)), known, NEEDS)
         proposed = Point.at(proposal.sample(current, generator=seeded(4, self.seed)), known, NEEDS)
-        assert isinstance(rule, BalancedRule)
+        assert isinstance(rule, Rule)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DegenerateRuleWarning)
             found, true = (

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from scoremh import MALA, AcceptanceFit, Always, LineIntegral, ScoreMH, ThroughNoise, annealing, metropolis_hastings
 from scoremh._shared import rng
+from scoremh.acceptance import Rule
 from scoremh.balance_matching import PRESETS, RECIPE, FormName
 from scoremh.networks import FORMS
 from scoremh.sampler import ANNEALING_STEP_SIZE, ProposalName
-from scoremh.types import Acceptance, Kernel
+from scoremh.types import Kernel
 from studies.framework import Record
 from studies.table1 import outsiders
 from studies.table1.problem import Problem, run, seeded
@@ -53,7 +54,7 @@ class Chains:
 
     label: str
     proposal: ProposalName
-    rule: Acceptance | None = None
+    rule: Rule | None = None
     form: FormName | None = None
     anchored: bool = False
     own_level: bool = False
@@ -79,7 +80,7 @@ class Annealed:
     """MALA or ULA from the highest noise level to the lowest, a few steps at each."""
 
     label: str
-    rule: Acceptance
+    rule: Rule
 
     def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Steps) -> Drawn:
         high, low, count, each, _ = ANNEALING

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from scoremh import AcceptanceFit, LineIntegral, ScoreFit, datasets, fit_score, sample
 from scoremh._shared import rng
+from scoremh.acceptance import Rule
 from scoremh.networks import NoiseConditionalMLP
 from scoremh.sampler import ProposalName, Sampler
-from scoremh.types import Acceptance, Target
+from scoremh.types import Target
 from studies.framework import Record
 
 DATASETS: dict[str, Callable[..., Tensor]] = {
@@ -75,7 +76,7 @@ class Problem:
         self,
         proposal: ProposalName = "mala",
         step: float | None = None,
-        acceptance: Acceptance | AcceptanceFit | None = None,
+        acceptance: Rule | AcceptanceFit | None = None,
         *,
         own_level: bool = False,
     ) -> Sampler:

@@ -15,33 +15,16 @@ from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from scoremh._shared import checks
-from scoremh.types import AcceptanceNetwork, Point, Proposal, Target
-
-
-def log_q_ratio(proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
-    """Return log q(current | proposed) - log q(proposed | current), in closed form where the proposal has one."""
-    own = vars(type(proposal)).get("log_q_ratio")  # of the class itself: a subclass may have other moments
-    if own is not None:
-        ratio: Tensor = own(proposal, current, proposed)
-        return ratio
-    return proposal.log_prob(current, given=proposed) - proposal.log_prob(proposed, given=current)
+from scoremh.types import Point, Proposal, Target
 
 
 def log_accepts(net: Callable[[Tensor, Tensor], Tensor], proposed: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
     """Return what a network of pairs answers in both orders, log a(x', x) and log a(x, x'), in one forward."""
     forth, back = net(torch.cat([proposed, current]), torch.cat([current, proposed])).chunk(2)
     return forth, back
-
-
-def log_ratio(net: nn.Module, proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
-    """Return the log r that a network stands for: its own `log_ratio`, or log a(x', x) - log a(x, x')."""
-    if isinstance(net, AcceptanceNetwork):
-        return net.log_ratio(current, proposed, proposal=proposal)
-    forth, back = log_accepts(net, proposed.x, current.x)
-    return forth - back
 
 
 def leaf(x: Tensor, target: Target, proposal: Proposal) -> Point:
@@ -63,7 +46,7 @@ def q_gradient(proposal: Proposal, current: Point, proposed: Point) -> Float[Ten
     ends = current.x, proposed.x
     gradients = tuple(map(torch.zeros_like, ends))
     with torch.enable_grad():
-        change = log_q_ratio(proposal, current, proposed).sum()
+        change = proposal.log_q_ratio(current, proposed).sum()
     if change.requires_grad:
         gradients = torch.autograd.grad(change, ends, materialize_grads=True)
     return torch.cat([gradient.flatten(1) for gradient in gradients], 1)

@@ -68,7 +68,21 @@ from torch import Tensor
 
 from scoremh._shared import rng
 from scoremh._shared.algebra import inner, per_chain, scores_along
-from scoremh.types import Point, ScoreFn, Tally, Target
+from scoremh.types import Point, ScoreFn, Target
+
+
+@dataclass
+class Tally:
+    """Random factors, and how many of them were clipped to their bound."""
+
+    factors: int = 0
+    clipped: int = 0
+
+    def add(self, clipped: Bool[Tensor, " factor"]) -> None:
+        """Count factors, and those that were clipped."""
+        self.factors += len(clipped)
+        self.clipped += int(clipped.sum())
+
 
 MAX_BOUND = 100.0  # B beyond which a move is refused, as is the reversed one: it would take 2 B score calls
 
@@ -133,11 +147,10 @@ class Residual:
     def between(cls, current: Point, proposed: Point, target: Target, generator: torch.Generator | None) -> "Residual":
         """Ask for the score half way between points that have theirs."""
         assert target.score is not None
-        assert current.score is not None
-        assert proposed.score is not None
+        first, last = current.integrated_score, proposed.integrated_score
         x, v = current.x, proposed.x - current.x
         middle = scores_along(target.score, x, v, (0.5,))[0]
-        return cls(target.score, x, v, Slopes.along(v, current.score, middle, proposed.score), generator)
+        return cls(target.score, x, v, Slopes.along(v, first, middle, last), generator)
 
     def of(self, rows: Int[Tensor, " row"]) -> "Residual":
         """Return what is missed along the moves of some of the chains."""
@@ -200,7 +213,7 @@ def log_accept_rough(
     log_ratio: Float[Tensor, " chain"],
     log_simpson: Float[Tensor, " chain"],
     log_uniform: Float[Tensor, " chain"],
-    tally: Tally | None,
+    tally: Tally,
 ) -> Float[Tensor, " chain"]:
     """Return the outcome of comparing log a, drawn, with these uniforms: 0 to accept, a low number to reject.
 
@@ -234,7 +247,7 @@ def _lower(
     bounds: tuple[Tensor, Tensor, Tensor],
     rate: Float[Tensor, " chain"],
     log_uniform: Float[Tensor, " chain"],
-    tally: Tally | None,
+    tally: Tally,
 ) -> None:
     """Add to log a the log of a Poisson product over P between two bounds, while the uniform lies below.
 
@@ -252,8 +265,7 @@ def _lower(
         factor = ((1 + part / (high - low)) / 2).log().clamp(min=lowest)
         # an infinite score is no number to clip
         total.index_add_(0, chains, torch.where(missed.isfinite(), factor, math.nan))
-        if tally is not None:
-            tally.add(missed.abs() > wide)
+        tally.add(missed.abs() > wide)
         left, done = left - most, done + most
 
 
@@ -350,7 +362,7 @@ def log_accept(
     log_ratio: Float[Tensor, " chain"],
     balanced: Balanced,
     log_uniform: Float[Tensor, " chain"],
-    tally: Tally | None,
+    tally: Tally,
 ) -> Float[Tensor, " chain"]:
     """Return 0 to accept and a low number to reject; log a itself where nothing is missed, NaN where a score is NaN.
 
@@ -408,7 +420,7 @@ def _decided(
     sizes: tuple[Float[Tensor, " row"], Float[Tensor, " row"]],
     balanced: Balanced,
     log_uniform: Float[Tensor, " row"],
-    tally: Tally | None,
+    tally: Tally,
 ) -> Float[Tensor, " row"]:
     """Return the outcome for moves with five nodes: by the uniform, else by probes and factors.
 
@@ -434,9 +446,8 @@ def _decided(
     missed, most = five.draw(factors), bound[factors]
     tails = ~(five.residual.uniform(len(factors)) < (1 + missed.clamp(-most, most) / most) / 2)
     accepted[factors[tails]] = False
-    if tally is not None:
-        tally.add(missed.abs() > most)
-        tally.add(five.correction[between].abs() > change[between])
+    tally.add(missed.abs() > most)
+    tally.add(five.correction[between].abs() > change[between])
     result = torch.where(accepted & (rate <= NEGLIGIBLE_RATE), highest, _outcome(accepted, log_uniform))
     result.masked_fill_(~highest.isfinite(), math.nan)
     result[torch.cat([probes[~probed.isfinite()], factors[~missed.isfinite()]])] = math.nan

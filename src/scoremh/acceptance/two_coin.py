@@ -24,16 +24,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scoremh._shared import checks, rng
-from scoremh._shared.detailed_balance import log_q_ratio
-from scoremh.acceptance.exact import MAX_BOUND, Residual
-from scoremh.acceptance.rules import LineIntegral, RatioRule
-from scoremh.types import Need, Point, Proposal, Tally, Target
+from scoremh.acceptance.exact import MAX_BOUND, Residual, Tally
+from scoremh.acceptance.rules import Decision, LineIntegral, Rule
+from scoremh.types import Need, Point, Proposal, Target
 
 PROBED_LENGTHS = (1.5, 3.0)  # lengths from which M has a probe more
 
 
 @dataclass(frozen=True, repr=False)
-class TwoCoin(RatioRule):
+class TwoCoin(Rule):
     """Decide by Barker's probability for the true integral of the score, with two coins and a limited number of loops.
 
     It draws random numbers of its own. `LineIntegral("exact")` decides for the same ratio, accepts more and has no
@@ -44,6 +43,9 @@ class TwoCoin(RatioRule):
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({"score"})
+    integrates: ClassVar[bool] = True
+    antisymmetric: ClassVar[bool] = False
+    straight: ClassVar[bool] = True
     balance = "barker"
     loops: int = 20  # a move that crosses much structure takes all of them, two score calls each
 
@@ -60,9 +62,9 @@ class TwoCoin(RatioRule):
     ) -> Float[Tensor, " chain"]:
         """Return log a, drawn."""
         log_uniform = rng.log_uniform((len(current.x),), current.x, None)
-        return self.log_accept_against(current, proposed, log_uniform, target=target, proposal=proposal)
+        return self.decide(current, proposed, log_uniform, target=target, proposal=proposal).log_accept
 
-    def log_accept_against(
+    def decide(
         self,
         current: Point,
         proposed: Point,
@@ -71,14 +73,14 @@ class TwoCoin(RatioRule):
         target: Target,
         proposal: Proposal,
         generator: torch.Generator | None = None,
-        tally: Tally | None = None,
-    ) -> Float[Tensor, " chain"]:
+    ) -> Decision:
         """Return log a: that of the first coin where nothing else was tossed, else 0 to accept and a low one to reject.
 
         The first coin is the kernel's own uniform number.
         """
-        residual = Residual.between(current, proposed, target, generator)
-        log_heads = self.log_balanced(residual.slopes.integral + log_q_ratio(proposal, current, proposed))
+        residual, tally = Residual.between(current, proposed, target, generator), Tally()
+        known = self.known_log_ratio(current, proposed, target=target, proposal=proposal)
+        log_heads = self.log_balanced(residual.slopes.integral + known)
         every = torch.arange(len(log_uniform), device=log_uniform.device)
         rate = torch.maximum(residual.second_difference, residual.probed(every, PROBED_LENGTHS))
         log_accept = torch.where(rate.isfinite(), log_heads, math.nan)
@@ -89,7 +91,7 @@ class TwoCoin(RatioRule):
         rows, points = rows[points > 0], points[points > 0]
         heads = (log_uniform < log_heads)[rows]
         log_accept[rows] = self._tossed(residual, rows, points, heads, rate[rows], log_heads[rows].exp(), tally)
-        return log_accept
+        return Decision(log_accept, tally.factors, tally.clipped)
 
     def _tossed(
         self,
@@ -99,7 +101,7 @@ class TwoCoin(RatioRule):
         heads: Tensor,
         rate: Tensor,
         share: Tensor,
-        tally: Tally | None,
+        tally: Tally,
     ) -> Float[Tensor, " row"]:
         """Return 0 for rows whose coins accept, a low number for those that they reject or that ran out of loops.
 
@@ -116,8 +118,7 @@ class TwoCoin(RatioRule):
         verdict, place = torch.full_like(rate, low), torch.arange(len(rows), device=rows.device)
         while len(place):
             missed, m = residual.draw(rows[place]), rate[place]
-            if tally is not None:
-                tally.add(missed.abs() > m)
+            tally.add(missed.abs() > m)
             against = torch.where(heads, -missed, missed).clamp(-m, m)
             again = residual.uniform(len(place)) < (m + against) / (2 * m)
             loops, points = loops + again, torch.where(again, residual.poisson(m), points - 1)

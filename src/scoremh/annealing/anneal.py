@@ -55,15 +55,16 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import runge_kutta
+from scoremh._shared.counting import CountedScore, score_calls
 from scoremh._shared.progress import progress_bar
-from scoremh.acceptance import LineIntegral
+from scoremh.acceptance import LineIntegral, Rule
 from scoremh.coordinates import Affine
 from scoremh.kernel import metropolis_hastings
 from scoremh.proposals import MALA
 from scoremh.sampling.pools import Pool, started
 from scoremh.sampling.sample import sample
 from scoremh.sampling.tuning import StepSearch, aimed_rate, transition
-from scoremh.types import Acceptance, Kernel, Point, Proposal, ScoreModel, TargetLike
+from scoremh.types import Kernel, Point, Proposal, ScoreModel, TargetLike
 
 FLOW_LEVELS_PER_E_FOLD = 2
 
@@ -166,7 +167,7 @@ def flow(
         if score is None:
             fix = "Return a target whose score is that of the distribution blurred by this level."
             raise ValueError(checks.message("target_at to give a target with a score", "one without", fix))
-        s = score(x)
+        s = CountedScore(score)(x)
         return -level * (s if coordinates is None else coordinates.precondition(s))
 
     with torch.inference_mode(), checks.explained():
@@ -227,13 +228,14 @@ def noise_ratio(kernel: Kernel, x: Tensor, level: float, *, chains: int | None =
     step = RELATIVE_STEP * level
     both = torch.cat([measured, measured + step * signs])
     # never more rows at once than there are chains: the memory of a network may be as large as they need
-    scores = [_score(kernel, rows) for rows in both.split(len(x))]
+    with score_calls() as calls:
+        scores = [_score(kernel, rows) for rows in both.split(len(x))]
     if any(score is None for score in scores):
         return NoiseRatio(math.nan, math.nan, 0, math.nan)
     here, there = torch.cat(scores).chunk(2)  # type: ignore[arg-type]
     square = here.flatten(1).square().sum(1).double()
     bend = -((there - here) * signs).flatten(1).sum(1).double() / step
-    return _compared(square, bend)._replace(score_calls=len(both))
+    return _compared(square, bend)._replace(score_calls=calls.total)
 
 
 @torch.inference_mode()
@@ -494,10 +496,11 @@ class _Descent:
 
     def moved(self, kernel: Kernel, distance: float) -> Tensor:
         """Return the points moved along the score of a kernel, and count its calls."""
-        score = kernel.init(self.x).score
+        with score_calls() as calls:
+            score = kernel.init(self.x).score
         if score is None:
             raise _no_score(kernel, "predict and denoise")
-        self.score_calls += len(self.x)
+        self.score_calls += calls.total
         return torch.add(self.x, score, alpha=distance).clone()
 
     def finished(
@@ -620,13 +623,13 @@ class Corrector:
 
     model: ScoreModel
     proposal_at: Callable[[float], Proposal] | float = 0.3
-    rule: Acceptance = field(default_factory=LineIntegral)
+    rule: Rule = field(default_factory=LineIntegral)
     steps: int = 1
 
     def __post_init__(self) -> None:
         """Refuse bad parameters."""
         checks.kind(self.model, ScoreModel, "a model of all noise levels", "Use an adapter of scoremh.diffusion.")
-        checks.kind(self.rule, Acceptance, "an Acceptance", "Pass LineIntegral(), for example.")
+        checks.kind(self.rule, Rule, "an acceptance rule", "Pass LineIntegral(), for example.")
         checks.count(self.steps, "steps")
         if not callable(self.proposal_at):
             checks.positive(self.proposal_at, "proposal_at", ", or a function from a noise level to a proposal")

@@ -29,7 +29,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +38,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scoremh._shared import checks, rng
+from scoremh._shared.counting import score_calls
 from scoremh._shared.files import fingerprint
 from scoremh._shared.probe import Probe
 from scoremh._shared.progress import progress_bar
@@ -55,7 +55,6 @@ from scoremh.sampling.sample import (
     first_step,
     jobs_of,
     run_blocks,
-    step_by_step,
     stored_run,
 )
 from scoremh.sampling.store import Layout, Records, State, Store
@@ -110,19 +109,18 @@ class Ladder:
             turn: Number of the sweep; pairs that begin at an even level are offered a swap when it is even.
             generator: Random number generator.
         """
-        moved = [self._local_moves(kernel, at, generator) for kernel, at in zip(self.kernels, x, strict=True)]
-        x, accepted = torch.stack([at for at, _, _ in moved]), torch.stack([count for _, count, _ in moved], 1)
-        calls = sum(number for _, _, number in moved)
-        swap_prob, walkers = x.new_zeros(x.shape[1], len(self.levels) - 1), walkers.clone()
-        upper = torch.arange(turn % 2, len(self.levels) - 1, 2, device=x.device)
-        if len(upper):
-            log_ratio = self.log_swap_ratio(x, upper)
-            swap_prob[:, upper] = log_ratio.clamp(max=0).exp().T
-            taken = rng.log_uniform(tuple(log_ratio.shape), x, generator) < log_ratio  # False where it is NaN
-            x = _swapped(x, upper, taken)
-            walkers = _swapped(walkers.T, upper, taken).T
-            calls += 2 * taken.numel() * self.nodes * (1 + x[0, 0].numel())
-        return Sweep(x, walkers, accepted, swap_prob, calls)
+        with score_calls() as calls:
+            moved = [self._local_moves(kernel, at, generator) for kernel, at in zip(self.kernels, x, strict=True)]
+            x, accepted = torch.stack([at for at, _ in moved]), torch.stack([count for _, count in moved], 1)
+            swap_prob, walkers = x.new_zeros(x.shape[1], len(self.levels) - 1), walkers.clone()
+            upper = torch.arange(turn % 2, len(self.levels) - 1, 2, device=x.device)
+            if len(upper):
+                log_ratio = self.log_swap_ratio(x, upper)
+                swap_prob[:, upper] = log_ratio.clamp(max=0).exp().T
+                taken = rng.log_uniform(tuple(log_ratio.shape), x, generator) < log_ratio  # False for NaN
+                x = _swapped(x, upper, taken)
+                walkers = _swapped(walkers.T, upper, taken).T
+        return Sweep(x, walkers, accepted, swap_prob, calls.total)
 
     def log_swap_ratio(
         self, x: Float[Tensor, "level chain *event"], upper: Int[Tensor, " pair"]
@@ -142,16 +140,14 @@ class Ladder:
         log_ratio: Tensor = at_low - at_high
         return log_ratio.where(log_ratio.isfinite(), torch.nan)
 
-    def _local_moves(self, kernel: Kernel, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, int]:
-        """Return where the chains of a level are then, how many moves each accepted, and the score calls.
+    def _local_moves(self, kernel: Kernel, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return where the chains of a level are then, and how many moves each accepted.
 
         The point is made anew: what it held before the last swaps belongs to other levels.
         """
         point = kernel.init(x)
-        run = kernel.run or partial(step_by_step, kernel)
-        calls = 0 if point.score is None else len(x)
-        point, trace = run(point, self.steps_per_swap, generator=generator)
-        return point.x, trace.accepted.sum(0, dtype=torch.int32), calls + trace.score_calls
+        point, trace = kernel.steps(point, self.steps_per_swap, generator=generator)
+        return point.x, trace.accepted.sum(0, dtype=torch.int32)
 
 
 def _swapped(x: Tensor, upper: Tensor, taken: Tensor) -> Tensor:

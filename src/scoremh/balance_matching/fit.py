@@ -242,7 +242,7 @@ def anchor_table(
         before, after = _values(anchors, torch.cat([current.x, proposed.x]), progress).chunk(2)
         known = (before < math.inf) & (after < math.inf)  # NaN is not
         if form.one_proposal:
-            known &= detailed_balance.log_q_ratio(proposal, current, proposed).isfinite()
+            known &= proposal.log_q_ratio(current, proposed).isfinite()
         at_samples = before[is_sample & before.isfinite()]
         _require_known(known, at_samples)
         points = current.map(lambda *ends: torch.cat([end[known] for end in ends]), proposed)
@@ -447,7 +447,7 @@ def _along(
     here = at.map(repeated)
     with torch.enable_grad():
         there = Point.at(line(at.x, v, nodes).flatten(0, 1).requires_grad_(), target, proposal.needs)
-        change = detailed_balance.log_q_ratio(proposal, here, there)
+        change = proposal.log_q_ratio(here, there)
         gradient = torch.zeros_like(there.x)
         if change.requires_grad:
             (gradient,) = torch.autograd.grad(change.sum(), there.x, materialize_grads=True)

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from scoremh._shared import checks, detailed_balance, rng
+from scoremh._shared import checks, rng
 from scoremh._shared.algebra import Quadrature, gauss_legendre, inner, scores_along, weighted_sum, whole_way
 from scoremh._shared.checks import Samples, as_tensor
 from scoremh.kernel.metropolis import scored_target
-from scoremh.types import AcceptanceNetwork, Need, Point, Proposal, Target, TargetLike
+from scoremh.networks import Form
+from scoremh.types import Need, Point, Proposal, Target, TargetLike
 
 MAX_WORST_PAIRS = 5  # shown
 
@@ -124,13 +125,12 @@ def balance_residual(
     checks.events(samples, "samples")
     checks.count(nodes, "nodes")
     checks.count(groups, "groups")
-    network = _network(net)
+    form = _form(net)
     known = scored_target(target, proposal)
-    if isinstance(network, AcceptanceNetwork):
-        network.require(known, proposal)
+    form.require(known, proposal)
     pairs = _pairs(known, proposal, samples, gauss_legendre(nodes), groups, generator)
-    log_q = detailed_balance.log_q_ratio(proposal, pairs.current, pairs.proposed)
-    learned = detailed_balance.log_ratio(network, proposal, pairs.current, pairs.proposed)
+    log_q = proposal.log_q_ratio(pairs.current, pairs.proposed)
+    learned = form.log_ratio(pairs.current, pairs.proposed, proposal=proposal)
     _require_finite("the score", pairs.change, "Give the target a support, outside of which no pair counts.")
     _require_finite("log q", log_q, "Use a proposal with reversible steps: q(x | x') > 0 where q(x' | x) > 0.")
     _require_finite("the network", learned, "Train it again.")
@@ -150,13 +150,12 @@ def balance_residual(
     )
 
 
-def _network(net: Any) -> nn.Module:
-    """Return the network of an acceptance, given it or what holds it; a fit of something else is refused."""
+def _form(net: Any) -> Form:
+    """Return a network, or the network of a fit, as a form; a fit of something else is an error."""
     network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", net)
-    kind = nn.Module if network is net else AcceptanceNetwork  # any network may be one; a fit knows what it is of
+    kind = nn.Module if network is net else Form  # any network may be an acceptance; that of a fit is one or is not
     checks.kind(network, kind, "a network for an acceptance", "Pass what fit_acceptance returned, or its net.")
-    found: nn.Module = network
-    return found
+    return Form.of(network)
 
 
 class _Pairs(NamedTuple):

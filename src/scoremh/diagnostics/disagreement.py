@@ -11,8 +11,9 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.checks import Samples, as_tensor
-from scoremh.kernel.metropolis import judge, rule_for, validated_target
-from scoremh.types import Acceptance, Point, Proposal, Target, TargetLike
+from scoremh.acceptance import Rule
+from scoremh.kernel.metropolis import Transition, transition_of
+from scoremh.types import Point, Proposal, TargetLike
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Disagreement:
 
 @torch.inference_mode()
 def disagreement(
-    rule_a: Acceptance,
-    rule_b: Acceptance,
+    rule_a: Rule,
+    rule_b: Rule,
     *,
     target: TargetLike,
     proposal: Proposal,
@@ -65,23 +66,21 @@ def disagreement(
     """
     x = as_tensor(x, "x", torch.get_default_dtype())
     checks.events(x)
-    rules = [rule_for(target, rule) for rule in (rule_a, rule_b)]
-    knowns = [validated_target(target, proposal, rule) for rule in rules]
+    transitions = [transition_of(target, proposal, rule) for rule in (rule_a, rule_b)]
     generator = rng.resolve(generator, x.device)
     with checks.explained():
-        here = Point.at(x, knowns[0], proposal.needs)
+        here = Point.at(x, transitions[0].target, proposal.needs)
     candidates = proposal.sample(here, generator=generator)
     log_uniform = rng.log_uniform((len(x),), x, generator)
 
-    def verdict(rule: Acceptance, known: Target) -> Tensor:
-        needs = proposal.needs | rule.needs
+    def log_accept(transition: Transition) -> Tensor:
         with checks.explained():
-            current = Point.at(x, known, needs)
-        log_accept, _ = judge(known, needs, proposal, rule, current, candidates, log_uniform, generator)
-        return log_accept.nan_to_num(-torch.inf)
+            current = Point.at(x, transition.target, transition.needs)
+        _, move = transition.decide(current, candidates, log_uniform, generator)
+        return move.log_accept.nan_to_num(-torch.inf)
 
-    first, second = map(verdict, rules, knowns)
-    takes = [(log_uniform < log_accept).double() for log_accept in (first, second)]
+    first, second = map(log_accept, transitions)
+    takes = [(log_uniform < log_a).double() for log_a in (first, second)]
     return Disagreement(
         rate=float((takes[0] != takes[1]).sum()) / len(x),
         mean_difference=float((first.exp() - second.exp()).abs().sum()) / len(x),

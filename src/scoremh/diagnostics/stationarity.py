@@ -125,17 +125,12 @@ def stationarity(
 def _positions_after(kernel: Kernel, start: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, float]:
     """Return where the chains are after these steps, by the loop that `sample` runs, and their acceptance rate."""
     point, x, accepted, done = kernel.init(start), start, 0, 0
-    # As many calls of `run` as steps in each: errors within a run show, and in the point from which the next starts.
+    # As many calls as steps in each: errors within a call show, and errors in the point from which the next one starts.
     segment = max(1, min(math.ceil(math.sqrt(steps)), MAX_TRACE_NUMBERS // start.numel()))
     while done < steps:
-        if kernel.run is None:
-            point, move = kernel.step(point, generator=generator)
-            x, taken, done = point.x, move.accepted, done + 1
-        else:
-            length = min(segment, steps - done)
-            point, trace = kernel.run(point, length, generator=generator)
-            x, taken, done = trace.x[-1], trace.accepted, done + length
-        accepted += int(taken.sum())
+        length = min(segment, steps - done)
+        point, trace = kernel.steps(point, length, generator=generator)
+        x, done, accepted = trace.x[-1], done + length, accepted + int(trace.accepted.sum())
     return x, accepted / (steps * len(start))
 
 

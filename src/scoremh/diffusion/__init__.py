@@ -35,7 +35,6 @@ from scoremh.diffusion.log_density import (
     log_density,
     log_density_change,
     noise_span,
-    score_calls,
 )
 from scoremh.diffusion.model import (
     DiffusionModel,
@@ -75,5 +74,4 @@ __all__ = [
     "log_density_change",
     "noise_span",
     "random_directions",
-    "score_calls",
 ]

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh._shared.algebra import Quadrature, gauss_legendre, inner, per_chain, runge_kutta
+from scoremh._shared.counting import count
 from scoremh.types import ScoreModel
 
 Path = Literal["radial", "fixed"]
@@ -87,7 +88,7 @@ def log_density_change(
 
 @dataclass(frozen=True, eq=False)
 class LogDensity:
-    """The function x -> log p(x) of a model, which says what it costs.
+    """The function x -> log p(x) of a model.
 
     Args:
         model: Scores at every noise level.
@@ -102,15 +103,6 @@ class LogDensity:
     def __call__(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, " chain"]:
         """Return log p at the model's noise level, normalised."""
         return log_density(self.model, x, nodes=self.nodes, path=self.path)
-
-    def score_calls(self, x: Float[Tensor, "chain *event"]) -> int:
-        """Return what an answer costs, in score calls."""
-        return score_calls(x, self.nodes)
-
-
-def score_calls(x: Float[Tensor, "chain *event"], nodes: int) -> int:
-    """Return what log p of these points costs: at every node, a score and a tangent of it for every coordinate."""
-    return nodes * (len(x) + x.numel())
 
 
 def noise_span(model: ScoreModel) -> tuple[float, float]:
@@ -154,7 +146,7 @@ def _integral(
     stretch = (wide / (variance + low.square())).sqrt() if path == "radial" else torch.ones_like(wide)
     places = per_chain(stretch.flatten(), u) * u.repeat(len(levels), *(1,) * (u.ndim - 1))  # every chain at every node
     sigma, wide = levels.flatten(), wide.flatten()
-    score, divergence = standard.level_score(places, sigma)
+    score, divergence = _level_score(standard, places, sigma)
     inward = places / per_chain(wide, places)
     excess = score + inward  # 0 for N(0, k^2 I)
     # g minus that of N(0, k^2 I) is sigma^2 (div s + d / k^2 + excess . (s - x / k^2)); along the radial path the term
@@ -162,6 +154,12 @@ def _integral(
     along = score if path == "radial" else score - inward
     rate = sigma.square() * (divergence + u[0].numel() / wide + inner(excess, along))
     return width * (u.new_tensor(quadrature.weights) @ rate.reshape(levels.shape))
+
+
+def _level_score(model: ScoreModel, x: Tensor, sigma: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Return score and divergence, counted as one score call and one for every direction of the divergence."""
+    count(len(x) * (1 + (model.probes or x[0].numel())))
+    return model.level_score(x, sigma)
 
 
 def flow_log_density(
@@ -187,7 +185,7 @@ def _log_density_by_flow(
     """Return log p at the low level of u."""
 
     def rate(state: Tensor, level: float) -> Tensor:
-        score, divergence = standard.level_score(state[:, :-1].unflatten(1, u.shape[1:]), level)
+        score, divergence = _level_score(standard, state[:, :-1].unflatten(1, u.shape[1:]), level)
         return level * torch.cat([-score.flatten(1), divergence[:, None]], 1)
 
     levels = [low * (high / low) ** (i / steps) for i in range(steps + 1)]

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from scoremh import annealing, diagnostics, diffusion
-from scoremh.acceptance import Always, LineIntegral
+from scoremh.acceptance import Always, LineIntegral, Rule
 from scoremh.balance_matching import AcceptanceFit
 from scoremh.diagnostics import MAX_CIRCULATION, Caution, conservativity_by_level, lowest_conservative_level
 from scoremh.evaluation import (
@@ -45,20 +45,19 @@ from scoremh.sampler import ANNEALING_LEVELS, ANNEALING_STEP_SIZE, Sampler
 from scoremh.sampling.chains import Chains
 from scoremh.score_matching import ScoreFit, implicit_losses
 from scoremh.training import versions
-from scoremh.types import Acceptance
 
 if TYPE_CHECKING:
     from scoremh.estimator.model import ScoreMH
 
 
-RULES: Mapping[str, Acceptance] = {
+RULES: Mapping[str, Rule] = {
     "simpson": LineIntegral("simpson"),
     "adaptive": LineIntegral("adaptive"),
     "always": Always(),
 }
 
 
-def acceptance_name(acceptance: Acceptance | AcceptanceFit | None) -> str:
+def acceptance_name(acceptance: Rule | AcceptanceFit | None) -> str:
     """Return the name of a rule, or of the form of a learned acceptance."""
     if isinstance(acceptance, AcceptanceFit):
         return type(acceptance.net).__name__.lower()

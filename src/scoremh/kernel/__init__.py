@@ -1,6 +1,6 @@
 """Kernels: target, proposal and rule composed, with the fused loops beside; Hamiltonian moves; groups of moves."""
 
-from scoremh.kernel.grouped import names_its_ratio, surrogate
+from scoremh.kernel.grouped import surrogate
 from scoremh.kernel.hamiltonian import hamiltonian
 from scoremh.kernel.metropolis import DegenerateRuleWarning, ImproperTargetWarning, metropolis_hastings
 
@@ -9,6 +9,5 @@ __all__ = [
     "ImproperTargetWarning",
     "hamiltonian",
     "metropolis_hastings",
-    "names_its_ratio",
     "surrogate",
 ]

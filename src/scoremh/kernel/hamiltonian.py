@@ -1,42 +1,31 @@
-r"""Leapfrog trajectories of Hamiltonian dynamics, with momenta p ~ N(0, I) in coordinates u, x = L u.
+r"""Hamiltonian Monte Carlo from a score: long moves along leapfrog trajectories.
 
-With g = L^T s, one of L steps of size h from (x_k, p_k) makes a segment v_k:
-
-    m = p_k + (h / 2) g_k,    v_k = h L m,    x_{k+1} = x_k + v_k,    p_{k+1} = m + (h / 2) g_{k+1}
-
-The map is reversible (turn the last momentum about, and the trajectory leads back over the same nodes) and preserves
-volume. The kinetic terms hold the trapezoid at the nodes with the other sign:
-
-    |p_0|^2 / 2 - |p_L|^2 / 2 = (h^2 / 8) (|g_0|^2 - |g_L|^2) - sum_k v_k.(s_k + s_{k+1}) / 2
-
-so that this rule would leave nothing of the density; see `scoremh.kernel.hamiltonian` for what is done instead.
-
-Scores are carried as `(chain, part, *event)`: that of the whole target, which moves the chains, and behind it, where
-the target is a product of known and unknown parts, that of the unknown ones, which a rule integrates.
-
-Hamiltonian Monte Carlo from a score: long moves along leapfrog trajectories.
-
-Every transition draws a momentum p ~ N(0, I), follows the dynamics for L steps of size h to (x', p'), and accepts with
+Every transition draws a momentum p ~ N(0, I) in coordinates u, x = L u, follows the dynamics for L steps of size h to
+(x', p'), and accepts with
 
     log r = D + |p|^2 / 2 - |p'|^2 / 2,    D = log p(x') - log p(x)
 
-`Exact()` takes D from the density. `LineIntegral()` integrates the score along the segments v_j of the trajectory, each
-with a quadrature of its own whose inner nodes t_i (one for Simpson) are asked for all segments in one score call. With
-w the weight at both ends of a segment, and k the log density of the known parts of a product, whose score is left out
-of s here (k = 0 where nothing is known):
+With g = L^T s, one step from (x_k, p_k) makes a segment v_k:
+
+    m = p_k + (h / 2) g_k,    v_k = h L m,    x_{k+1} = x_k + v_k,    p_{k+1} = m + (h / 2) g_{k+1}
+
+`Exact()` takes D from the density. `LineIntegral()` integrates the score along every segment, with a quadrature whose
+inner nodes t_i (one for Simpson) share one score call. With w the weight at both ends of a segment, and k the log
+density of the known parts of a product, whose score is left out of s here:
 
     D = k(x') - k(x) + sum_j v_j.(sum_i w_i s(x_j + t_i v_j) + w (s_j + s_{j+1}))
 
-Both are antisymmetric: from x' with momentum -p' the trajectory has the same nodes. A trajectory that leaves the
-support, at a node or where the quadrature asks, is a rejection both ways; so is one that diverges: it meets a number
-that is not finite, or loses more than MAX_ENERGY_ERROR (log r below its negative; that of a good step is near 0).
+Both are antisymmetric: from x' with momentum -p' the trajectory has the same nodes. The trapezoid rule at the nodes
+would leave nothing of the density, because the kinetic terms contain it with the opposite sign. A trajectory that
+leaves the support, at a node or where the quadrature evaluates the score, is rejected in both directions; so is one
+that diverges: it meets a number that is not finite, or log r falls below -MAX_ENERGY_ERROR.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -44,11 +33,12 @@ from torch import Tensor
 
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import inner, line, per_chain, rows_finite, weighted_sum
-from scoremh.acceptance import Always, Exact, LineIntegral
-from scoremh.kernel import metropolis
-from scoremh.kernel.metropolis import CountedScore, checked
-from scoremh.proposals import Colored
-from scoremh.types import Acceptance, Balance, Kernel, Move, Need, PartlyKnown, Point, SupportFn, Target, TargetLike
+from scoremh._shared.counting import score_calls
+from scoremh.acceptance import Always, Exact, LineIntegral, Rule
+from scoremh.coordinates import Affine
+from scoremh.kernel.metropolis import counted, first_point
+from scoremh.targets.combinations import Product
+from scoremh.types import Balance, Kernel, Move, Need, Point, SupportFn, Target, TargetLike
 
 
 class Trajectory(NamedTuple):
@@ -70,17 +60,17 @@ class Trajectory(NamedTuple):
     """0; -inf where a node lay outside the support, NaN where a number was not finite."""
 
 
-def answers_where(
+def values_at(
     function: Callable[[Tensor], Tensor], x: Tensor, rows: Bool[Tensor, " chain"], otherwise: Tensor
 ) -> Tensor:
-    """Return what a function answers at these rows of x, asking at no other, and something else elsewhere."""
+    """Return the values of a function at these rows of x, where alone it is evaluated, and `otherwise` elsewhere."""
     if bool(rows.all()):
         return function(x)
     return otherwise.index_put((rows,), function(x[rows])) if bool(rows.any()) else otherwise
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Leapfrog(Colored):
+class Leapfrog:
     """Leapfrog trajectories.
 
     Args:
@@ -90,18 +80,30 @@ class Leapfrog(Colored):
         random_length: Draw the number of steps anew for every transition, uniformly from 1 to `steps`.
     """
 
-    step_name: ClassVar[str] = "step_size"
-
     step_size: float
     steps: int
     covariance: Tensor | None = None
     random_length: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse bad parameters."""
-        super().__post_init__()
+        """Check the parameters."""
+        checks.positive(self.step_size, "step_size", ", or use tune()")
+        _ = self.coordinates
         checks.count(self.steps, "steps")
         checks.one_of(self.random_length, (True, False), "random_length")
+
+    def __repr__(self) -> str:
+        """Show the parameters that differ from their defaults."""
+        return checks.brief(self)
+
+    @cached_property
+    def coordinates(self) -> Affine | None:
+        """The coordinates u in which momenta are standard normal; None for those of x."""
+        return None if self.covariance is None else Affine.from_covariance(self.covariance)
+
+    def color(self, z: Tensor) -> Tensor:
+        """Return L z."""
+        return z if self.coordinates is None else self.coordinates.color(z)
 
     def slope(self, score: Tensor) -> Tensor:
         """Return g = L^T s."""
@@ -151,7 +153,7 @@ class Leapfrog(Colored):
                 there, v = (torch.where(per_chain(refused == 0, x), a, b) for a, b in ((there, x), (v, 0.0)))
             nodes.append(x)
             segments.append(v)
-            at_there = answers_where(scores, there, refused == 0, s)
+            at_there = values_at(scores, there, refused == 0, s)
             sums.append(s[:, -1] + at_there[:, -1])
             x, s = there, at_there
             p = torch.add(p, self.slope(s[:, 0]), alpha=h if step < steps else h / 2)
@@ -174,14 +176,14 @@ class Leapfrog(Colored):
 HAMILTONIAN_RATES: Mapping[Balance, float] = {"metropolis": 0.651, "barker": 0.381}
 INTEGRATED_RULES = "simpson", "gauss"
 MAX_ENERGY_ERROR = 1000.0  # nats, Stan's limit beyond which a trajectory diverges
-Judge = Exact | LineIntegral | Always
+TrajectoryRule = Exact | LineIntegral | Always
 
 
 def hamiltonian(
     target: TargetLike,
     step_size: float,
     steps: int,
-    acceptance: Acceptance,
+    acceptance: Rule,
     *,
     covariance: Tensor | None = None,
     random_length: bool = False,
@@ -211,49 +213,51 @@ def hamiltonian(
         >>> chains.score_calls == 8 + 8 * 20 * (5 + 5)  # at the start, and at the nodes and midpoints of trajectories
         True
     """
-    known, rule = _judged_target(_validated_target(target, acceptance), _validated_rule(acceptance))
-    leapfrog = Leapfrog(step_size, steps, covariance, random_length)
-    needs: set[Need] = {"score"} if known.log_density is None else {"score", "log_density"}
-    needs |= set() if known.known_score is None else {"rest_score"}
-
-    rate = None if isinstance(rule, Always) else HAMILTONIAN_RATES[rule.balance]
-    options: dict[str, Any] = {"covariance": covariance, "random_length": random_length}
-    unadjusted = partial(hamiltonian, target, step_size, steps, Always(), **options)
-    init = partial(metropolis.first_point, known, frozenset(needs))
-    step = partial(_step, checked(known), leapfrog, rule)
-    parts = leapfrog, acceptance
-    return Kernel(init, step, target_rate=rate, parts=parts, unadjusted=unadjusted, target=known)
-
-
-@torch.inference_mode()
-def _step(
-    target: Target, leapfrog: Leapfrog, rule: Judge, point: Point, *, generator: torch.Generator | None = None
-) -> tuple[Point, Move]:
-    """Make one trajectory, and take or leave it."""
-    assert target.score is not None
-    generator = rng.resolve(generator, point.x.device)
-    momentum = rng.normal(tuple(point.x.shape), point.x, generator)
-    log_uniform = rng.log_uniform((len(point.x),), point.x, generator)
-    score = CountedScore(target.score)
-    length = leapfrog.length(point.x, generator)
-    transition = _Transition(target._replace(score=score), leapfrog, rule)
-    log_accept, proposed = transition.judge(point, momentum, transition.path(point, momentum, length))
-    accepted = log_uniform < log_accept
-    taken = proposed.map(lambda new, old: torch.where(per_chain(accepted, new), new, old), point)
-    return taken, Move(proposed.x, log_accept, accepted, score.calls)
+    known, rule = _known_parts(_validated_target(target, acceptance), _validated_rule(acceptance))
+    trajectories = Trajectories(counted(known), Leapfrog(step_size, steps, covariance, random_length), rule)
+    return Kernel(
+        trajectories.init,
+        trajectories.step,
+        target_rate=None if rule.balance is None else HAMILTONIAN_RATES[rule.balance],
+        parts=(trajectories.leapfrog, acceptance),
+        unadjusted=partial(
+            hamiltonian, target, step_size, steps, Always(), covariance=covariance, random_length=random_length
+        ),
+        target=trajectories.target,
+    )
 
 
-@dataclass(frozen=True)
-class _Transition:
-    """How a trajectory is made and judged.
+@dataclass(frozen=True, eq=False)
+class Trajectories:
+    """Transitions of Hamiltonian Monte Carlo.
 
-    `target.log_density` is of what is differenced, `target.score` of what is integrated; both are of the whole where
-    `target.known_score` is None.
+    `target.log_density` is of what is differenced, `target.score` of what is integrated; both are of the whole target
+    if `target.known_score` is None.
     """
 
     target: Target
     leapfrog: Leapfrog
-    rule: Judge
+    rule: TrajectoryRule
+
+    def init(self, x: Tensor) -> Point:
+        """Return the point that chains start from, after checking the start and the values of the target there."""
+        needs: set[Need] = {"score"}
+        needs |= set() if self.target.log_density is None else {"log_density"}
+        needs |= set() if self.target.known_score is None else {"rest_score"}
+        return first_point(self.target, frozenset(needs), x)
+
+    @torch.inference_mode()
+    def step(self, point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
+        """Make one trajectory, and move the chains that accept its end."""
+        generator = rng.resolve(generator, point.x.device)
+        momentum = rng.normal(tuple(point.x.shape), point.x, generator)
+        log_uniform = rng.log_uniform((len(point.x),), point.x, generator)
+        with score_calls() as calls:
+            path = self.path(point, momentum, self.leapfrog.length(point.x, generator))
+            log_accept, proposed = self.log_accept(point, momentum, path)
+        accepted = log_uniform < log_accept
+        taken = proposed.map(lambda new, old: torch.where(per_chain(accepted, new), new, old), point)
+        return taken, Move(proposed.x, log_accept, accepted, calls.total)
 
     def path(self, point: Point, momentum: Tensor, steps: int) -> Trajectory:
         """Return the trajectory from a point."""
@@ -263,12 +267,12 @@ class _Transition:
             self._scores, self.target.support, point.x, torch.stack(parts, 1), momentum, steps
         )
 
-    def judge(self, point: Point, momentum: Tensor, path: Trajectory) -> tuple[Tensor, Point]:
-        """Return log a and the candidate as a point."""
+    def log_accept(self, point: Point, momentum: Tensor, path: Trajectory) -> tuple[Tensor, Point]:
+        """Return log a and the end of the trajectory as a point."""
         possible, log_density = path.refused == 0, point.log_density
         log_ratio = self.leapfrog.kinetic_change(momentum, path)
         if log_density is not None and self.target.log_density is not None:
-            at_end = answers_where(self.target.log_density, path.end, possible, log_density)
+            at_end = values_at(self.target.log_density, path.end, possible, log_density)
             log_density, log_ratio = at_end, at_end - log_density + log_ratio
         proposed = Point(
             path.end, path.scores[:, 0], log_density, path.scores[:, 1] if point.rest_score is not None else None
@@ -294,33 +298,33 @@ class _Transition:
         ends, nodes, weights = rule.quadrature
         places = line(path.nodes, path.segments, nodes)
         grid, flat = places.shape[:3], places.flatten(0, 2)  # over nodes, segments and chains
-        asked = path.refused == 0
+        inside = path.refused == 0
         if self.target.support is not None:
-            asked = asked & self.target.support(flat).reshape(grid).flatten(0, 1).all(0)
-        between = answers_where(self.target.score, flat, asked.expand(grid).flatten(), torch.zeros_like(flat))
+            inside = inside & self.target.support(flat).reshape(grid).flatten(0, 1).all(0)
+        between = values_at(self.target.score, flat, inside.expand(grid).flatten(), torch.zeros_like(flat))
         slopes = weighted_sum(weights, between.reshape(places.shape)) + ends * path.score_sums
         integral = inner(slopes.flatten(0, 1), path.segments.flatten(0, 1)).reshape(grid[1:]).sum(0)
         # only a support, never a score, can tell that p is 0
-        return integral.masked_fill(integral.isinf(), math.nan).masked_fill(~asked, -math.inf)
+        return integral.masked_fill(integral.isinf(), math.nan).masked_fill(~inside, -math.inf)
 
 
-def _judged_target(target: TargetLike, rule: Judge) -> tuple[Target, Judge]:
+def _known_parts(target: TargetLike, rule: TrajectoryRule) -> tuple[Target, TrajectoryRule]:
     """Return what is differenced and what is integrated of a target, and the rule that judges its trajectories."""
-    if isinstance(rule, LineIntegral) and isinstance(target, PartlyKnown):
+    if isinstance(rule, LineIntegral) and isinstance(target, Product):
         if target.rest_score is None:
             return Target(target.score, target.log_density, target.support), Exact(balance=rule.balance)
         return Target(target.rest_score, target.known.log_density, target.support, target.known.score), rule
     return Target(target.score, target.log_density if isinstance(rule, Exact) else None, target.support), rule
 
 
-def _validated_rule(rule: Acceptance) -> Judge:
+def _validated_rule(rule: Rule) -> TrajectoryRule:
     """Return a rule that can judge a trajectory, and refuse any other."""
     if type(rule) in (Exact, Always):
         return rule  # type: ignore[return-value]
     fix = "Use LineIntegral(), LineIntegral('gauss', nodes=k), Exact() or Always()."
     expected = "a rule that can judge a whole trajectory"
     if type(rule) is not LineIntegral:
-        checks.kind(rule, Acceptance, "an Acceptance", fix)
+        checks.kind(rule, Rule, "an acceptance rule", fix)
         raise TypeError(checks.message(expected, checks.named(rule), fix))
     if rule.rule == "trapezoid":
         got = f"{rule}: at the nodes of the leapfrog it cancels the kinetic terms, and nothing of the density is left"
@@ -330,7 +334,7 @@ def _validated_rule(rule: Acceptance) -> Judge:
     return rule
 
 
-def _validated_target(target: TargetLike, rule: Acceptance) -> TargetLike:
+def _validated_target(target: TargetLike, rule: Rule) -> TargetLike:
     """Return the target, and refuse one without a score, or without the density that the rule needs."""
     fix = "Wrap a score as Target(score=...), a log density as targets.from_log_density(...)."
     checks.kind(target, TargetLike, "a Target", fix)

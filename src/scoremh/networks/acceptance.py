@@ -252,7 +252,7 @@ class Form(nn.Module, ABC):
     def log_density_change(self, current: Point, proposed: Point, *, proposal: Proposal) -> PerChain:
         """Return what the form takes log p(x') - log p(x) for."""
         ratio = self.log_ratio(current, proposed, proposal=proposal)
-        return ratio - detailed_balance.log_q_ratio(proposal, current, proposed)
+        return ratio - proposal.log_q_ratio(current, proposed)
 
     def regression(self, current: Point, proposed: Point, *, proposal: Proposal) -> Regression:
         """Return what the loss compares; both points are leaves."""
@@ -366,7 +366,7 @@ class Potential(Form):
     def log_ratio(self, current: Point, proposed: Point, *, proposal: Proposal) -> PerChain:
         """Return phi(x') - phi(x) + log q(x | x') - log q(x' | x)."""
         change = self.log_density_change(current, proposed, proposal=proposal)
-        return change + detailed_balance.log_q_ratio(proposal, current, proposed)
+        return change + proposal.log_q_ratio(current, proposed)
 
     def log_density_change(self, current: Point, proposed: Point, *, proposal: Proposal) -> PerChain:
         """Return phi(x') - phi(x)."""
@@ -389,7 +389,7 @@ class Potential(Form):
         phi, gradient = self.value_and_gradient(torch.cat([current.x, proposed.x]).detach())
         before, after = phi.chunk(2)
         with torch.no_grad():  # a bounded step may allow neither direction, and its log ratio is NaN
-            log_q = detailed_balance.log_q_ratio(proposal, current, proposed).nan_to_num()
+            log_q = proposal.log_q_ratio(current, proposed).nan_to_num()
         at_current, at_proposed = gradient.flatten(1).chunk(2)
         ratio = after - before + log_q
         return Regression(

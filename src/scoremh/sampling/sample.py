@@ -25,13 +25,14 @@ import torch
 from torch import Tensor
 
 from scoremh._shared import checks, rng
+from scoremh._shared.counting import score_calls
 from scoremh._shared.files import fingerprint, sole_writer
 from scoremh._shared.probe import Probe
 from scoremh._shared.progress import Tick, progress_bar
 from scoremh.sampling.chains import Chains, StoredChains, attributes
 from scoremh.sampling.pools import Pool, check_pool, is_local, pool_for, run_jobs
 from scoremh.sampling.store import COUNTS, Block, Layout, Recorder, Records, State, Store, empty_records, finished
-from scoremh.types import Kernel, Point, Trace
+from scoremh.types import Kernel, Point
 
 Report = Callable[[int, int | None], None]  # transitions made, and how many were accepted; None where they were loaded
 
@@ -202,9 +203,8 @@ def _run(plan: Plan, job: Job, rows: Records | None, report: Report, stopped: Ca
     least = plan.kernel.least_steps  # a segment is a multiple of it
     segment = max(1, SEGMENT_FLOATS // (job.initial.numel() * least)) * least
     written = time.monotonic()
-    run = plan.kernel.run or partial(step_by_step, plan.kernel)
     while state.done < plan.total and not stopped():
-        point, trace = run(state.point, min(segment, plan.total - state.done), generator=generator)
+        point, trace = plan.kernel.steps(state.point, min(segment, plan.total - state.done), generator=generator)
         recorder.add(trace, state.done)
         moves = int(trace.accepted.sum())
         state = state.after(point, trace, moves)
@@ -243,20 +243,9 @@ def _beginning(
 
 def _first_state(kernel: Kernel, initial: Tensor) -> State:
     """Return the state at the beginning."""
-    point = kernel.init(initial)
-    return State(point, score_calls=0 if point.score is None else len(initial))
-
-
-def step_by_step(kernel: Kernel, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
-    """Run a kernel that has no fused loop."""
-    xs, moves = [], []
-    for _ in range(steps):
-        point, move = kernel.step(point, generator=generator)
-        xs.append(point.x)
-        moves.append(move)
-    log_accept, accepted = torch.stack([m.log_accept for m in moves]), torch.stack([m.accepted for m in moves])
-    counts = {name: sum(getattr(m, name) for m in moves) for name in ("score_calls", "factors", "clipped")}
-    return point, Trace(torch.stack(xs), log_accept, accepted, **counts)
+    with score_calls() as calls:
+        point = kernel.init(initial)
+    return State(point, score_calls=calls.total)
 
 
 MAX_UNDIVIDED_CHAINS = 1000  # up to which there is one block; beyond, there are at least two, for two workers to share

@@ -134,15 +134,8 @@ def aimed_rate(kernel: Kernel, target_rate: float | None) -> float:
 
 def transition(kernel: Kernel, point: Point, generator: torch.Generator) -> tuple[Point, float]:
     """Return where the chains are after one transition, and the mean acceptance probability."""
-    if kernel.run is None:
-        point, move = kernel.step(point, generator=generator)
-        return point, _mean_acceptance(move.log_accept)
-    point, trace = kernel.run(point, 1, generator=generator)
-    return point, _mean_acceptance(trace.log_accept)
-
-
-def _mean_acceptance(log_accept: Tensor) -> float:
-    return float(log_accept.exp().nan_to_num(0).mean())
+    point, trace = kernel.steps(point, 1, generator=generator)
+    return point, float(trace.log_accept.exp().nan_to_num(0).mean())
 
 
 class StepSearch:

@@ -31,7 +31,7 @@ from torch import Tensor
 from scoremh._shared import checks
 from scoremh._shared.algebra import inner
 from scoremh.targets.distributions import Distribution, Gaussian
-from scoremh.types import LogDensityFn, PartlyKnown, ScoreFn, ScoreModel, SupportFn, Target, TargetLike
+from scoremh.types import LogDensityFn, ScoreFn, ScoreModel, SupportFn, Target, TargetLike
 
 
 class Term(NamedTuple):
@@ -287,7 +287,7 @@ def _checked_weights(parts: tuple[TargetLike, ...], weights: Sequence[float] | N
 
 def _functions(part: TargetLike) -> dict[str, LogDensityFn]:
     """Return the functions of a part by what they are: of its known part, or of the rest."""
-    if isinstance(part, PartlyKnown):
+    if isinstance(part, Product):
         functions = _functions(part.known)
         return functions if part.rest_score is None else functions | {"rest": part.rest_score}
     # a density that is estimated from a score is no better than the integral of that score, for short moves worse
