@@ -111,25 +111,20 @@ def measured(door: Door, chains: int, effort: Effort) -> Ratio:
 def counted_transitions() -> Iterator[Counter[str]]:
     """Yield a counter of the transitions that kernels make meanwhile, by "fused" and "step by step"."""
     made: Counter[str] = Counter()
-    fused, judge = metropolis.fused, metropolis.judge
+    loop, run, step = metropolis.LangevinLoop.__call__, metropolis.Transition.run, metropolis.Transition.step
 
-    def counting_fused(*parts: Any) -> Any:
-        run = fused(*parts)
+    def fused(self: Any, point: Any, steps: int, **options: Any) -> Any:
+        made["fused"] += steps * len(point.x)
+        return (loop if isinstance(self, metropolis.LangevinLoop) else run)(self, point, steps, **options)
 
-        def counted(point: Any, steps: int, *, generator: torch.Generator) -> Any:
-            assert run is not None
-            made["fused"] += steps * len(point.x)
-            return run(point, steps, generator=generator)
-
-        return None if run is None else counted
-
-    def counting_judge(*parts: Any) -> Any:
-        made["step by step"] += len(parts[5])
-        return judge(*parts)
+    def stepping(self: Any, point: Any, **options: Any) -> Any:
+        made["step by step"] += len(point.x)
+        return step(self, point, **options)
 
     with (
-        mock.patch.object(metropolis, "fused", counting_fused),
-        mock.patch.object(metropolis, "judge", counting_judge),
+        mock.patch.object(metropolis.LangevinLoop, "__call__", fused),
+        mock.patch.object(metropolis.Transition, "run", fused),
+        mock.patch.object(metropolis.Transition, "step", stepping),
     ):
         yield made
 

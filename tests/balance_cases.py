@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from scoremh import AcceptanceFit, Point, RandomWalk, Recipe, Target, fit_acceptance
-from scoremh._shared import detailed_balance
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Free, Potential, PotentialMLP
 from scoremh.types import Proposal
 from tests.cases import GAUSSIAN, PROPOSALS, TARGETS
@@ -40,17 +39,17 @@ class Rule(nn.Module):
         x, y = (Point.at(z, self.law, frozenset({"score", "log_density"})) for z in (current, proposed))
         assert x.log_density is not None
         assert y.log_density is not None
-        return y.log_density - x.log_density + detailed_balance.log_q_ratio(self.proposal, x, y)
+        return y.log_density - x.log_density + self.proposal.log_q_ratio(x, y)
 
     def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
         ratio = self.ratio(proposed, current)
         return (logsigmoid(ratio) if self.balance == "barker" else ratio.clamp(max=0)) - math.log(self.scale)
 
 
-class Laplace:
+class Laplace(Proposal):
     """A user's own proposal; nobody wrote its gradient."""
 
-    needs: frozenset[Any] = frozenset()
+    needs: ClassVar[frozenset[Any]] = frozenset()
 
     def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Tensor:
         e = torch.empty(2, *at.x.shape, dtype=at.x.dtype).exponential_(generator=generator)
@@ -105,11 +104,11 @@ def fitted(form: Any = "antisymmetric", proposal: Proposal | None = None, **opti
 
 
 @dataclass
-class Own:
+class Own(Proposal):
     """A user's own proposal, x' = x / 2 + z, whose log density is spoiled."""
 
     spoil: Callable[[Tensor, Tensor], Tensor]
-    needs: frozenset[Any] = frozenset()
+    needs: ClassVar[frozenset[Any]] = frozenset()
 
     def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Tensor:
         return 0.5 * at.x + torch.randn(at.x.shape, generator=generator, dtype=at.x.dtype)
@@ -123,11 +122,11 @@ def own(to: Tensor, given: Tensor) -> Tensor:
 
 
 @dataclass
-class Box:
+class Box(Proposal):
     """A walk with steps in a box."""
 
     width: float
-    needs: frozenset[Any] = frozenset()
+    needs: ClassVar[frozenset[Any]] = frozenset()
 
     def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Tensor:
         return at.x + self.width * (2 * torch.rand(at.x.shape, generator=generator, dtype=at.x.dtype) - 1)
@@ -137,10 +136,10 @@ class Box:
         return torch.where(inside, -to.x[0].numel() * math.log(2 * self.width), -math.inf).to(to.x)
 
 
-class Kinked:
+class Kinked(Proposal):
     """A proposal whose density has no gradient where x' = x, on positive numbers only."""
 
-    needs: frozenset[Any] = frozenset()
+    needs: ClassVar[frozenset[Any]] = frozenset()
 
     def sample(self, at: Point, *, generator: torch.Generator | None = None) -> Tensor:
         return at.x * (0.5 * torch.randn(at.x.shape, generator=generator, dtype=at.x.dtype)).exp()

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
-from scoremh import MALA, Point, RandomWalk, Recipe, Target, fit_acceptance
+from scoremh import MALA, Point, Proposal, RandomWalk, Recipe, Target, fit_acceptance
 from scoremh.networks import AcceptanceMLP
 from tests.balance_cases import (
     ALL,
@@ -44,10 +44,10 @@ def test_a_score_without_a_graph_is_refused_where_the_proposal_needs_one() -> No
 
 
 @dataclass
-class Local:
+class Local(Proposal):
     """A walk whose steps are longer where the density is low."""
 
-    needs: frozenset[Any] = frozenset({"log_density"})
+    needs: ClassVar[frozenset[Any]] = frozenset({"log_density"})
 
     def width(self, at: Point) -> Tensor:
         assert at.log_density is not None

@@ -146,7 +146,7 @@ def test_a_potential_is_asked_where_points_know_another_density() -> None:
     rule = Learned(phi, "metropolis")
     ratio = rule.log_ratio(points[0], points[1], target=exact, proposal=walk)
     torch.testing.assert_close(ratio, phi(X.roll(1, 0)) - phi(X))
-    informed = rule.known(exact)
+    informed = rule.informed(exact)
     points = [Point.at(x, informed, frozenset({"log_density"})) for x in (X, X.roll(1, 0))]
     counted = Counting(phi.net.forward)
     phi.net.forward = counted

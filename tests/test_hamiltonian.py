@@ -89,13 +89,13 @@ def test_leapfrog_preserves_volume(covariance: str) -> None:
 
 def log_ratio(rule: Any, h: float, steps: int, covariance: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return log r by a rule and by the density along the same trajectories."""
-    from scoremh.kernel.hamiltonian import _Transition
+    from scoremh.kernel.hamiltonian import Trajectories
 
     leapfrog, (x, p) = Leapfrog(h, steps, covariance), starts(MIXTURE, 400)
     path = path_from(leapfrog, MIXTURE, x, p, steps)
     kinetic = leapfrog.kinetic_change(p, path)
     true = MIXTURE.log_density(path.end) - MIXTURE.log_density(x) + kinetic
-    return _Transition(Target(MIXTURE.score), leapfrog, rule)._integral(rule, path) + kinetic, true
+    return Trajectories(Target(MIXTURE.score), leapfrog, rule)._integral(rule, path) + kinetic, true
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
@@ -175,7 +175,7 @@ def decisions(target: Any, rule: Rule, steps: int = 5) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("rule", ["simpson", "simpson-barker", "gauss"])
 def test_with_every_part_known_decisions_are_those_of_exact(rule: str) -> None:
     target, judged = targets.product(MIXTURE, BANANA, GAUSSIAN, weights=[1.0, 0.5, -0.25]), RULES[rule]
-    exact = Exact(balance=judged.balance)  # type: ignore[attr-defined]
+    exact = Exact(balance=judged.balance)  # type: ignore[arg-type]
     for ours, theirs in zip(decisions(target, judged), decisions(target, exact), strict=True):
         assert torch.equal(ours, theirs)
 
@@ -185,7 +185,7 @@ def test_a_gaussian_part_by_its_score_leaves_no_error(rule: str) -> None:
     """The integral is exact on the Gaussian, and the mixture is never integrated: log a is that of `Exact`."""
     judged = RULES[rule]
     whole, half = (targets.product(MIXTURE, part, weights=[1.0, 0.7]) for part in (GAUSSIAN, score_only(GAUSSIAN)))
-    ours, theirs = decisions(half, judged, 1)[1], decisions(whole, Exact(balance=judged.balance), 1)[1]  # type: ignore[attr-defined]
+    ours, theirs = decisions(half, judged, 1)[1], decisions(whole, Exact(balance=judged.balance), 1)[1]  # type: ignore[arg-type]
     torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=0)
     all_integrated = decisions(score_only(whole), judged, 1)[1]
     assert float((all_integrated - theirs).abs().max()) > 1e-4  # the same trajectories, the mixture integrated as well

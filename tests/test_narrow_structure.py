@@ -22,8 +22,8 @@ from scoremh import (
     sample,
     targets,
 )
-from scoremh.acceptance.exact import LONG, MAX_SHARE, FiveNodes, Residual, bounds, limits, shared_correction
-from scoremh.types import Point, Tally
+from scoremh.acceptance.exact import LONG, MAX_SHARE, FiveNodes, Residual, Tally, bounds, limits, shared_correction
+from scoremh.types import Point
 from studies.acceptance.elsewhere import ELSEWHERE
 from studies.acceptance.exactness import REFUSED, never_refused, refused_at
 from studies.acceptance.narrow import NARROW, STDS, on_a_line
@@ -335,5 +335,5 @@ def test_structure_that_no_node_shows_is_refused() -> None:
     log_uniform = torch.full((n,), -1e-3).double()
     residual = Residual.between(first, last, Target(score), None)
     assert float(residual.second_difference[0]) < 1e-9
-    accepted = log_uniform < LineIntegral("exact").log_accept_against(first, last, log_uniform, **parts)
+    accepted = log_uniform < LineIntegral("exact").decide(first, last, log_uniform, **parts).log_accept
     assert accepted.double().mean() < 0.3

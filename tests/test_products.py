@@ -69,7 +69,7 @@ def test_with_every_part_known_decisions_are_those_of_exact(rule: str, proposal:
     target = targets.product(MIXTURE, BANANA, GAUSSIAN, weights=[1.0, 0.5, -0.25])
     x = MIXTURE.sample(50, generator=seeded())
     acceptance = INTEGRATING[rule]
-    exact = Exact(balance=acceptance.balance)  # type: ignore[attr-defined]
+    exact = Exact(balance=acceptance.balance)  # type: ignore[arg-type]
     ours, theirs = (
         made(metropolis_hastings(target, SHORT[proposal], by), x, by_run=by_run) for by in (acceptance, exact)
     )

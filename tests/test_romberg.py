@@ -63,7 +63,7 @@ def test_what_is_found_does_not_depend_on_the_calls_to_spare(
         counted.append(Counted(law))
         target = Target(counted[-1])
         if deciding:
-            found.append(rule.log_accept_against(current, proposed, log_uniform, target=target, proposal=proposal))
+            found.append(rule.decide(current, proposed, log_uniform, target=target, proposal=proposal).log_accept)
         else:
             found.append(rule.log_density_change(current, proposed, target=target))
     torch.testing.assert_close(found[1], found[0], atol=1e-9, rtol=1e-9)
@@ -81,8 +81,8 @@ def test_a_decision_and_that_on_the_way_back_are_of_one_ratio(name: str) -> None
     parts: dict[str, Any] = {"target": known, "proposal": proposal}
     decided = []
     for u in torch.linspace(0.02, 0.98, 25).double():
-        forth = u.log() < rule.log_accept_against(current, proposed, u.log().expand(n), **parts)
-        back = (-u).log1p() < rule.log_accept_against(proposed, current, (-u).log1p().expand(n), **parts)
+        forth = u.log() < rule.decide(current, proposed, u.log().expand(n), **parts).log_accept
+        back = (-u).log1p() < rule.decide(proposed, current, (-u).log1p().expand(n), **parts).log_accept
         assert torch.equal(forth, ~back)
         decided.append(forth)
     # and there is such a ratio: once refused, a candidate is refused at every larger u

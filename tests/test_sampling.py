@@ -18,7 +18,7 @@ import xarray
 
 from scoremh import MALA, Always, Chains, Exact, LineIntegral, RandomWalk, Target, metropolis_hastings, sample
 from scoremh.sampling import store as stores
-from scoremh.types import Kernel
+from scoremh.types import Kernel, Proposal
 from tests.cases import TARGETS
 
 loop = import_module("scoremh.sampling.sample")  # the package has a function of that name
@@ -186,9 +186,7 @@ def test_a_store_tells_covariances_apart(tmp_path: Path) -> None:
 
 
 def test_a_run_with_ones_own_proposal_can_be_resumed(tmp_path: Path) -> None:
-    class Own:
-        needs = frozenset[Any]()
-
+    class Own(Proposal):
         def sample(self, at: Any, *, generator: torch.Generator | None = None) -> Any:
             return at.x + torch.randn(at.x.shape, generator=generator, dtype=at.x.dtype)
 

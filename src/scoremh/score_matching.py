@@ -240,8 +240,12 @@ class ScoreFit(Fit):
     loss: str
 
     variance: ClassVar[float] = 1.0
-    probes: ClassVar[None] = None  # the divergence is exact
     density_is_estimated: ClassVar[bool] = True
+
+    @property
+    def probes(self) -> int | None:
+        """None: the divergence is exact."""
+        return None
 
     @property
     def log_density(self) -> LogDensityFn | None:

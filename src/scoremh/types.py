@@ -225,6 +225,7 @@ class Proposal(ABC):
         return self.log_prob(current, given=proposed) - self.log_prob(proposed, given=current)
 
 
+@runtime_checkable
 class Step(Protocol):
     """One transition."""
 
@@ -232,6 +233,7 @@ class Step(Protocol):
         """Return where the chains are then, and what happened."""
 
 
+@runtime_checkable
 class Run(Protocol):
     """Several transitions."""
 

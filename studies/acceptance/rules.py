@@ -1,15 +1,15 @@
 """The rules and proposals that are compared."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from scoremh import MALA, Always, BalanceMatching, Exact, LineIntegral, RandomWalk, Target, Taylor, TwoCoin, targets
-from scoremh.acceptance import BalancedRule, RatioRule, Rule
+from scoremh.acceptance import Rule
 from scoremh.acceptance.rules import LearnedBalance
 from scoremh.balance_matching import MATCHING, FormName, Pairs
-from scoremh.types import Point, Proposal
+from scoremh.types import Need, Point, Proposal
 from studies.learning import PAPER_ENTROPY, REFERENCE
 
 PROPOSALS: dict[str, dict[str, Proposal]] = {
@@ -68,10 +68,10 @@ LEARNED = {
 }
 
 
-class Corner(RatioRule):
+class Corner(Rule):
     """Integrate along the sides of a rectangle and not along its diagonal: the same, where the score is a gradient."""
 
-    balance = "metropolis"
+    needs: ClassVar[frozenset[Need]] = frozenset({"score"})
 
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Tensor:
         """Return the integral by way of the corner that has the first coordinate of x' and the others of x."""
@@ -81,7 +81,7 @@ class Corner(RatioRule):
         return first + second
 
 
-UNTRAINED: dict[str, BalancedRule] = {
+UNTRAINED: dict[str, Rule] = {
     "Simpson": LineIntegral(),
     "trapezoid": LineIntegral("trapezoid"),
     "16 nodes, around a corner": Corner(),

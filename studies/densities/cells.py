@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scoremh import LineIntegral, Point, ScoreFit, Target, annealing, diffusion
+from scoremh._shared.counting import score_calls
 from scoremh.networks import NoiseConditionalMLP
 from studies.densities import peers
 from studies.densities.chains import BETAS, CHAINED, RULES, Chains
@@ -58,13 +59,12 @@ class Error(Cell, kind="error"):
 def errors(known: Known, fit: ScoreFit, x: Tensor, path: diffusion.Path = "radial") -> Record:
     """Return the errors of log p at points, in nats, and its cost per point."""
     nodes = NODES[path]
-    with torch.inference_mode():
+    with torch.inference_mode(), score_calls() as made:
         log_p, seconds = timed(lambda: diffusion.log_density(fit, x, nodes=nodes, path=path))
     error = log_p.double() - known.log_density(x, blur(fit))
     found = differences(error, known.modes(x, blur(fit)))
     found |= {"mean": float(error.mean()), "rms": rms(error), "largest": float(error.abs().quantile(0.99))}
-    calls = diffusion.score_calls(x, nodes) / len(x)
-    return found | {"calls": calls, "seconds_per_1000": 1000 * seconds / len(x)}
+    return found | {"calls": made.total / len(x), "seconds_per_1000": 1000 * seconds / len(x)}
 
 
 class Line(Cell, kind="line"):
@@ -225,12 +225,17 @@ class HeavyTails(Cell, kind="heavy_tails"):
 class Probed(ScoreFit):
     """A fit in standard coordinates whose divergence is estimated along a few fixed directions."""
 
-    probes: int
+    directions: int
+
+    @property
+    def probes(self) -> int:
+        """The number of directions."""
+        return self.directions
 
     def level_score(self, x: Tensor, sigma: Tensor | float) -> tuple[Tensor, Tensor]:
         """Return the score and Hutchinson's estimate of its divergence."""
         assert isinstance(self._inside, NoiseConditionalMLP)
-        return self._inside.level_score(x, sigma, diffusion.random_directions(x.shape[1], x, self.probes))
+        return self._inside.level_score(x, sigma, diffusion.random_directions(x.shape[1], x, self.directions))
 
 
 class Hutchinson(Cell, kind="hutchinson"):
@@ -243,9 +248,8 @@ class Hutchinson(Cell, kind="hutchinson"):
         known, fit = DISTRIBUTIONS[name][1], Fit(name, seed).load(folder)
         x = fresh(known, config.points, seed)
         if self.probes:
-            fit = Probed(**vars(fit), probes=self.probes)
-        calls = NODES["radial"] * (1 + (self.probes or x.shape[1]))
-        return errors(known, fit, x) | {"calls": calls, "weights": weights_error(known, fit, x, seed)}
+            fit = Probed(**vars(fit), directions=self.probes)
+        return errors(known, fit, x) | {"weights": weights_error(known, fit, x, seed)}
 
 
 HEAVY = [HeavyTails(low, high) for low, high in ((0.0, 0.5), (0.5, 0.9), (0.9, 0.99), (0.99, 1.0))]

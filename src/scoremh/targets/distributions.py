@@ -33,7 +33,6 @@ Distributions with heavy tails.
 import math
 from abc import ABC, abstractmethod
 from functools import cached_property
-
 from typing import ClassVar
 
 import torch
