@@ -1,7 +1,6 @@
 """The command line, on one run folder: what it writes, what it says, and what it refuses."""
 
 import dataclasses
-import importlib
 import json
 import os
 import re
@@ -233,7 +232,7 @@ def test_help_and_typos_need_no_torch(tokens: list[str]) -> None:
 
 def test_lines_of_help_are_those_of_the_commands() -> None:
     for name, line in app.COMMANDS.items():
-        command = getattr(importlib.import_module(f"scoremh.cli.{name}"), name)
+        command = getattr(commands, name)
         assert command.__doc__.splitlines()[0] == line
 
 

@@ -133,7 +133,7 @@ def stoppable() -> None:
 
 def begun(call: list[str], until: Path) -> subprocess.Popen[str]:
     """Start a command whose trainings are saved often, and return when a file is there."""
-    often = "import sys; from scoremh import cli; from scoremh.training import loop; loop.SAVE_SECONDS = 0.1; "
+    often = "import sys; from scoremh import cli; from scoremh import training; training.SAVE_SECONDS = 0.1; "
     command = [sys.executable, "-c", f"{often}cli.main(sys.argv[1:])", *call]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=stoppable)
     while not until.exists():

@@ -1,14 +1,6 @@
-"""The files of a run beside those of its estimator: chains, metrics, report, checkpoints.
+"""The commands: `fit`, `sample`, `evaluate` and `report` on the folder of a run, `demo` and `doctor`.
 
-`scoremh fit`: an estimator, learned from a file of rows.
-
-`scoremh sample`: new rows from a fitted estimator.
-
-`scoremh evaluate`: draws beside rows that nothing was learned from.
-
-`scoremh report`: one page about a run.
-
-`scoremh doctor`: what is installed, and what is missing.
+Each command imports what it runs when it runs, so that `scoremh COMMAND --help` does without torch.
 """
 
 import os
@@ -22,30 +14,22 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import torch
 from cyclopts import Parameter
-from safetensors.torch import load_file
-from torch import Tensor
 
-from scoremh import Chains, __version__
-from scoremh import datasets as tables
-from scoremh._shared import checks
+from scoremh import __version__
 from scoremh._shared.names import AcceptanceName, ProposalName
-from scoremh._shared.progress import numbered_steps, progress_bar
 from scoremh.cli.app import Flag, Output, Whole, command_line, resumable
-from scoremh.estimator import files
-from scoremh.estimator.files import CONFIG, RunFolder
-from scoremh.estimator.frames import layout_from_json, numbers_of
 
 if TYPE_CHECKING:
-    from scoremh import ScoreMH
+    from torch import Tensor
+
+    from scoremh import Chains, ScoreMH
     from scoremh.estimator.diagnosis import Source
     from scoremh.estimator.files import RunFolder
 
 
 CHAINS, METRICS, REPORT = "chains.nc", "metrics.json", "report.html"
 TRAINING_CHECKPOINTS, SAMPLING_CHECKPOINTS = ("score.checkpoint", "acceptance.checkpoint"), "sampling"
-ESTIMATOR = (files.SCORE, files.ACCEPTANCE, files.HELD_OUT)
 
 
 def clear_run(path: Path) -> None:
@@ -54,9 +38,11 @@ def clear_run(path: Path) -> None:
     Args:
         path: Path of the folder.
     """
+    from scoremh.estimator.files import ACCEPTANCE, CONFIG, HELD_OUT, SCORE
+
     if not (path / CONFIG).exists():
         return
-    for name in (CONFIG, *ESTIMATOR, CHAINS, METRICS, REPORT, *TRAINING_CHECKPOINTS):
+    for name in (CONFIG, SCORE, ACCEPTANCE, HELD_OUT, CHAINS, METRICS, REPORT, *TRAINING_CHECKPOINTS):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / SAMPLING_CHECKPOINTS, ignore_errors=True)
 
@@ -71,26 +57,36 @@ def removal(names: Sequence[str], of: str) -> str:
     return f"; removed {' and '.join(names)}, which {'was' if len(names) == 1 else 'were'} about {of}" if names else ""
 
 
-def load_chains(folder: RunFolder) -> Chains:
+def load_chains(folder: "RunFolder") -> "Chains":
     """Return the chains of a run.
 
     Args:
         folder: Folder of the run.
     """
+    from scoremh import Chains
+
     return Chains.load(folder.get(CHAINS, f"Draw samples first: scoremh sample {folder.path}."))
 
 
-def reference_rows(folder: RunFolder, reference: Path | None) -> tuple[Tensor, str]:
+def reference_rows(folder: "RunFolder", reference: Path | None) -> tuple["Tensor", str]:
     """Return rows to compare draws with, as events of the run, and what they are.
 
     Args:
         folder: Folder of the run.
         reference: File of rows; the held-out rows of the run if None.
     """
+    import torch
+    from safetensors.torch import load_file
+
+    from scoremh import datasets
+    from scoremh._shared import checks
+    from scoremh.estimator.files import HELD_OUT
+    from scoremh.estimator.frames import layout_from_json, numbers_of
+
     event = folder.config["event"]
     if reference is None:
-        return load_file(folder.get(files.HELD_OUT))["rows"].reshape(-1, *event), "held-out rows"
-    rows, shape = tables.read_table(reference)
+        return load_file(folder.get(HELD_OUT))["rows"].reshape(-1, *event), "held-out rows"
+    rows, shape = datasets.read_table(reference)
     columns, known = list(map(str, getattr(rows, "columns", ()))), folder.config["columns"]
     fix = "Pass rows with the columns of the fit."
     if list(shape) != event:
@@ -175,12 +171,12 @@ def fit(
         overwrite: Replace the run that is in the folder.
         output: Verbosity and format of the output.
     """
-    from scoremh import datasets as tables
+    from scoremh import datasets
     from scoremh._shared.files import fingerprint
     from scoremh.estimator.files import json_parameters
     from scoremh.estimator.frames import hashable
 
-    rows, event = tables.read_table(data, key=key)
+    rows, event = datasets.read_table(data, key=key)
     model = settings.estimator(verbose=output.verbose)
     asked = {"rows": len(rows), "data_hash": fingerprint(hashable(rows)), **json_parameters(model)}
     del asked["verbose"]
@@ -215,6 +211,7 @@ def column_kind(text: str) -> tuple[str, str | tuple[float, float]]:
 
 def _learn(model: "ScoreMH", rows: Any, folder: "RunFolder") -> None:
     """Fit an estimator with checkpoints in the folder of its run, and save it there."""
+    from scoremh._shared.progress import numbered_steps
     from scoremh.estimator.files import save_model
 
     out = folder.path
@@ -303,6 +300,7 @@ def sample(
     """
     from scoremh import ScoreMH
     from scoremh._shared.files import sole_writer
+    from scoremh._shared.progress import numbered_steps
     from scoremh.estimator.files import RunFolder, load_model
     from scoremh.sampling.pools import named_pool
 
@@ -381,6 +379,7 @@ def evaluate(
         output: Verbosity and format of the output.
     """
     from scoremh._shared.files import sole_writer
+    from scoremh._shared.progress import numbered_steps
     from scoremh.estimator.files import RunFolder
 
     folder = RunFolder.open(run)
@@ -404,6 +403,7 @@ def report(run: Path, /, *, reference: Path | None = None, output: Output = Outp
     """
     from scoremh import ScoreMH
     from scoremh._shared.files import sole_writer
+    from scoremh._shared.progress import progress_bar
     from scoremh.estimator.diagnosis import model_contents
     from scoremh.estimator.files import RunFolder, load_model, read_json
     from scoremh.evaluation import Evaluation
@@ -436,6 +436,26 @@ def run_source(folder: "RunFolder") -> "Source":
 
     known = {name: folder.config[name] for name in ("command", "data", "rows", "versions") if name in folder.config}
     return Source(**known)
+
+
+def demo(
+    *,
+    out: Path = Path("out/demo"),
+    picture: Path | None = None,
+    seed: Whole = 0,
+    output: Output = Output(),  # noqa: B008  # frozen
+) -> None:
+    """Learn two moons from samples, draw more with and without an accept step, and write a report.
+
+    Args:
+        out: Folder for the run; an earlier demo in it is replaced.
+        picture: File for the picture; demo.png in the folder by default.
+        seed: Random seed; the same seed gives the same run.
+        output: Verbosity and format of the output.
+    """
+    from scoremh.cli.demo import run_demo
+
+    run_demo(out, out / "demo.png" if picture is None else picture, seed, output)
 
 
 REQUIRED = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "jaxtyping", "arviz-base", "arviz-stats", "rich")

@@ -1,7 +1,4 @@
-"""What `scoremh demo` does: Moons, from nothing to a report, in under three minutes on two cores.
-
-`scoremh demo`: Moons, from nothing to a report.
-"""
+"""`scoremh demo`: two moons, from nothing to a report, in under three minutes on two cores."""
 
 from dataclasses import replace
 from functools import partial
@@ -13,7 +10,7 @@ from torch import Tensor
 from scoremh import Always, Chains, Sampler, ScoreMH, datasets
 from scoremh._shared import checks
 from scoremh._shared.names import ProposalName
-from scoremh.cli.app import Output, Whole, command_line
+from scoremh.cli.app import Output, command_line
 from scoremh.cli.commands import CHAINS, METRICS, REPORT, clear_run, run_source
 from scoremh.estimator.diagnosis import model_contents
 from scoremh.estimator.files import CONFIG, RunFolder, save_model
@@ -143,21 +140,3 @@ def _conclusion(found: Evaluation, share: float) -> str:
         f"times as far from fresh points (W1) as other fresh points are; without one (ULA, {step}) "
         f"{ratios['ULA']:.2f} times."
     )
-
-
-def demo(
-    *,
-    out: Path = Path("out/demo"),
-    picture: Path | None = None,
-    seed: Whole = 0,
-    output: Output = Output(),  # noqa: B008  # frozen
-) -> None:
-    """Learn two moons from samples, draw more with and without an accept step, and write a report.
-
-    Args:
-        out: Folder for the run; an earlier demo in it is replaced.
-        picture: File for the picture; demo.png in the folder by default.
-        seed: Random seed; the same seed gives the same run.
-        output: Verbosity and format of the output.
-    """
-    run_demo(out, out / "demo.png" if picture is None else picture, seed, output)
