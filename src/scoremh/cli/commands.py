@@ -75,13 +75,14 @@ def reference_rows(folder: "RunFolder", reference: Path | None) -> tuple["Tensor
         folder: Folder of the run.
         reference: File of rows; the held-out rows of the run if None.
     """
+    import numpy as np
     import torch
     from safetensors.torch import load_file
 
     from scoremh import datasets
     from scoremh._shared import checks
     from scoremh.estimator.files import HELD_OUT
-    from scoremh.estimator.frames import layout_from_json, numbers_of
+    from scoremh.estimator.frames import as_numbers, layout_from_json
 
     event = folder.config["event"]
     if reference is None:
@@ -93,7 +94,7 @@ def reference_rows(folder: "RunFolder", reference: Path | None) -> tuple["Tensor
         raise ValueError(checks.message(f"rows of shape {tuple(event)}", f"{shape} in {reference}", fix))
     if columns and known and columns != known:
         raise ValueError(checks.message(f"the columns {', '.join(known)}", f"{', '.join(columns)} in {reference}", fix))
-    numbers = numbers_of(rows, layout_from_json(folder.config["layout"]))
+    numbers = np.array(as_numbers(rows, layout_from_json(folder.config["layout"])), dtype=np.float64)
     return torch.from_numpy(numbers).reshape(-1, *event), str(reference)
 
 
