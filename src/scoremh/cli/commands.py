@@ -217,7 +217,7 @@ def _learn(model: "ScoreMH", rows: Any, folder: "RunFolder") -> None:
 
     out = folder.path
     try:
-        with resumable(), numbered_steps(5 + (model.acceptance in LEARNED) + (model.noise_level is None)):
+        with resumable(), numbered_steps(4 + (model.acceptance in LEARNED) + (model.noise_level is not None)):
             model.fit(rows, checkpoint=out)
             save_model(model, folder)
     except (ValueError, TypeError):

@@ -186,12 +186,8 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             x = jittered(x, for_split)
 
         score = self._learned_score(x, for_score, checkpoint)
-        sampler = self._first_sampler(score, x, for_level)
-        sampler = find_adjustment(sampler, x, generator=for_gate)
-        start = sampler.anneal(
-            TUNING_CHAINS, int(self.annealing_steps), watch=False, generator=for_start, progress=self.verbose
-        )
-        sampler = sampler.tune(start.draws, steps=int(self.chain_steps), generator=for_step, progress=self.verbose)
+        sampler = find_adjustment(self._first_sampler(score, x), x, generator=for_gate)
+        sampler = self._tuned(sampler, x, for_level, for_start, for_step)
         self.sampler_ = self._with_acceptance(sampler, x, for_acceptance, checkpoint)
 
         chains = self._run(min(max(TUNING_CHAINS, len(rows)), MAX_CHECK_CHAINS), self._check_draws, for_check)
@@ -228,22 +224,33 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             progress=self.verbose,
         )
 
-    def _first_sampler(self, score: ScoreFit, x: Tensor, generator: torch.Generator) -> Sampler:
-        """Return the sampler of a score at the noise level that is given, or chosen by trial chains."""
-        moves = Sampler.moves if x.shape[1] <= MAX_CORRECTED_COLUMNS else None
+    def _first_sampler(self, score: ScoreFit, x: Tensor) -> Sampler:
+        """Return the sampler of a score at the noise level that is given, or at the first that is tried."""
         level = NOISE_LEVELS[0] if self.noise_level is None else float(self.noise_level)
-        sampler = Sampler(score, level, self.proposal, RULES.get(self.acceptance), moves=moves)
-        if self.noise_level is not None:
-            return sampler
-        level = choose_noise_level(
-            sampler,
-            x,
-            annealing_steps=int(self.annealing_steps),
-            chain_steps=int(self.chain_steps),
-            generator=generator,
-            progress=self.verbose,
-        )
-        return replace(sampler, noise_level=level)
+        moves = Sampler.moves if x.shape[1] <= MAX_CORRECTED_COLUMNS else None
+        return Sampler(score, level, self.proposal, RULES.get(self.acceptance), moves=moves)
+
+    def _tuned(
+        self,
+        sampler: Sampler,
+        x: Tensor,
+        for_level: torch.Generator,
+        for_start: torch.Generator,
+        for_step: torch.Generator,
+    ) -> Sampler:
+        """Return the sampler with its step size tuned, at the noise level that is given or chosen by trial chains."""
+        annealing_steps, chain_steps = int(self.annealing_steps), int(self.chain_steps)
+        if self.noise_level is None:
+            return choose_noise_level(
+                sampler,
+                x,
+                annealing_steps=annealing_steps,
+                chain_steps=chain_steps,
+                generator=for_level,
+                progress=self.verbose,
+            )
+        start = sampler.anneal(TUNING_CHAINS, annealing_steps, watch=False, generator=for_start, progress=self.verbose)
+        return sampler.tune(start.draws, steps=chain_steps, generator=for_step, progress=self.verbose)
 
     def _with_acceptance(
         self, sampler: Sampler, x: Tensor, generator: torch.Generator, checkpoint: str | Path | None
@@ -546,8 +553,8 @@ def choose_noise_level(
     chain_steps: int,
     generator: torch.Generator,
     progress: bool = False,
-) -> float:
-    """Return the noise level at which trial chains mix and stay among the rows.
+) -> Sampler:
+    """Return the sampler at the lowest noise level at which trial chains mix and stay among the rows, tuned there.
 
     A low level keeps the accept step close to the data; a high one connects modes, and has none of the wells that a
     learned score has where there were no rows. Trial chains run at rising levels, and the first is taken at which
@@ -558,48 +565,36 @@ def choose_noise_level(
 
     the highest one where none is. No row is used but those of the training, so that held-out rows remain to judge by.
     """
+    steps = min(TRIAL_STEPS, chain_steps)
     with progress_bar(len(NOISE_LEVELS), "noise level", unit="trials", show=progress) as tick:
         for level in NOISE_LEVELS:
-            trial = replace(sampler, noise_level=level, acceptance=_trial_rule(sampler))
-            passes = trial_passes(trial, rows, annealing_steps, min(TRIAL_STEPS, chain_steps), generator=generator)
+            tuned, passes = try_sampler(
+                replace(sampler, noise_level=level), rows, annealing_steps, steps, generator=generator
+            )
             tick(1, f"{level:g}")
             if passes:
-                return level
-    return NOISE_LEVELS[-1]
+                break
+    return tuned
 
 
-def _trial_rule(sampler: Sampler) -> Any:
-    return sampler.acceptance if isinstance(sampler.acceptance, Always) else None
-
-
-def trial_passes(
-    sampler: Sampler, rows: Tensor, annealing_steps: int, chain_steps: int, *, generator: torch.Generator
-) -> bool:
-    """Return whether trial chains mix and stay among the rows.
-
-    Args:
-        sampler: Sampler to try.
-        rows: Training rows.
-        annealing_steps: Number of steps at each noise level of the annealing.
-        chain_steps: Number of steps of a trial chain.
-        generator: Random number generator; the same seed gives the same answer.
-    """
-    start = sampler.anneal(TRIAL_CHAINS, annealing_steps, watch=False, generator=generator).draws
-    tuned = sampler.tune(start, steps=chain_steps, generator=generator)
-    chains = tuned.run(start, chain_steps, draws=min(TRIAL_DRAWS, chain_steps), generator=generator)
+def try_sampler(
+    sampler: Sampler, rows: Tensor, annealing_steps: int, steps: int, *, generator: torch.Generator
+) -> tuple[Sampler, bool]:
+    """Return the sampler with a tuned step size, and whether trial chains mix and stay among the rows."""
+    # a rule is integrated from the score: another one is learned, or chosen, for a level and a step size
+    trial = sampler if isinstance(sampler.acceptance, Always) else replace(sampler, acceptance=None)
+    start = trial.anneal(TRIAL_CHAINS, annealing_steps, watch=False, generator=generator).draws
+    trial = trial.tune(start, steps=steps, generator=generator)
+    chains = trial.run(start, steps, draws=min(TRIAL_DRAWS, steps), generator=generator)
     r_hat = float(diagnostics.summary(chains).table["r_hat"].max())
     beyond = share_beyond(chains.last, rows)
     expected = min(1.0, MAX_SHARE_BEYOND + 2 * rows.shape[1] / (len(rows) + 1))
     chance = 2 * math.sqrt(expected * (1 - expected) / TRIAL_CHAINS)
-    return r_hat <= MAX_TRIAL_R_HAT and beyond <= expected + chance
+    passes = r_hat <= MAX_TRIAL_R_HAT and beyond <= expected + chance
+    return replace(sampler, step_size=trial.step_size), passes
 
 
 def share_beyond(draws: Tensor, rows: Tensor) -> float:
-    """Return the share of draws that lie beyond the range of rows in any coordinate.
-
-    Args:
-        draws: Draws.
-        rows: Rows.
-    """
+    """Return the share of draws that lie beyond the range of rows in any coordinate."""
     outside = (draws < rows.amin(0)) | (draws > rows.amax(0))
     return float(outside.any(1).double().mean())
