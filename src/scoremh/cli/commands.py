@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from scoremh.estimator.files import RunFolder
 
 
-CHAINS, METRICS, REPORT = "chains.nc", "metrics.json", "report.html"
 TRAINING_CHECKPOINTS, SAMPLING_CHECKPOINTS = ("score.checkpoint", "acceptance.checkpoint"), "sampling"
 
 
@@ -38,7 +37,7 @@ def clear_run(path: Path) -> None:
     Args:
         path: Path of the folder.
     """
-    from scoremh.estimator.files import ACCEPTANCE, CONFIG, HELD_OUT, SCORE
+    from scoremh.estimator.files import ACCEPTANCE, CHAINS, CONFIG, HELD_OUT, METRICS, REPORT, SCORE
 
     if not (path / CONFIG).exists():
         return
@@ -64,6 +63,7 @@ def load_chains(folder: "RunFolder") -> "Chains":
         folder: Folder of the run.
     """
     from scoremh import Chains
+    from scoremh.estimator.files import CHAINS
 
     return Chains.load(folder.get(CHAINS, f"Draw samples first: scoremh sample {folder.path}."))
 
@@ -77,16 +77,17 @@ def reference_rows(folder: "RunFolder", reference: Path | None) -> tuple["Tensor
     """
     import numpy as np
     import torch
-    from safetensors.torch import load_file
 
     from scoremh import datasets
     from scoremh._shared import checks
+    from scoremh._shared.files import reading
     from scoremh.estimator.files import HELD_OUT
     from scoremh.estimator.frames import as_numbers, layout_from_json
 
     event = folder.config["event"]
     if reference is None:
-        return load_file(folder.get(HELD_OUT))["rows"].reshape(-1, *event), "held-out rows"
+        with reading(folder.get(HELD_OUT), "held-out rows", "Fit again.") as file:
+            return file.tensors["rows"].reshape(-1, *event), "held-out rows"
     rows, shape = datasets.read_table(reference)
     columns, known = list(map(str, getattr(rows, "columns", ()))), folder.config["columns"]
     fix = "Pass rows with the columns of the fit."
@@ -302,7 +303,7 @@ def sample(
     from scoremh import ScoreMH
     from scoremh._shared.files import sole_writer
     from scoremh._shared.progress import numbered_steps
-    from scoremh.estimator.files import RunFolder, load_model
+    from scoremh.estimator.files import CHAINS, METRICS, REPORT, RunFolder, load_model
     from scoremh.sampling.pools import named_pool
 
     folder = RunFolder.open(run)
@@ -379,9 +380,9 @@ def evaluate(
         seed: Random seed; the same seed gives the same numbers.
         output: Verbosity and format of the output.
     """
-    from scoremh._shared.files import sole_writer
+    from scoremh._shared.files import sole_writer, write_json
     from scoremh._shared.progress import numbered_steps
-    from scoremh.estimator.files import RunFolder
+    from scoremh.estimator.files import METRICS, REPORT, RunFolder
 
     folder = RunFolder.open(run)
     chains, (rows, name) = load_chains(folder), reference_rows(folder, reference)
@@ -389,7 +390,7 @@ def evaluate(
         options: dict[str, Any] = {"points": points, "seed": seed, "columns": folder.config["columns"] or ()}
         found = replace(chains.evaluate(rows, **options, progress=output.verbose), reference=name)
     with sole_writer(run):
-        removed = folder.put(METRICS, found.save, outdates=(REPORT,))
+        removed = folder.put(METRICS, partial(write_json, contents=found.to_dict()), outdates=(REPORT,))
     text = f"{found}\nSaved in {run / METRICS}{removal(removed, 'other distances')}. Next: scoremh report {run}"
     output.result(found.to_dict() | {"removed": removed}, text)
 
@@ -403,10 +404,10 @@ def report(run: Path, /, *, reference: Path | None = None, output: Output = Outp
         output: Verbosity and format of the output.
     """
     from scoremh import ScoreMH
-    from scoremh._shared.files import sole_writer
+    from scoremh._shared.files import read_json, sole_writer
     from scoremh._shared.progress import progress_bar
     from scoremh.estimator.diagnosis import model_contents
-    from scoremh.estimator.files import RunFolder, load_model, read_json
+    from scoremh.estimator.files import METRICS, REPORT, RunFolder, load_model
     from scoremh.evaluation import Evaluation
     from scoremh.report import write
 
@@ -418,7 +419,10 @@ def report(run: Path, /, *, reference: Path | None = None, output: Output = Outp
             load_model(ScoreMH, folder),
         )
         tick(1, "step 1 of 3: run loaded")
-        evaluation = Evaluation.from_dict(read_json(folder.get(METRICS))) if METRICS in folder.config["files"] else None
+        evaluation = None
+        if (run / METRICS).exists():
+            fix = f"Evaluate again: scoremh evaluate {run}."
+            evaluation = Evaluation.from_dict(read_json(folder.get(METRICS), fix))
         contents = model_contents(model, chains, rows, name, evaluation, source=run_source(folder))
         tick(1, "step 2 of 3: diagnostics computed")
         with sole_writer(run):

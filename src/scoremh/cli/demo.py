@@ -9,11 +9,12 @@ from torch import Tensor
 
 from scoremh import Always, Chains, Sampler, ScoreMH, datasets
 from scoremh._shared import checks
+from scoremh._shared.files import write_json
 from scoremh._shared.names import ProposalName
 from scoremh.cli.app import Output, command_line
-from scoremh.cli.commands import CHAINS, METRICS, REPORT, clear_run, run_source
+from scoremh.cli.commands import clear_run, run_source
 from scoremh.estimator.diagnosis import model_contents
-from scoremh.estimator.files import CONFIG, RunFolder, save_model
+from scoremh.estimator.files import CHAINS, CONFIG, METRICS, REPORT, RunFolder, save_model
 from scoremh.evaluation import Evaluation, evaluate
 from scoremh.report import write
 from scoremh.report.images import scatter_panels
@@ -56,7 +57,7 @@ def run_demo(out: Path, picture: Path, seed: int, output: Output) -> None:
     folder.put(CHAINS, own.save)
     output.message("Step 3 of 3. Distances to fresh points, and a report")
     found = replace(evaluate(samples, fresh, points=DRAWS, progress=output.verbose), reference=FRESH)
-    folder.put(METRICS, found.save)
+    folder.put(METRICS, partial(write_json, contents=found.to_dict()))
     contents = model_contents(model, own, fresh[:DRAWS], FRESH, found, source=run_source(folder), samples=samples)
     folder.put(REPORT, partial(write, contents))
     _write_picture(samples, fresh[:DRAWS], found, picture)
