@@ -354,7 +354,7 @@ def judge(
 def _verdict(sampler: Sampler, judged: Agreement, rows: int) -> Verdict:
     """Return the verdict that checks of draws lead to; good only where the training had settled."""
     assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
-    said = verdict(*judged)
+    said = verdict(judged)
     if said.level == "good" and still_falling(sampler.score):
         steps = sampler.score.recipe.steps
         said = Verdict("usable", f"training ended after {steps:,} steps, before its held-out loss had settled")
