@@ -20,13 +20,24 @@ from tests.cli_cases import BRIEF, data, ended, run, whole
 __all__ = ["data", "run", "whole"]  # fixtures
 
 
-@pytest.mark.parametrize("name", ["config.json", "score.safetensors", "chains.nc", "metrics.json"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "score.safetensors", "held_out.safetensors", "chains.nc", "metrics.json"]
+)
 def test_a_damaged_file_is_refused_by_name(run: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     raw = (run / name).read_bytes()
     (run / name).write_bytes(raw[: len(raw) // 2])
     code, said = ended(["report", str(run)], capsys)
     assert code == 2
     assert str(run / name) in said
+
+
+def test_files_of_another_run_do_not_become_part_of_a_new_one(
+    run: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "config.json").unlink()
+    code, said = ended(["fit", str(data), "--out", str(run), *BRIEF], capsys)
+    assert code == 2
+    assert f"{run} to be a new folder, got one with chains.nc in it. Move it away" in said
 
 
 def test_a_write_that_is_killed_leaves_the_old_file_or_the_new_one(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +57,7 @@ def test_a_write_that_is_killed_leaves_the_old_file_or_the_new_one(run: Path, mo
             return replace(self, target)
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:  # after its hash was noted, before it took its place
+    with monkeypatch.context() as patch:  # after it was written, before it took its place
         patch.setattr(Path, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
             folder.put("metrics.json", lambda path: path.write_text("new"))
@@ -65,7 +76,7 @@ def test_two_commands_on_one_run_keep_what_the_other_wrote(run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.json", "report.html"])
-def test_no_write_follows_a_link_out_of_the_folder(run: Path, name: str, tmp_path: Path) -> None:
+def test_no_write_follows_a_link_out_of_the_folder(run: Path, data: Path, name: str, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     for link in (run / f"{name}.partial", run / name):
         outside.write_bytes((run / name).read_bytes() if (run / name).exists() else b"mine")
@@ -74,6 +85,9 @@ def test_no_write_follows_a_link_out_of_the_folder(run: Path, name: str, tmp_pat
         link.symlink_to(outside)
         cli.main(["evaluate", str(run), "--quiet"])
         cli.main(["report", str(run), "--quiet"])
+        assert outside.read_bytes() == before
+    if name == "config.json":  # which a fit alone writes
+        cli.main(["fit", str(data), "--out", str(run), "--overwrite", *BRIEF])
         assert outside.read_bytes() == before
     assert not (run / name).is_symlink()
 
@@ -133,7 +147,7 @@ def stoppable() -> None:
 
 def begun(call: list[str], until: Path) -> subprocess.Popen[str]:
     """Start a command whose trainings are saved often, and return when a file is there."""
-    often = "import sys; from scoremh import cli; from scoremh.training import loop; loop.SAVE_SECONDS = 0.1; "
+    often = "import sys; from scoremh import cli; from scoremh import training; training.SAVE_SECONDS = 0.1; "
     command = [sys.executable, "-c", f"{often}cli.main(sys.argv[1:])", *call]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=stoppable)
     while not until.exists():

@@ -87,7 +87,7 @@ def test_another_version_is_refused(small: ScoreMH, tmp_path: Path) -> None:
 def test_a_killed_fit_goes_on_and_ends_with_the_same_bits(tmp_path: Path) -> None:
     options = {**SMALL, "score_steps": 1000, "acceptance_steps": 200}
     script = (
-        "import numpy as np; from scoremh import ScoreMH, training; training.loop.SAVE_SECONDS = 0.0\n"
+        "import numpy as np; from scoremh import ScoreMH, training; training.SAVE_SECONDS = 0.0\n"
         f"ScoreMH(**{options!r}).fit(np.load({str(tmp_path / 'x.npy')!r}), checkpoint={str(tmp_path)!r})"
     )
     np.save(tmp_path / "x.npy", X)

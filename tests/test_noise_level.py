@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from scoremh import Sampler, targets
-from scoremh.estimator.model import NOISE_LEVELS, choose_noise_level, share_beyond, trial_passes
+from scoremh.estimator.model import NOISE_LEVELS, choose_noise_level, share_beyond, try_sampler
 
 NORMAL = targets.Gaussian([0.0, 0.0])
 APART = targets.GaussianMixture([0.5, 0.5], [[-2.0, 0.0], [2.0, 0.0]], 0.05 * torch.eye(2))
@@ -19,7 +19,9 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 def test_one_mode_needs_no_more_than_the_lowest_level() -> None:
     rows = NORMAL.sample(2000, generator=seeded(1))
-    assert choose_noise_level(Sampler(NORMAL), rows, **STEPS, generator=seeded()) == NOISE_LEVELS[0]
+    found = choose_noise_level(Sampler(NORMAL), rows, **STEPS, generator=seeded())
+    assert found.noise_level == NOISE_LEVELS[0]
+    assert found.step_size is not None
 
 
 @pytest.mark.slow
@@ -27,15 +29,15 @@ def test_modes_that_lie_apart_need_a_higher_level() -> None:
     rows = APART.sample(2000, generator=seeded(1))
     low, *_, high = NOISE_LEVELS
     passes = {
-        level: trial_passes(Sampler(APART, level), rows, 3, 100, generator=seeded()) for level in (low, high)
+        level: try_sampler(Sampler(APART, level), rows, 3, 100, generator=seeded())[1] for level in (low, high)
     }  # 4 apart: six standard deviations of the blurred modes, and two
     assert passes == {low: False, high: True}
-    assert choose_noise_level(Sampler(APART), rows, **STEPS, generator=seeded()) > low
+    assert choose_noise_level(Sampler(APART), rows, **STEPS, generator=seeded()).noise_level > low
 
 
 def test_chains_that_leave_the_rows_do_not_pass() -> None:
     narrow = 0.5 * NORMAL.sample(2000, generator=seeded(1))
-    assert not trial_passes(Sampler(NORMAL, 0.6), narrow, 3, 60, generator=seeded())
+    assert not try_sampler(Sampler(NORMAL, 0.6), narrow, 3, 60, generator=seeded())[1]
 
 
 def test_the_share_beyond_counts_rows_of_which_a_coordinate_is() -> None:

@@ -71,24 +71,24 @@ def test_what_is_wrong_is_noticed_by_its_check(case: str) -> None:
     found = judged(change(rows(500, 3)))
     check = next(one for one in found.checks if one.name == name)
     assert check.level == "do not use", check
-    said = verdict(*found, advice="Do this.")
+    said = verdict(found, advice="Do this.")
     assert said.level == "do not use"
     assert said.advice == "Do this."
 
 
 def test_draws_that_are_right_are_good_and_say_what_would_be_noticed() -> None:
     found = judged(rows(500, 3))
-    assert verdict(*found).level == "good"
+    assert verdict(found).level == "good"
     assert found.rows == 1000
     assert 0.1 < found.noticed_shift < 0.6
-    assert f"a shift of {found.noticed_shift:.2g} standard deviations" in str(verdict(*found))
+    assert f"a shift of {found.noticed_shift:.2g} standard deviations" in str(verdict(found))
 
 
 @pytest.mark.slow
 def test_the_rates_of_false_alarms_are_those_declared() -> None:
     """Of 60 samplers that are right at most the 99.9 % quantile of a binomial is called anything but good."""
     levels = [
-        verdict(*agreement(rows(200, 100 + i), rows(400, 200 + i), NAMES, generator=torch.Generator().manual_seed(i)))
+        verdict(agreement(rows(200, 100 + i), rows(400, 200 + i), NAMES, generator=torch.Generator().manual_seed(i)))
         for i in range(60)
     ]
     bad = [one for one in levels if one.level != "good" and "nothing was found" not in one.reason]
@@ -121,7 +121,7 @@ def test_columns_of_few_levels_do_not_hide_what_would_be_noticed() -> None:
 
 
 def test_few_rows_are_usable_at_best() -> None:
-    found = verdict(*agreement(rows(200, 3), rows(30, 1), NAMES, generator=torch.Generator().manual_seed(0)))
+    found = verdict(agreement(rows(200, 3), rows(30, 1), NAMES, generator=torch.Generator().manual_seed(0)))
     assert found.level == "usable"
     assert "nothing was found, but with 30 rows only a shift of" in found.reason
     assert found.advice.startswith("Compare at least ")

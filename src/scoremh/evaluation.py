@@ -152,15 +152,14 @@ class Verdict:
         return f"{self.level.capitalize()}: {self.reason}.{' ' * bool(self.advice)}{self.advice}"
 
 
-def verdict(checks: Sequence[Check], noticed_shift: float, rows: int, advice: str = "") -> Verdict:
+def verdict(found: "Agreement", advice: str = "") -> Verdict:
     """Return the verdict that checks lead to.
 
     Args:
-        checks: Checks, corrected for their number.
-        noticed_shift: Shift of one column, in standard deviations, that would have been noticed.
-        rows: Number of rows that draws were compared with.
+        found: What `agreement` returned.
         advice: What to do where a check is not good.
     """
+    checks, noticed_shift, rows = found.checks, found.noticed_shift, found.rows
     bad = worst(checks)
     if bad is not None:
         limit = bad.usable if bad.level == "do not use" else bad.good
@@ -298,11 +297,13 @@ class Agreement(NamedTuple):
         checks: Checks, with p-values corrected for their number.
         noticed_shift: Shift of one column, in standard deviations, that would have been noticed nine times out of ten.
         rows: Number of rows that draws were compared with.
+        p_value: P-value of the two-sample test behind the check of the distance, not corrected.
     """
 
     checks: tuple[Check, ...]
     noticed_shift: float
     rows: int
+    p_value: float
 
 
 def agreement(
@@ -340,7 +341,7 @@ def agreement(
             found.append(_density(of_draws, of_rows, random))
     if known is not None:
         found.append(_copies(u, v[: len(held)], v[len(held) :]))
-    return Agreement(corrected(found), noticed_shift(v, len(u), len(found)), len(y))
+    return Agreement(corrected(found), noticed_shift(v, len(u), len(found)), len(y), found[0].p_value)
 
 
 def standard(x: Matrix, y: Matrix) -> tuple[Matrix, Matrix]:
@@ -426,11 +427,13 @@ def _distance(u: Matrix, v: Matrix, random: np.random.Generator, generator: torc
     first, second = v[order[:n]], v[order[n : 2 * n]]
     floor = transport_distance(first, second)
     ratio = (transport_distance(u[:n], first) + transport_distance(u[-n:], second)) / (2 * floor)
-    test = metrics.two_sample_test(
-        torch.from_numpy(u), torch.from_numpy(v), permutations=PERMUTATIONS, generator=generator
-    )
     text = f"draws are {ratio:.2f} times as far from the rows (W1) as rows are from each other"
-    return Check("distance", ratio, 1.15, 1.5, test.p_value, text)
+    return Check("distance", ratio, 1.15, 1.5, _two_sample_p_value(u, v, generator), text)
+
+
+def _two_sample_p_value(u: Matrix, v: Matrix, generator: torch.Generator | None) -> float:
+    x, y = torch.from_numpy(u), torch.from_numpy(v)
+    return metrics.two_sample_test(x, y, permutations=PERMUTATIONS, generator=generator).p_value
 
 
 def _columns(x: Matrix, y: Matrix, columns: Sequence[str]) -> Check:
@@ -713,33 +716,46 @@ def _evaluation(
             for name, draws in compared.items():
                 distances[name][metric] = measure(draws[:n], rows[:n]) if finite[name] else None
                 tick(1, metric)
-    p_values = {name: _p_value(draws, finite[name], rows, generator) for name, draws in compared.items()}
-    found = Evaluation(n, floors, distances, p_values, rows=min(len(rows), MAX_ROWS))
     names = columns or [f"x{i}" for i in range(reference[0].numel())]
+    first, *others = samples
+    found = Evaluation(n, floors, distances, {}, rows=min(len(rows), MAX_ROWS))
     with progress_bar(1, "checks", unit="samplers", show=progress) as tick:
-        found = _with_verdict(found, next(iter(samples.values())), reference, names, generator)
+        found = _with_verdict(found, first, samples[first], reference, names, generator)
         tick(1)
-    return found
-
-
-def _p_value(draws: Tensor, finite: bool, rows: Tensor, generator: torch.Generator) -> float:
-    """Return the p-value of a two-sample test of scaled draws and rows; 0 where draws were not finite."""
-    if not finite:
-        return 0.0
-    return metrics.two_sample_test(draws[:MAX_DRAWS], rows[:MAX_ROWS], generator=generator).p_value
+    p_values = {name: _p_value(samples[name], reference, generator) for name in others}
+    return replace(found, p_values={**found.p_values, **p_values})
 
 
 def _with_verdict(
-    found: Evaluation, draws: Tensor, reference: Tensor, columns: Sequence[str], generator: torch.Generator
+    found: Evaluation, name: str, draws: Tensor, reference: Tensor, columns: Sequence[str], generator: torch.Generator
 ) -> Evaluation:
-    """Return the evaluation with checks of the first sampler's draws, and the verdict."""
-    lost = int((~draws.flatten(1).isfinite().all(1)).sum())
+    """Return the evaluation with verdict, checks and p-value of the first sampler."""
+    lost = _lost(draws)
     if lost:
         reason = f"{lost:,} of {len(draws):,} draws are not finite; the limit is 0"
-        return replace(found, verdict=Verdict("do not use", reason, LOOK))
+        return replace(found, verdict=Verdict("do not use", reason, LOOK), p_values={name: 0.0})
     judged = agreement(draws, reference, columns, generator=generator)
-    said = verdict(*judged, advice=LOOK)
-    return replace(found, verdict=said, checks=judged.checks, noticed_shift=judged.noticed_shift)
+    return replace(
+        found,
+        verdict=verdict(judged, LOOK),
+        checks=judged.checks,
+        noticed_shift=judged.noticed_shift,
+        p_values={name: judged.p_value},
+    )
+
+
+def _p_value(draws: Tensor, reference: Tensor, generator: torch.Generator) -> float:
+    """Return the p-value of the test that `agreement` makes; 0 for draws that are not finite."""
+    if _lost(draws):
+        return 0.0
+    random = np.random.default_rng(rng.seeds(1, generator)[0])
+    x, y = _some(_matrix(draws), MAX_DRAWS, random), _some(_matrix(reference), MAX_ROWS, random)
+    return _two_sample_p_value(*standard(x, y), generator)
+
+
+def _lost(draws: Tensor) -> int:
+    """Return the number of draws that are not finite."""
+    return int((~draws.flatten(1).isfinite().all(1)).sum())
 
 
 def _scale(reference: Tensor) -> Tensor:

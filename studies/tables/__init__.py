@@ -1,5 +1,6 @@
 """How near does `ScoreMH` come to tables, beside what one would use instead?"""
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from studies.tables.data import TABLES
 from studies.tables.development import DEVELOPMENT, LEVELS, Level
 
 detection_rules = (table.__doc__ or "").split("\n\n", 1)[1]  # what the code says of itself
-level_rule = (model.__doc__ or "").split("\n\n", 1)[1]
+level_rule = (inspect.getdoc(model.choose_noise_level) or "").split("\n\n", 1)[1]
 PRESETS = {
     "paper": Config(),
     "brief": Config((1,), ("one", "counts"), 200, 400, chains=50, steps=300, timed=(500, 4), development=False),

@@ -1,8 +1,6 @@
-"""What all commands share: the output, interruptions, and numbers as they are typed.
+"""The application: its commands, their output, and how it ends with an error or an interruption.
 
-The application: its commands, and how it ends. A command's module, and torch with it, is loaded when it runs.
-
-`scoremh --install-completion`: the shell completes commands, options and their values.
+A command's module is loaded when the command is called, and torch when it runs.
 """
 
 import json
@@ -118,7 +116,7 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 for order, (name, line) in enumerate(COMMANDS.items()):
-    app.command(f"scoremh.cli.{name}:{name}", name=name, help=line, sort_key=order)
+    app.command(f"scoremh.cli.commands:{name}", name=name, help=line, sort_key=order)
 app.command(
     "scoremh.cli.app:install_completion",
     name="--install-completion",

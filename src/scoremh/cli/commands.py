@@ -1,14 +1,6 @@
-"""The files of a run beside those of its estimator: chains, metrics, report, checkpoints.
+"""The commands: `fit`, `sample`, `evaluate` and `report` on the folder of a run, `demo` and `doctor`.
 
-`scoremh fit`: an estimator, learned from a file of rows.
-
-`scoremh sample`: new rows from a fitted estimator.
-
-`scoremh evaluate`: draws beside rows that nothing was learned from.
-
-`scoremh report`: one page about a run.
-
-`scoremh doctor`: what is installed, and what is missing.
+Each command imports what it runs when it runs, so that `scoremh COMMAND --help` does without torch.
 """
 
 import os
@@ -22,30 +14,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import torch
 from cyclopts import Parameter
-from safetensors.torch import load_file
-from torch import Tensor
 
-from scoremh import Chains, __version__
-from scoremh import datasets as tables
-from scoremh._shared import checks
+from scoremh import __version__
 from scoremh._shared.names import AcceptanceName, ProposalName
-from scoremh._shared.progress import numbered_steps, progress_bar
 from scoremh.cli.app import Flag, Output, Whole, command_line, resumable
-from scoremh.estimator import files
-from scoremh.estimator.files import CONFIG, RunFolder
-from scoremh.estimator.frames import layout_from_json, numbers_of
 
 if TYPE_CHECKING:
-    from scoremh import ScoreMH
+    from torch import Tensor
+
+    from scoremh import Chains, ScoreMH
     from scoremh.estimator.diagnosis import Source
     from scoremh.estimator.files import RunFolder
 
 
-CHAINS, METRICS, REPORT = "chains.nc", "metrics.json", "report.html"
 TRAINING_CHECKPOINTS, SAMPLING_CHECKPOINTS = ("score.checkpoint", "acceptance.checkpoint"), "sampling"
-ESTIMATOR = (files.SCORE, files.ACCEPTANCE, files.HELD_OUT)
 
 
 def clear_run(path: Path) -> None:
@@ -54,9 +37,11 @@ def clear_run(path: Path) -> None:
     Args:
         path: Path of the folder.
     """
+    from scoremh.estimator.files import ACCEPTANCE, CHAINS, CONFIG, HELD_OUT, METRICS, REPORT, SCORE
+
     if not (path / CONFIG).exists():
         return
-    for name in (CONFIG, *ESTIMATOR, CHAINS, METRICS, REPORT, *TRAINING_CHECKPOINTS):
+    for name in (CONFIG, SCORE, ACCEPTANCE, HELD_OUT, CHAINS, METRICS, REPORT, *TRAINING_CHECKPOINTS):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / SAMPLING_CHECKPOINTS, ignore_errors=True)
 
@@ -71,33 +56,46 @@ def removal(names: Sequence[str], of: str) -> str:
     return f"; removed {' and '.join(names)}, which {'was' if len(names) == 1 else 'were'} about {of}" if names else ""
 
 
-def load_chains(folder: RunFolder) -> Chains:
+def load_chains(folder: "RunFolder") -> "Chains":
     """Return the chains of a run.
 
     Args:
         folder: Folder of the run.
     """
+    from scoremh import Chains
+    from scoremh.estimator.files import CHAINS
+
     return Chains.load(folder.get(CHAINS, f"Draw samples first: scoremh sample {folder.path}."))
 
 
-def reference_rows(folder: RunFolder, reference: Path | None) -> tuple[Tensor, str]:
+def reference_rows(folder: "RunFolder", reference: Path | None) -> tuple["Tensor", str]:
     """Return rows to compare draws with, as events of the run, and what they are.
 
     Args:
         folder: Folder of the run.
         reference: File of rows; the held-out rows of the run if None.
     """
+    import numpy as np
+    import torch
+
+    from scoremh import datasets
+    from scoremh._shared import checks
+    from scoremh._shared.files import reading
+    from scoremh.estimator.files import HELD_OUT
+    from scoremh.estimator.frames import as_numbers, layout_from_json
+
     event = folder.config["event"]
     if reference is None:
-        return load_file(folder.get(files.HELD_OUT))["rows"].reshape(-1, *event), "held-out rows"
-    rows, shape = tables.read_table(reference)
+        with reading(folder.get(HELD_OUT), "held-out rows", "Fit again.") as file:
+            return file.tensors["rows"].reshape(-1, *event), "held-out rows"
+    rows, shape = datasets.read_table(reference)
     columns, known = list(map(str, getattr(rows, "columns", ()))), folder.config["columns"]
     fix = "Pass rows with the columns of the fit."
     if list(shape) != event:
         raise ValueError(checks.message(f"rows of shape {tuple(event)}", f"{shape} in {reference}", fix))
     if columns and known and columns != known:
         raise ValueError(checks.message(f"the columns {', '.join(known)}", f"{', '.join(columns)} in {reference}", fix))
-    numbers = numbers_of(rows, layout_from_json(folder.config["layout"]))
+    numbers = np.array(as_numbers(rows, layout_from_json(folder.config["layout"])), dtype=np.float64)
     return torch.from_numpy(numbers).reshape(-1, *event), str(reference)
 
 
@@ -175,12 +173,12 @@ def fit(
         overwrite: Replace the run that is in the folder.
         output: Verbosity and format of the output.
     """
-    from scoremh import datasets as tables
+    from scoremh import datasets
     from scoremh._shared.files import fingerprint
     from scoremh.estimator.files import json_parameters
     from scoremh.estimator.frames import hashable
 
-    rows, event = tables.read_table(data, key=key)
+    rows, event = datasets.read_table(data, key=key)
     model = settings.estimator(verbose=output.verbose)
     asked = {"rows": len(rows), "data_hash": fingerprint(hashable(rows)), **json_parameters(model)}
     del asked["verbose"]
@@ -215,11 +213,12 @@ def column_kind(text: str) -> tuple[str, str | tuple[float, float]]:
 
 def _learn(model: "ScoreMH", rows: Any, folder: "RunFolder") -> None:
     """Fit an estimator with checkpoints in the folder of its run, and save it there."""
+    from scoremh._shared.progress import numbered_steps
     from scoremh.estimator.files import save_model
 
     out = folder.path
     try:
-        with resumable(), numbered_steps(5 + (model.acceptance in LEARNED) + (model.noise_level is None)):
+        with resumable(), numbered_steps(4 + (model.acceptance in LEARNED) + (model.noise_level is not None)):
             model.fit(rows, checkpoint=out)
             save_model(model, folder)
     except (ValueError, TypeError):
@@ -303,7 +302,8 @@ def sample(
     """
     from scoremh import ScoreMH
     from scoremh._shared.files import sole_writer
-    from scoremh.estimator.files import RunFolder, load_model
+    from scoremh._shared.progress import numbered_steps
+    from scoremh.estimator.files import CHAINS, METRICS, REPORT, RunFolder, load_model
     from scoremh.sampling.pools import named_pool
 
     folder = RunFolder.open(run)
@@ -380,8 +380,9 @@ def evaluate(
         seed: Random seed; the same seed gives the same numbers.
         output: Verbosity and format of the output.
     """
-    from scoremh._shared.files import sole_writer
-    from scoremh.estimator.files import RunFolder
+    from scoremh._shared.files import sole_writer, write_json
+    from scoremh._shared.progress import numbered_steps
+    from scoremh.estimator.files import METRICS, REPORT, RunFolder
 
     folder = RunFolder.open(run)
     chains, (rows, name) = load_chains(folder), reference_rows(folder, reference)
@@ -389,7 +390,7 @@ def evaluate(
         options: dict[str, Any] = {"points": points, "seed": seed, "columns": folder.config["columns"] or ()}
         found = replace(chains.evaluate(rows, **options, progress=output.verbose), reference=name)
     with sole_writer(run):
-        removed = folder.put(METRICS, found.save, outdates=(REPORT,))
+        removed = folder.put(METRICS, partial(write_json, contents=found.to_dict()), outdates=(REPORT,))
     text = f"{found}\nSaved in {run / METRICS}{removal(removed, 'other distances')}. Next: scoremh report {run}"
     output.result(found.to_dict() | {"removed": removed}, text)
 
@@ -403,9 +404,10 @@ def report(run: Path, /, *, reference: Path | None = None, output: Output = Outp
         output: Verbosity and format of the output.
     """
     from scoremh import ScoreMH
-    from scoremh._shared.files import sole_writer
+    from scoremh._shared.files import read_json, sole_writer
+    from scoremh._shared.progress import progress_bar
     from scoremh.estimator.diagnosis import model_contents
-    from scoremh.estimator.files import RunFolder, load_model, read_json
+    from scoremh.estimator.files import METRICS, REPORT, RunFolder, load_model
     from scoremh.evaluation import Evaluation
     from scoremh.report import write
 
@@ -417,7 +419,10 @@ def report(run: Path, /, *, reference: Path | None = None, output: Output = Outp
             load_model(ScoreMH, folder),
         )
         tick(1, "step 1 of 3: run loaded")
-        evaluation = Evaluation.from_dict(read_json(folder.get(METRICS))) if METRICS in folder.config["files"] else None
+        evaluation = None
+        if (run / METRICS).exists():
+            fix = f"Evaluate again: scoremh evaluate {run}."
+            evaluation = Evaluation.from_dict(read_json(folder.get(METRICS), fix))
         contents = model_contents(model, chains, rows, name, evaluation, source=run_source(folder))
         tick(1, "step 2 of 3: diagnostics computed")
         with sole_writer(run):
@@ -436,6 +441,26 @@ def run_source(folder: "RunFolder") -> "Source":
 
     known = {name: folder.config[name] for name in ("command", "data", "rows", "versions") if name in folder.config}
     return Source(**known)
+
+
+def demo(
+    *,
+    out: Path = Path("out/demo"),
+    picture: Path | None = None,
+    seed: Whole = 0,
+    output: Output = Output(),  # noqa: B008  # frozen
+) -> None:
+    """Learn two moons from samples, draw more with and without an accept step, and write a report.
+
+    Args:
+        out: Folder for the run; an earlier demo in it is replaced.
+        picture: File for the picture; demo.png in the folder by default.
+        seed: Random seed; the same seed gives the same run.
+        output: Verbosity and format of the output.
+    """
+    from scoremh.cli.demo import run_demo
+
+    run_demo(out, out / "demo.png" if picture is None else picture, seed, output)
 
 
 REQUIRED = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "jaxtyping", "arviz-base", "arviz-stats", "rich")

@@ -1,7 +1,4 @@
-"""What `scoremh demo` does: Moons, from nothing to a report, in under three minutes on two cores.
-
-`scoremh demo`: Moons, from nothing to a report.
-"""
+"""`scoremh demo`: two moons, from nothing to a report, in under three minutes on two cores."""
 
 from dataclasses import replace
 from functools import partial
@@ -12,11 +9,12 @@ from torch import Tensor
 
 from scoremh import Always, Chains, Sampler, ScoreMH, datasets
 from scoremh._shared import checks
+from scoremh._shared.files import write_json
 from scoremh._shared.names import ProposalName
-from scoremh.cli.app import Output, Whole, command_line
-from scoremh.cli.commands import CHAINS, METRICS, REPORT, clear_run, run_source
+from scoremh.cli.app import Output, command_line
+from scoremh.cli.commands import clear_run, run_source
 from scoremh.estimator.diagnosis import model_contents
-from scoremh.estimator.files import CONFIG, RunFolder, save_model
+from scoremh.estimator.files import CHAINS, CONFIG, METRICS, REPORT, RunFolder, save_model
 from scoremh.evaluation import Evaluation, evaluate
 from scoremh.report import write
 from scoremh.report.images import scatter_panels
@@ -59,7 +57,7 @@ def run_demo(out: Path, picture: Path, seed: int, output: Output) -> None:
     folder.put(CHAINS, own.save)
     output.message("Step 3 of 3. Distances to fresh points, and a report")
     found = replace(evaluate(samples, fresh, points=DRAWS, progress=output.verbose), reference=FRESH)
-    folder.put(METRICS, found.save)
+    folder.put(METRICS, partial(write_json, contents=found.to_dict()))
     contents = model_contents(model, own, fresh[:DRAWS], FRESH, found, source=run_source(folder), samples=samples)
     folder.put(REPORT, partial(write, contents))
     _write_picture(samples, fresh[:DRAWS], found, picture)
@@ -143,21 +141,3 @@ def _conclusion(found: Evaluation, share: float) -> str:
         f"times as far from fresh points (W1) as other fresh points are; without one (ULA, {step}) "
         f"{ratios['ULA']:.2f} times."
     )
-
-
-def demo(
-    *,
-    out: Path = Path("out/demo"),
-    picture: Path | None = None,
-    seed: Whole = 0,
-    output: Output = Output(),  # noqa: B008  # frozen
-) -> None:
-    """Learn two moons from samples, draw more with and without an accept step, and write a report.
-
-    Args:
-        out: Folder for the run; an earlier demo in it is replaced.
-        picture: File for the picture; demo.png in the folder by default.
-        seed: Random seed; the same seed gives the same run.
-        output: Verbosity and format of the output.
-    """
-    run_demo(out, out / "demo.png" if picture is None else picture, seed, output)

@@ -14,7 +14,6 @@ import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,8 +38,8 @@ from scoremh.evaluation import (
     verdict,
     worst,
 )
-from scoremh.report import Contents, write
-from scoremh.report.page import chains_line, distances_line, metrics_table, try_evaluation
+from scoremh.report import Contents
+from scoremh.report.page import chains_line, distances_line, metrics_table
 from scoremh.sampler import ANNEALING_LEVELS, ANNEALING_STEP_SIZE, Sampler
 from scoremh.sampling.chains import Chains
 from scoremh.score_matching import ScoreFit, implicit_losses
@@ -354,7 +353,7 @@ def judge(
 def _verdict(sampler: Sampler, judged: Agreement, rows: int) -> Verdict:
     """Return the verdict that checks of draws lead to; good only where the training had settled."""
     assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
-    said = verdict(*judged)
+    said = verdict(judged)
     if said.level == "good" and still_falling(sampler.score):
         steps = sampler.score.recipe.steps
         said = Verdict("usable", f"training ended after {steps:,} steps, before its held-out loss had settled")
@@ -407,20 +406,6 @@ class Source:
     versions: Mapping[str, str] = field(default_factory=versions)
 
 
-def write_report(model: "ScoreMH", path: str | Path, chains: Chains, rows: Tensor, rows_name: str) -> None:
-    """Write the report of an estimator, with an evaluation where that is possible.
-
-    Args:
-        model: Fitted estimator.
-        path: HTML file to write.
-        chains: Chains that it drew.
-        rows: Rows to show beside them.
-        rows_name: What these rows are.
-    """
-    columns = _column_names(model, rows)
-    write(model_contents(model, chains, rows, rows_name, try_evaluation(chains, rows, rows_name, columns)), path)
-
-
 def model_contents(
     model: "ScoreMH",
     chains: Chains,
@@ -443,7 +428,7 @@ def model_contents(
         samples: Samples by sampler, in place of the last draws of the chains.
     """
     own, source = sampler_name(model), source or Source()
-    columns = _column_names(model, rows)
+    columns = model.table_.names
     count = "" if source.rows is None else f", {source.rows:,} rows of {len(columns)} columns"
     histories = {"score": model.score_.history}
     if model.acceptance_ is not None:
@@ -488,11 +473,6 @@ def _numbers(model: "ScoreMH") -> str:
     """Return the numbers of the diagnosis that no check shows."""
     found = model.diagnose().numbers()
     return ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in found.items())
-
-
-def _column_names(model: "ScoreMH", rows: Tensor) -> list[str]:
-    unnamed = [f"x{i}" for i in range(rows.shape[1:].numel())]
-    return [str(name) for name in getattr(model, "feature_names_in_", unnamed)]
 
 
 def _warnings(model: "ScoreMH", chains: Chains, evaluation: Evaluation | None) -> list[Caution]:

@@ -1,13 +1,11 @@
-"""A run folder: `config.json`, which describes the run, and files whose contents it holds a hash of.
+"""The folder of a run: `config.json`, which describes the run, and its other files.
 
-`config.json` holds a hash of every file and of itself. A file is first written under a temporary name, then its hash is
-recorded, and only then it is renamed: an interrupted write leaves the old file or the new one, and either is valid.
-
-A fitted estimator as files: settings in JSON, weights and held-out rows in safetensors, no pickle.
+A fitted estimator is `config.json`, weights and held-out rows as safetensors, without pickle; the command line adds
+chains, metrics and a report. Every file that is read again holds a checksum of its own bytes, and is written under a
+temporary name and then renamed: an interrupted write leaves the old file or the new one.
 """
 
 import errno
-import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +31,13 @@ if TYPE_CHECKING:
     from scoremh.estimator.model import ScoreMH
 
 
-CONFIG = "config.json"
+CONFIG, SCORE, ACCEPTANCE, HELD_OUT = (
+    "config.json",
+    "score.safetensors",
+    "acceptance.safetensors",
+    "held_out.safetensors",
+)
+CHAINS, METRICS, REPORT = "chains.nc", "metrics.json", "report.html"  # of the command line
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> "RunFolder":
-        """Create the folder of a run; refuse one that holds a run already.
+        """Create the folder of a run; raise an error if it holds a run, or files that would become part of this one.
 
         Args:
             path: Path of the folder.
@@ -59,7 +63,11 @@ class RunFolder:
         if (path / CONFIG).exists() or (path.exists() and not path.is_dir()):
             got = "one with a run in it" if path.is_dir() else "a file"
             raise FileExistsError(checks.message(f"{path} to be a new folder", got, "Choose another folder."))
-        folder = cls(path, {"versions": versions(), **config, "files": {}})
+        stray = [name for name in (CHAINS, METRICS) if (path / name).exists()]
+        if stray:
+            fix = "Move it away, or choose another folder."
+            raise FileExistsError(checks.message(f"{path} to be a new folder", f"one with {stray[0]} in it", fix))
+        folder = cls(path, {"versions": versions(), **config})
         try:
             path.mkdir(parents=True, exist_ok=True)
             require_no_links(path)
@@ -88,16 +96,9 @@ class RunFolder:
         return cls(path, files.read_json(place, "The file is damaged or was edited: delete the folder, and fit again."))
 
     def update(self, **entries: Any) -> None:
-        """Write entries to `config.json`; what another process wrote there since is kept."""
-        self._write(self._current_config() | entries)
-
-    def _current_config(self) -> dict[str, Any]:
-        """Return what `config.json` holds now."""
-        return RunFolder.open(self.path).config if (self.path / CONFIG).exists() else self.config
-
-    def _write(self, config: dict[str, Any]) -> None:
-        self.config.update(config)
-        files.write_json(self.path / CONFIG, config)
+        """Write entries to `config.json`."""
+        self.config.update(entries)
+        files.write_json(self.path / CONFIG, self.config)
 
     def put(self, name: str, write: Callable[[Path], object], *, outdates: Sequence[str] = ()) -> list[str]:
         """Write a file of the run, and return the names of the files that were removed because of it.
@@ -107,61 +108,30 @@ class RunFolder:
             write: Function that writes the file to the path it is given.
             outdates: Names of files that are about the old one, and removed once the new one is written.
         """
+        removed = [other for other in outdates if (self.path / other).exists()]
         with replacing(self.path / name) as partial:
             write(partial)
-            new = _file_hash(partial)
-            removed = [other for other in outdates if (self.path / other).exists()]
-            self._record(name, lambda old: [*old, new])
-            self.remove(*outdates)
-        self._record(name, lambda _: [new])
+            for other in removed:  # before the new one is in place, which they would seem to be about
+                (self.path / other).unlink()
         return removed
 
-    def _record(self, name: str, change: Callable[[list[str]], list[str]]) -> None:
-        """Change the hashes of which a file must have one."""
-        now = self._current_config()
-        self._write(now | {"files": now["files"] | {name: change(now["files"].get(name, []))}})
-
-    def remove(self, *names: str) -> None:
-        """Delete files of the run.
-
-        Args:
-            names: Names of the files.
-        """
-        now = self._current_config()
-        self._write(now | {"files": {name: hashes for name, hashes in now["files"].items() if name not in names}})
-        for name in names:
-            (self.path / name).unlink(missing_ok=True)
-
     def get(self, name: str, fix: str = "Fit again.") -> Path:
-        """Return the path of a file; refuse one that is missing or damaged.
+        """Return the path of a file; raise an error if it is missing. Who reads it checks its bytes.
 
         Args:
             name: Name of the file.
             fix: What to do where it is missing.
         """
         path = self.path / name
-        if name not in self.config["files"] or not path.is_file():
+        if not path.is_file():
             raise FileNotFoundError(checks.message(f"{path}", "no such file", fix))
-        if _file_hash(path) not in self.config["files"][name]:
-            raise ValueError(checks.message(f"{path} as it was written", "a damaged or foreign file", fix))
         return path
 
 
-def read_json(path: Path) -> Any:
-    """Return the contents of a JSON file; the error for a damaged one names it.
-
-    Args:
-        path: The file.
-    """
-    try:
-        return json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(checks.message(f"{path} to be JSON", error, "The file is damaged: write it again.")) from error
-
-
 def _require_version(place: Path) -> None:
-    """Refuse the configuration that another version wrote: it may be right, and mean something else."""
-    config, ours = read_json(place), versions()["scoremh"]
+    """Raise an error for a configuration of another version: its checksum may be right, and its entries mean others."""
+    with naming(place, f"{place} to be JSON", "The file is damaged: delete the folder, and fit again."):
+        config, ours = json.loads(place.read_text()), versions()["scoremh"]
     try:
         theirs = str(config["versions"]["scoremh"])
     except (KeyError, TypeError):
@@ -169,14 +139,6 @@ def _require_version(place: Path) -> None:
     if ours != theirs:
         fix = "Fit again, or install the version of scoremh that wrote it."
         raise ValueError(checks.message(f"{place} of scoremh {ours}", f"one of scoremh {theirs[:50]}", fix))
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-SCORE, ACCEPTANCE, HELD_OUT = "score.safetensors", "acceptance.safetensors", "held_out.safetensors"
 
 
 def save_model(model: "ScoreMH", folder: RunFolder) -> None:

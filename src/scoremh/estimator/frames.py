@@ -1,21 +1,16 @@
 """Rows as a user has them, as numbers, and back: arrays, and data frames with text, truth values and categories."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn import get_config
-from sklearn.utils.validation import FLOAT_DTYPES, validate_data
 from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh._shared.names import extra
-from scoremh.estimator.table import Table
-
-Estimator = TypeVar("Estimator", bound="FramesMixin")
 
 
 @dataclass(frozen=True)
@@ -114,105 +109,24 @@ def layout_to_json(layout: Layout | None) -> list[dict[str, Any]] | None:
     return None if layout is None else [asdict(column) for column in layout]
 
 
-class FramesMixin:
-    """An estimator whose draws have the columns and the dtypes of the rows that it was fitted on."""
-
-    n_features_in_: int
-    held_out_: NDArray[Any]
-    table_: Table
-    layout_: Layout | None
-
-    def set_output(self: Estimator, *, transform: Literal["default", "pandas"] | None = None) -> Estimator:
-        """Set the output format of `sample`, and return the estimator.
-
-        Args:
-            transform: "default" for an array, "pandas" for a data frame; None changes nothing.
-        """
-        if transform is not None:
-            checks.one_of(transform, ("default", "pandas"), "transform")
-            self._sklearn_output_config = {"transform": transform}  # scikit-learn's name for it: clones keep it
-        return self
-
-    @property
-    def _names(self) -> list[str]:
-        """The names of the columns; x0, x1, ... where they have none."""
-        unnamed = [f"x{i}" for i in range(self.n_features_in_)]
-        return [str(name) for name in getattr(self, "feature_names_in_", unnamed)]
-
-    @property
-    def _categories(self) -> Mapping[str, bool]:
-        """The columns whose numbers stand for levels, and whether these have an order."""
-        named = zip(self._names, self.layout_ or (), strict=False)
-        return {name: column.ordered for name, column in named if column.levels is not None}
-
-    def _numbers(self, X: Any, *, reset: bool = False, min_rows: int = 1) -> NDArray[Any]:
-        """Return rows as an array of numbers, checked; levels of a data frame as their places."""
-        if _is_frame(X):
-            if not reset:
-                validate_data(self, X, reset=False, skip_check_array=True)
-            else:
-                self.layout_ = tuple(ColumnLayout.of(X.iloc[:, j]) for j in range(X.shape[1]))
-            X = _frame_of_numbers(X, self.layout_) if self.layout_ is not None else X
-        elif reset:
-            dtype = getattr(X, "dtype", None)
-            whole = isinstance(dtype, np.dtype) and dtype.kind in "iub"
-            self.layout_ = tuple([ColumnLayout(str(dtype))] * np.shape(X)[1]) if whole and np.ndim(X) == 2 else None
-        rows: NDArray[Any] = validate_data(self, X, dtype=FLOAT_DTYPES, reset=reset, ensure_min_samples=min_rows)
-        return rows
-
-    def to_rows(self, x: Tensor) -> Any:
-        """Return draws of `sample_chains` as an array or a data frame like the rows of the fit.
-
-        Args:
-            x: Draws `(draw, column)`, such as `chains.last`: numbers, levels of categories as their places.
-        """
-        rows = self.table_.within_bounds(x.numpy(), self.held_out_.dtype)
-        like_rows = "pandas" if hasattr(self, "feature_names_in_") else get_config()["transform_output"]
-        frame = getattr(self, "_sklearn_output_config", {}).get("transform", like_rows) == "pandas"
-        if not frame and self.layout_ is None:
-            return rows
-        with extra("cli"):  # the extra with pandas
-            import pandas as pd
-
-        columns: list[Any] = list(rows.T)
-        if self.layout_ is not None:
-            columns = [layout.values(column) for layout, column in zip(self.layout_, rows.T, strict=True)]
-        named = pd.DataFrame(dict(enumerate(columns)))
-        named.columns = np.array(self._names, dtype=object)
-        return named if frame else named.to_numpy()
-
-
-def numbers_of(rows: Any, layout: Layout | None) -> NDArray[np.float64]:
-    """Return rows as numbers.
-
-    Args:
-        rows: Array or data frame.
-        layout: Layout of the data frame; None for numbers alone.
-    """
-    rows = _frame_of_numbers(rows, layout) if layout is not None and _is_frame(rows) else rows
-    return np.array(rows, dtype=np.float64)
-
-
-def hashable(rows: Any) -> Tensor:
-    """Return rows as a tensor that is another one where they are others.
-
-    Args:
-        rows: Array or data frame.
-    """
-    if not _is_frame(rows):
-        return torch.from_numpy(rows)
-    import pandas as pd
-
-    return torch.from_numpy(pd.util.hash_pandas_object(rows, index=False).to_numpy(copy=True).view(np.int64))
-
-
-def _is_frame(X: object) -> bool:
+def is_frame(X: object) -> bool:
     """Return whether rows are a data frame of pandas."""
     return hasattr(X, "iloc") and hasattr(X, "columns")
 
 
-def _frame_of_numbers(X: Any, layout: Layout) -> Any:
-    """Return a data frame of numbers; refuse missing values, with their counts by column."""
+def layout_of(X: Any) -> Layout | None:
+    """Return the layout of the columns of a data frame, or of an array of whole numbers; None for other arrays."""
+    if is_frame(X):
+        return tuple(ColumnLayout.of(X.iloc[:, j]) for j in range(X.shape[1]))
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "iub":
+        return (ColumnLayout(str(X.dtype)),) * X.shape[1]
+    return None
+
+
+def as_numbers(X: Any, layout: Layout | None) -> Any:
+    """Return a data frame as one of numbers, and anything else as it is; raise an error for missing values."""
+    if layout is None or not is_frame(X):
+        return X
     import pandas as pd
 
     columns = [one.numbers(X.iloc[:, j]) for j, one in enumerate(layout)]
@@ -224,6 +138,32 @@ def _frame_of_numbers(X: Any, layout: Layout) -> Any:
     numbers.columns = X.columns
     floats = {one.dtype for one in layout}
     return numbers.astype(np.float32) if floats == {"float32"} else numbers
+
+
+def frame_of(rows: NDArray[Any], layout: Layout | None, names: Sequence[str]) -> Any:
+    """Return rows of numbers as a data frame with these names, and with the values and dtypes of a layout."""
+    with extra("cli"):  # the extra with pandas
+        import pandas as pd
+
+    columns: list[Any] = list(rows.T)
+    if layout is not None:
+        columns = [one.values(column) for one, column in zip(layout, rows.T, strict=True)]
+    frame = pd.DataFrame(dict(enumerate(columns)))
+    frame.columns = np.array(names, dtype=object)
+    return frame
+
+
+def hashable(rows: Any) -> Tensor:
+    """Return rows as a tensor that is another one where they are others.
+
+    Args:
+        rows: Array or data frame.
+    """
+    if not is_frame(rows):
+        return torch.from_numpy(rows)
+    import pandas as pd
+
+    return torch.from_numpy(pd.util.hash_pandas_object(rows, index=False).to_numpy(copy=True).view(np.int64))
 
 
 def _plain(value: Any) -> Any:

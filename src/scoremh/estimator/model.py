@@ -1,41 +1,24 @@
-"""The names by which an estimator chooses its acceptance.
+"""`ScoreMH`: learn a distribution from rows, and draw more of them.
 
-Rows to learn from: the precision that they need, and columns that depend on each other.
-
-The noise levels at which a learned score is near enough to a gradient for an accept step to mean something.
-
-The noise level at which the kernel of an estimator runs, where it is not given.
-
-A low level keeps the accept step close to the data; a high one connects modes, and has none of the wells that a learned
-score has where there were no rows. Trial chains run at rising levels, and the first is taken at which
-
-- R-hat of the trial chains is at most 1.05: what a chain says does not depend on where annealing left it; and
-- not more of their draws lie beyond the range of the training rows than of fresh rows would, by .5 % and by what is due
-  to chance: of fresh rows, 2 / (n + 1) in every coordinate;
-
-the highest one where none is. No row is used but those of the training, so that held-out rows remain to judge by.
-
-What a fitted estimator says of itself.
-
-How an estimator runs chains, and the pool it runs them on: clones share it, files and pickles cannot hold it.
-
-How an estimator is judged: its own diagnosis, an evaluation on other rows, and a report.
-
-`ScoreMH`, by scikit-learn's conventions.
+`fit` turns rows into points of R^d with a density (`Table`), holds some of them out, and learns a score of the others
+at all noise levels. It chooses the noise level of the kernel by trial chains (`choose_noise_level`), tunes its step
+size, learns an acceptance, and compares the ends of chains from noise with rows (`Diagnosis`). `sample` runs such
+chains, and returns their ends as rows.
 """
 
 import copy
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from sklearn import get_config
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import FLOAT_DTYPES, check_is_fitted, validate_data
 from torch import Tensor
 
 from scoremh import diagnostics, diffusion
@@ -46,12 +29,14 @@ from scoremh.acceptance import Always
 from scoremh.balance_matching import RECIPE, AcceptanceFit
 from scoremh.coordinates import MAX_WHITENED_SIZE
 from scoremh.diagnostics import Caution
-from scoremh.estimator.diagnosis import RULES, Diagnosis, diagnose, find_adjustment
+from scoremh.estimator import frames
+from scoremh.estimator.diagnosis import RULES, Diagnosis, diagnose, find_adjustment, model_contents
 from scoremh.estimator.files import RunFolder, lasting_pool, load_model, save_model
-from scoremh.estimator.frames import FramesMixin
 from scoremh.estimator.table import Kinds, Table
 from scoremh.evaluation import MAX_POINTS, Evaluation, evaluate, html_verdict
 from scoremh.networks import NoiseConditionalMLP
+from scoremh.report import write
+from scoremh.report.page import try_evaluation
 from scoremh.sampler import ProposalName, Sampler
 from scoremh.sampling.chains import Chains
 from scoremh.sampling.pools import Pool, check_pool
@@ -69,270 +54,18 @@ DEPENDENT_COLUMNS = Caution(
     "Some columns follow from the others: noise of 0.3 % of its standard deviation was added to each. Leave such "
     "columns out, and compute them from the draws.",
 )
-
-
-def training_tensor(rows: NDArray[Any], like: NDArray[Any]) -> Tensor:
-    """Return rows as a tensor, in float64 where float32 has too few digits or too small a range.
-
-    Args:
-        rows: Rows to learn from.
-        like: All rows, which decide the precision.
-    """
-    size = np.abs(like).max(0)
-    if float(size.max()) > MAX_SIZE:
-        row, column = divmod(int(np.abs(like).argmax()), like.shape[1])
-        got = f"{like[row, column]:.3g} in row {row}, column {column}"
-        raise ValueError(checks.message(f"values below {MAX_SIZE:.0e} in size", got, "Remove that row, or rescale."))
-    spread = like.std(0)
-    wide = (size > WIDE_RATIO * spread).any() or size.max() > LARGE or spread.min() < 1 / LARGE
-    return torch.from_numpy(rows.astype(np.float64 if wide else np.float32))
-
-
-def has_dependent_columns(x: Tensor) -> bool:
-    """Return whether the rows lie in a plane, where a distribution has no density and no score.
-
-    Args:
-        x: Rows `(row, column)`.
-    """
-    if x.shape[1] > MAX_WHITENED_SIZE:  # images: scaled by one number, and their dark corners are given some width
-        return False
-    correlation = torch.corrcoef(x.double().mT).reshape(x.shape[1], x.shape[1])
-    return bool(torch.linalg.eigvalsh(correlation.nan_to_num())[0] < MIN_EIGENVALUE)
-
-
-def jittered(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return rows with a little noise added to every column.
-
-    Args:
-        x: Rows `(row, column)`.
-        generator: Random number generator; the same seed gives the same noise.
-    """
-    return x + JITTER * x.std(0) * rng.normal(tuple(x.shape), x, generator)
-
-
 NOISE_LEVELS = 0.6, 1.0, 2.0  # chosen on tables that docs/tables.md does not judge by
 TRIAL_CHAINS, TRIAL_STEPS, TRIAL_DRAWS = 400, 200, 10
 MAX_TRIAL_R_HAT, MAX_SHARE_BEYOND = 1.05, 0.005
-
-
-def choose_noise_level(
-    sampler: Sampler,
-    rows: Tensor,
-    *,
-    annealing_steps: int,
-    chain_steps: int,
-    generator: torch.Generator,
-    progress: bool = False,
-) -> float:
-    """Return the noise level at which trial chains mix and stay among the rows.
-
-    Args:
-        sampler: Sampler with a learned score, of any noise level.
-        rows: Training rows, in the coordinates that the score was learned in.
-        annealing_steps: Number of steps at each noise level of the annealing.
-        chain_steps: Number of steps of a chain after annealing; trial chains make at most 200.
-        generator: Random number generator; the same seed gives the same level.
-        progress: Show a progress bar.
-    """
-    with progress_bar(len(NOISE_LEVELS), "noise level", unit="trials", show=progress) as tick:
-        for level in NOISE_LEVELS:
-            trial = replace(sampler, noise_level=level, acceptance=_trial_rule(sampler))
-            passes = trial_passes(trial, rows, annealing_steps, min(TRIAL_STEPS, chain_steps), generator=generator)
-            tick(1, f"{level:g}")
-            if passes:
-                return level
-    return NOISE_LEVELS[-1]
-
-
-def _trial_rule(sampler: Sampler) -> Any:
-    return sampler.acceptance if isinstance(sampler.acceptance, Always) else None
-
-
-def trial_passes(
-    sampler: Sampler, rows: Tensor, annealing_steps: int, chain_steps: int, *, generator: torch.Generator
-) -> bool:
-    """Return whether trial chains mix and stay among the rows.
-
-    Args:
-        sampler: Sampler to try.
-        rows: Training rows.
-        annealing_steps: Number of steps at each noise level of the annealing.
-        chain_steps: Number of steps of a trial chain.
-        generator: Random number generator; the same seed gives the same answer.
-    """
-    start = sampler.anneal(TRIAL_CHAINS, annealing_steps, watch=False, generator=generator).draws
-    tuned = sampler.tune(start, steps=chain_steps, generator=generator)
-    chains = tuned.run(start, chain_steps, draws=min(TRIAL_DRAWS, chain_steps), generator=generator)
-    r_hat = float(diagnostics.summary(chains).table["r_hat"].max())
-    beyond = share_beyond(chains.last, rows)
-    expected = min(1.0, MAX_SHARE_BEYOND + 2 * rows.shape[1] / (len(rows) + 1))
-    chance = 2 * math.sqrt(expected * (1 - expected) / TRIAL_CHAINS)
-    return r_hat <= MAX_TRIAL_R_HAT and beyond <= expected + chance
-
-
-def share_beyond(draws: Tensor, rows: Tensor) -> float:
-    """Return the share of draws that lie beyond the range of rows in any coordinate.
-
-    Args:
-        draws: Draws.
-        rows: Rows.
-    """
-    outside = (draws < rows.amin(0)) | (draws > rows.amax(0))
-    return float(outside.any(1).double().mean())
-
-
-class FittedMixin:
-    """An estimator with a sampler and a table: their parts by the names of scikit-learn."""
-
-    sampler_: Sampler
-    table_: Table
-
-    def __str__(self) -> str:
-        """Return the parameters, and the kinds of columns and the noise level of a fitted estimator."""
-        if not hasattr(self, "sampler_"):
-            return repr(self)
-        kinds = "\n".join(f"  {line}" for line in str(self.table_).splitlines())
-        return f"{self!r}\ncolumns:\n{kinds}\nnoise level {self.noise_level_:g}, step size {self.step_size_:.3g}"
-
-    @property
-    def columns_(self) -> dict[str, str]:
-        """The kind of every column, by name."""
-        return dict(zip(self.table_.names, map(str, self.table_.columns), strict=True))
-
-    @property
-    def noise_level_(self) -> float:
-        """The noise level of the kernel."""
-        return self.sampler_.noise_level
-
-    @property
-    def score_(self) -> ScoreFit:
-        """The learned score."""
-        assert isinstance(self.sampler_.score, ScoreFit)  # `fit` has learned it
-        return self.sampler_.score
-
-    @property
-    def acceptance_(self) -> AcceptanceFit | None:
-        """The learned acceptance."""
-        acceptance = self.sampler_.acceptance
-        return acceptance if isinstance(acceptance, AcceptanceFit) else None
-
-    @property
-    def step_size_(self) -> float:
-        """The step size of the proposal."""
-        assert self.sampler_.step_size is not None  # `fit` has tuned it
-        return self.sampler_.step_size
-
-
-class ChainRunsMixin:
-    """An estimator with a sampler and a pool."""
-
-    annealing_steps: int
-    chain_steps: int
-    verbose: bool
-    pool: Pool
-    sampler_: Sampler
-
-    def _run(self, n: int, draws: int, generator: torch.Generator, store: str | Path | None = None) -> Chains:
-        """Return chains from noise to the points of the table."""
-        return self.sampler_.sample(
-            n,
-            annealing_steps=int(self.annealing_steps),
-            chain_steps=int(self.chain_steps),
-            draws=draws,
-            generator=generator,
-            progress=self.verbose,
-            store=store,
-            pool=self.pool,
-        )
-
-    def __sklearn_clone__(self) -> "ChainRunsMixin":
-        """Return a copy that is not fitted, with the same pool: most pools cannot be copied."""
-        bare = copy.copy(self)
-        bare.pool = None
-        found: ChainRunsMixin = super(ChainRunsMixin, bare).__sklearn_clone__()  # type: ignore[misc]  # of BaseEstimator
-        found.pool = self.pool
-        return found
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled."""
-        return {**super().__getstate__(), "pool": lasting_pool(self.pool)}  # type: ignore[dict-item]
-
-
+MAX_HELD_OUT_ROWS = 2000
+MAX_CORRECTED_COLUMNS = 32  # beyond, log p through noise, with a tangent for every column, costs too much
+TUNING_CHAINS = 200  # chains that the step size is tuned on
 MAX_CHECK_CHAINS = 1000  # chains that a fit is checked on, and that a report shows
 MAX_CHECK_DRAWS = 30  # draws of each of them: one for every ten of the default steps, which are judged together
 Seed = int | np.random.RandomState | None
 
 
-class JudgingMixin:
-    """Diagnosis, evaluation and report of an estimator that draws chains."""
-
-    chain_steps: int
-    verbose: bool
-    diagnosis_: Diagnosis
-    held_out_: NDArray[Any]
-
-    if TYPE_CHECKING:
-
-        def sample_chains(self, n_chains: int, *, draws: int | None = None, random_state: Seed = None) -> Chains:
-            """Run chains from noise."""
-
-        @property
-        def _names(self) -> list[str]:
-            """The names of the columns."""
-
-        def _numbers(self, X: Any, *, reset: bool = False, min_rows: int = 1) -> NDArray[Any]:
-            """Return rows as numbers."""
-
-    def _repr_html_inner(self) -> str:
-        """Return the verdict on the fit above scikit-learn's own form, for a notebook."""
-        verdict = html_verdict(self.diagnosis_.verdict) if hasattr(self, "diagnosis_") else ""
-        return verdict + str(super()._repr_html_inner())  # type: ignore[misc]  # of scikit-learn's BaseEstimator
-
-    def diagnose(self) -> Diagnosis:
-        """Return what `fit` found when it checked itself on held-out rows."""
-        check_is_fitted(self)
-        return self.diagnosis_
-
-    def evaluate(self, X: ArrayLike, *, n_samples: int | None = None, random_state: Seed = None) -> Evaluation:
-        """Compare new draws with rows, and return distances, their floors and a p-value; needs the extra `metrics`.
-
-        Args:
-            X: Rows that the fit has not seen, for example `held_out_`.
-            n_samples: Number of rows to draw and compare; half as many as X has, and at most 1,000, if None.
-            random_state: Random seed of the draws; the estimator's own if None.
-        """
-        check_is_fitted(self)
-        rows = torch.from_numpy(np.array(self._numbers(X)))
-        n = max(1, min(MAX_POINTS, len(rows) // 2)) if n_samples is None else n_samples
-        checks.count(n, "n_samples")
-        draws = self.sample_chains(n, draws=1, random_state=random_state).last
-        return evaluate(draws, rows, points=n, columns=self._names, progress=self.verbose)
-
-    def report(self, path: str | Path, X: ArrayLike | None = None, *, random_state: Seed = None) -> None:
-        """Write a page with new draws beside rows, chains, training, metrics and warnings; needs the extra `report`.
-
-        Args:
-            path: HTML file to write; it opens offline.
-            X: Rows to show beside the draws; the held-out rows if None.
-            random_state: Random seed of the draws; the estimator's own if None.
-        """
-        from scoremh.estimator.diagnosis import write_report
-
-        check_is_fitted(self)
-        given = None if X is None else self._numbers(X)
-        rows = torch.from_numpy(np.array(self.held_out_ if given is None else given))
-        chains = self.sample_chains(
-            MAX_CHECK_CHAINS, draws=min(MAX_CHECK_DRAWS, int(self.chain_steps)), random_state=random_state
-        )
-        write_report(cast("ScoreMH", self), path, chains, rows, "held-out rows" if given is None else "given rows")
-
-
-MAX_HELD_OUT_ROWS = 2000
-MAX_CORRECTED_COLUMNS = 32  # beyond, log p through noise, with a tangent for every column, costs too much
-TUNING_CHAINS = 200  # chains that the step size is tuned on
-
-
-class ScoreMH(FittedMixin, ChainRunsMixin, FramesMixin, JudgingMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
+class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
     """Learn a distribution from rows, and draw more of them, by score-based Metropolis-Hastings.
 
     Args:
@@ -410,62 +143,6 @@ class ScoreMH(FittedMixin, ChainRunsMixin, FramesMixin, JudgingMixin, DensityMix
         self.pool = pool
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: object = None, *, checkpoint: str | Path | None = None) -> "ScoreMH":
-        """Learn score and acceptance, tune the step size, check the fit, and return the estimator.
-
-        Args:
-            X: Rows, one per sample: an array of numbers, or a data frame, of text, truth values and categories as well.
-            y: Not used.
-            checkpoint: Folder for checkpoints of the training. After an interruption, the same call with the same
-                `random_state` resumes from there.
-        """
-        self.check_parameters()
-        rows = self._numbers(X, reset=True, min_rows=MIN_SAMPLES + 2)
-        places = {name: checkpoint and Path(checkpoint) / f"{name}.checkpoint" for name in ("score", "acceptance")}
-        for_split, for_score, for_start, for_step, for_acceptance, for_check, for_gate, for_table, for_level = (
-            _generators(self.random_state, 9)
-        )
-        self.table_ = Table.find(rows, self._names, self.columns, self._categories)
-        order = torch.randperm(len(rows), generator=for_split).numpy()
-        held = min(MAX_HELD_OUT_ROWS, math.ceil(self.validation_fraction * len(rows)))
-        self.held_out_ = rows[order[:held]]
-        points = self.table_.coordinates(rows, for_table).numpy()
-        x = training_tensor(points[order[held:]], like=points)
-        dependent = has_dependent_columns(x)
-        x = jittered(x, for_split) if dependent else x
-        show: dict[str, Any] = {"progress": self.verbose}
-        recipe = Recipe(int(self.score_steps))
-        # without residual layers, rings and rolled-up surfaces may not be learned at all
-        net = NoiseConditionalMLP(x.shape[1], residual=True, generator=rng.child(for_score)).to(x)
-        score = fit_score(x, net=net, recipe=recipe, generator=for_score, checkpoint=places["score"], **show)
-        sampler = find_adjustment(self._first_sampler(score, x, for_level), x, generator=for_gate)
-        start = sampler.anneal(TUNING_CHAINS, int(self.annealing_steps), watch=False, generator=for_start, **show)
-        sampler = sampler.tune(start.draws, steps=int(self.chain_steps), generator=for_step, **show)
-        if self.acceptance not in RULES:
-            training = {"recipe": replace(RECIPE, steps=int(self.acceptance_steps)), "checkpoint": places["acceptance"]}
-            sampler = sampler.learn_acceptance(x, self.acceptance, generator=for_acceptance, **training, **show)  # type: ignore[arg-type]
-        self.sampler_ = sampler
-        chains = self._run(
-            min(max(TUNING_CHAINS, len(rows)), MAX_CHECK_CHAINS), min(MAX_CHECK_DRAWS, int(self.chain_steps)), for_check
-        )
-        held_out = torch.from_numpy(points[order[:held]]).to(x)
-        found = diagnose(
-            sampler, chains, held_out, self._names, seen=x, numbers=self.table_.numbers, generator=for_check
-        )
-        self.diagnosis_ = replace(found, warnings=(*[DEPENDENT_COLUMNS] * dependent, *found.warnings))
-        return self
-
-    def _first_sampler(self, score: ScoreFit, x: Tensor, generator: torch.Generator) -> Sampler:
-        """Return the sampler of a score at the noise level that is given, or chosen by trial chains."""
-        moves = Sampler.moves if x.shape[1] <= MAX_CORRECTED_COLUMNS else None
-        level = NOISE_LEVELS[0] if self.noise_level is None else float(self.noise_level)
-        sampler = Sampler(score, level, self.proposal, RULES.get(self.acceptance), moves=moves)
-        if self.noise_level is not None:
-            return sampler
-        steps = {"annealing_steps": int(self.annealing_steps), "chain_steps": int(self.chain_steps)}
-        options: dict[str, Any] = steps | {"progress": self.verbose}
-        return replace(sampler, noise_level=choose_noise_level(sampler, x, generator=generator, **options))
-
     def check_parameters(self) -> None:
         """Raise an error for invalid parameters; `fit` does so first."""
         checks.one_of(self.proposal, get_args(ProposalName), "proposal")
@@ -483,6 +160,112 @@ class ScoreMH(FittedMixin, ChainRunsMixin, FramesMixin, JudgingMixin, DensityMix
         if not 0 < self.validation_fraction < 1:
             fix = "0.1 is a good share: a fit can only be checked on rows that it has not seen."
             raise ValueError(checks.message("validation_fraction between 0 and 1", self.validation_fraction, fix))
+
+    def fit(self, X: ArrayLike, y: object = None, *, checkpoint: str | Path | None = None) -> "ScoreMH":
+        """Learn score and acceptance, tune the step size, check the fit, and return the estimator.
+
+        Args:
+            X: Rows, one per sample: an array of numbers, or a data frame, of text, truth values and categories as well.
+            y: Not used.
+            checkpoint: Folder for checkpoints of the training. After an interruption, the same call with the same
+                `random_state` resumes from there.
+        """
+        self.check_parameters()
+        rows = self._numbers(X, reset=True, min_rows=MIN_SAMPLES + 2)
+        for_split, for_score, for_start, for_step, for_acceptance, for_check, for_gate, for_table, for_level = (
+            _generators(self.random_state, 9)
+        )
+        self.table_ = self._found_table(rows)
+        points = self.table_.coordinates(rows, for_table).numpy()
+        order = torch.randperm(len(rows), generator=for_split).numpy()
+        held = min(MAX_HELD_OUT_ROWS, math.ceil(self.validation_fraction * len(rows)))
+        self.held_out_ = rows[order[:held]]
+        x = training_tensor(points[order[held:]], like=points)
+        dependent = has_dependent_columns(x)
+        if dependent:
+            x = jittered(x, for_split)
+
+        score = self._learned_score(x, for_score, checkpoint)
+        sampler = find_adjustment(self._first_sampler(score, x), x, generator=for_gate)
+        sampler = self._tuned(sampler, x, for_level, for_start, for_step)
+        self.sampler_ = self._with_acceptance(sampler, x, for_acceptance, checkpoint)
+
+        chains = self._run(min(max(TUNING_CHAINS, len(rows)), MAX_CHECK_CHAINS), self._check_draws, for_check)
+        found = diagnose(
+            self.sampler_,
+            chains,
+            torch.from_numpy(points[order[:held]]).to(x),
+            self.table_.names,
+            seen=x,
+            numbers=self.table_.numbers,
+            generator=for_check,
+        )
+        self.diagnosis_ = replace(found, warnings=(*[DEPENDENT_COLUMNS] * dependent, *found.warnings))
+        return self
+
+    def _found_table(self, rows: NDArray[Any]) -> Table:
+        """Return the kinds of the columns, given or found."""
+        unnamed = [f"x{i}" for i in range(self.n_features_in_)]
+        names = [str(name) for name in getattr(self, "feature_names_in_", unnamed)]
+        levelled = zip(names, self.layout_ or (), strict=False)
+        categories = {name: column.ordered for name, column in levelled if column.levels is not None}
+        return Table.find(rows, names, self.columns, categories)
+
+    def _learned_score(self, x: Tensor, generator: torch.Generator, checkpoint: str | Path | None) -> ScoreFit:
+        """Return the score of points, learned at all noise levels."""
+        # without residual layers, rings and rolled-up surfaces may not be learned at all
+        net = NoiseConditionalMLP(x.shape[1], residual=True, generator=rng.child(generator)).to(x)
+        return fit_score(
+            x,
+            net=net,
+            recipe=Recipe(int(self.score_steps)),
+            generator=generator,
+            checkpoint=checkpoint and Path(checkpoint) / "score.checkpoint",
+            progress=self.verbose,
+        )
+
+    def _first_sampler(self, score: ScoreFit, x: Tensor) -> Sampler:
+        """Return the sampler of a score at the noise level that is given, or at the first that is tried."""
+        level = NOISE_LEVELS[0] if self.noise_level is None else float(self.noise_level)
+        moves = Sampler.moves if x.shape[1] <= MAX_CORRECTED_COLUMNS else None
+        return Sampler(score, level, self.proposal, RULES.get(self.acceptance), moves=moves)
+
+    def _tuned(
+        self,
+        sampler: Sampler,
+        x: Tensor,
+        for_level: torch.Generator,
+        for_start: torch.Generator,
+        for_step: torch.Generator,
+    ) -> Sampler:
+        """Return the sampler with its step size tuned, at the noise level that is given or chosen by trial chains."""
+        annealing_steps, chain_steps = int(self.annealing_steps), int(self.chain_steps)
+        if self.noise_level is None:
+            return choose_noise_level(
+                sampler,
+                x,
+                annealing_steps=annealing_steps,
+                chain_steps=chain_steps,
+                generator=for_level,
+                progress=self.verbose,
+            )
+        start = sampler.anneal(TUNING_CHAINS, annealing_steps, watch=False, generator=for_start, progress=self.verbose)
+        return sampler.tune(start.draws, steps=chain_steps, generator=for_step, progress=self.verbose)
+
+    def _with_acceptance(
+        self, sampler: Sampler, x: Tensor, generator: torch.Generator, checkpoint: str | Path | None
+    ) -> Sampler:
+        """Return the sampler with an acceptance that is learned, where it is not a rule."""
+        if self.acceptance in RULES:
+            return sampler
+        return sampler.learn_acceptance(
+            x,
+            self.acceptance,  # type: ignore[arg-type]
+            generator=generator,
+            recipe=replace(RECIPE, steps=int(self.acceptance_steps)),
+            checkpoint=checkpoint and Path(checkpoint) / "acceptance.checkpoint",
+            progress=self.verbose,
+        )
 
     def sample(self, n_samples: int = 1, *, random_state: Seed = None) -> Any:
         """Draw independent rows: each is the end of a chain of its own, started from noise.
@@ -523,7 +306,50 @@ class ScoreMH(FittedMixin, ChainRunsMixin, FramesMixin, JudgingMixin, DensityMix
             raise ValueError(checks.message(expected, draws, "Keep fewer, or raise chain_steps."))
         (generator,) = _generators(self.random_state if random_state is None else random_state, 1)
         chains = self._run(int(n_chains), int(draws), generator, store)
-        return replace(chains, draws=self.table_.numbers(chains.draws), columns=tuple(self._names))
+        return replace(chains, draws=self.table_.numbers(chains.draws), columns=self.table_.names)
+
+    def _run(self, n: int, draws: int, generator: torch.Generator, store: str | Path | None = None) -> Chains:
+        """Return chains from noise to the points of the table."""
+        return self.sampler_.sample(
+            n,
+            annealing_steps=int(self.annealing_steps),
+            chain_steps=int(self.chain_steps),
+            draws=draws,
+            generator=generator,
+            progress=self.verbose,
+            store=store,
+            pool=self.pool,
+        )
+
+    @property
+    def _check_draws(self) -> int:
+        """The number of draws of a chain that a fit is checked on, and that a report shows."""
+        return min(MAX_CHECK_DRAWS, int(self.chain_steps))
+
+    def to_rows(self, x: Tensor) -> Any:
+        """Return draws of `sample_chains` as an array or a data frame like the rows of the fit.
+
+        Args:
+            x: Draws `(draw, column)`, such as `chains.last`: numbers, levels of categories as their places.
+        """
+        rows = self.table_.within_bounds(x.numpy(), self.held_out_.dtype)
+        like_rows = "pandas" if hasattr(self, "feature_names_in_") else get_config()["transform_output"]
+        wanted = getattr(self, "_sklearn_output_config", {}).get("transform", like_rows)
+        if wanted != "pandas" and self.layout_ is None:
+            return rows
+        frame = frames.frame_of(rows, self.layout_, self.table_.names)
+        return frame if wanted == "pandas" else frame.to_numpy()
+
+    def set_output(self, *, transform: Literal["default", "pandas"] | None = None) -> "ScoreMH":
+        """Set the output format of `sample`, and return the estimator.
+
+        Args:
+            transform: "default" for an array, "pandas" for a data frame; None changes nothing.
+        """
+        if transform is not None:
+            checks.one_of(transform, ("default", "pandas"), "transform")
+            self._sklearn_output_config = {"transform": transform}  # scikit-learn's name for it: clones keep it
+        return self
 
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the log density of rows, normalised, at the noise level at which the score is read (`score_`).
@@ -558,6 +384,41 @@ class ScoreMH(FittedMixin, ChainRunsMixin, FramesMixin, JudgingMixin, DensityMix
         """
         return float(self.score_samples(X).mean())
 
+    def evaluate(self, X: ArrayLike, *, n_samples: int | None = None, random_state: Seed = None) -> Evaluation:
+        """Compare new draws with rows, and return distances, their floors and a p-value; needs the extra `metrics`.
+
+        Args:
+            X: Rows that the fit has not seen, for example `held_out_`.
+            n_samples: Number of rows to draw and compare; half as many as X has, and at most 1,000, if None.
+            random_state: Random seed of the draws; the estimator's own if None.
+        """
+        check_is_fitted(self)
+        rows = torch.from_numpy(np.array(self._numbers(X)))
+        n = max(1, min(MAX_POINTS, len(rows) // 2)) if n_samples is None else n_samples
+        checks.count(n, "n_samples")
+        draws = self.sample_chains(n, draws=1, random_state=random_state).last
+        return evaluate(draws, rows, points=n, columns=self.table_.names, progress=self.verbose)
+
+    def report(self, path: str | Path, X: ArrayLike | None = None, *, random_state: Seed = None) -> None:
+        """Write a page with new draws beside rows, chains, training, metrics and warnings; needs the extra `report`.
+
+        Args:
+            path: HTML file to write; it opens offline.
+            X: Rows to show beside the draws; the held-out rows if None.
+            random_state: Random seed of the draws; the estimator's own if None.
+        """
+        check_is_fitted(self)
+        rows = torch.from_numpy(np.array(self.held_out_ if X is None else self._numbers(X)))
+        name = "held-out rows" if X is None else "given rows"
+        chains = self.sample_chains(MAX_CHECK_CHAINS, draws=self._check_draws, random_state=random_state)
+        evaluation = try_evaluation(chains, rows, name, self.table_.names)
+        write(model_contents(self, chains, rows, name, evaluation), path)
+
+    def diagnose(self) -> Diagnosis:
+        """Return what `fit` found when it checked itself on held-out rows."""
+        check_is_fitted(self)
+        return self.diagnosis_
+
     def save(self, path: str | Path) -> None:
         """Write the estimator to a folder: `config.json`, and weights and held-out rows as safetensors; no pickle.
 
@@ -576,8 +437,164 @@ class ScoreMH(FittedMixin, ChainRunsMixin, FramesMixin, JudgingMixin, DensityMix
         """
         return load_model(cls, RunFolder.open(Path(path)))
 
+    @property
+    def score_(self) -> ScoreFit:
+        """The learned score."""
+        assert isinstance(self.sampler_.score, ScoreFit)  # `fit` has learned it
+        return self.sampler_.score
+
+    @property
+    def acceptance_(self) -> AcceptanceFit | None:
+        """The learned acceptance."""
+        acceptance = self.sampler_.acceptance
+        return acceptance if isinstance(acceptance, AcceptanceFit) else None
+
+    @property
+    def step_size_(self) -> float:
+        """The step size of the proposal."""
+        assert self.sampler_.step_size is not None  # `fit` has tuned it
+        return self.sampler_.step_size
+
+    @property
+    def noise_level_(self) -> float:
+        """The noise level of the kernel."""
+        return self.sampler_.noise_level
+
+    @property
+    def columns_(self) -> dict[str, str]:
+        """The kind of every column, by name."""
+        return dict(zip(self.table_.names, map(str, self.table_.columns), strict=True))
+
+    def _numbers(self, X: Any, *, reset: bool = False, min_rows: int = 1) -> NDArray[Any]:
+        """Return rows as an array of numbers, checked; levels of a data frame as their places."""
+        if reset:
+            self.layout_ = frames.layout_of(X)
+        elif frames.is_frame(X):
+            validate_data(self, X, reset=False, skip_check_array=True)  # the names of its columns
+        numbers = frames.as_numbers(X, self.layout_)
+        rows: NDArray[Any] = validate_data(self, numbers, dtype=FLOAT_DTYPES, reset=reset, ensure_min_samples=min_rows)
+        return rows
+
+    def __str__(self) -> str:
+        """Return the parameters, and the kinds of columns and the noise level of a fitted estimator."""
+        if not hasattr(self, "sampler_"):
+            return repr(self)
+        kinds = "\n".join(f"  {line}" for line in str(self.table_).splitlines())
+        return f"{self!r}\ncolumns:\n{kinds}\nnoise level {self.noise_level_:g}, step size {self.step_size_:.3g}"
+
+    def _repr_html_inner(self) -> str:
+        """Return the verdict on the fit above scikit-learn's own form, for a notebook."""
+        verdict = html_verdict(self.diagnosis_.verdict) if hasattr(self, "diagnosis_") else ""
+        return verdict + str(super()._repr_html_inner())
+
+    def __sklearn_clone__(self) -> "ScoreMH":
+        """Return a copy that is not fitted, with the same pool: most pools cannot be copied."""
+        bare = copy.copy(self)
+        bare.pool = None
+        found: ScoreMH = super(ScoreMH, bare).__sklearn_clone__()
+        found.pool = self.pool
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled."""
+        return {**super().__getstate__(), "pool": lasting_pool(self.pool)}
+
 
 def _generators(random_state: Seed, n: int) -> list[torch.Generator]:
     """Return n independent generators: what one draws does not depend on where another was interrupted."""
     seed = int(check_random_state(random_state).randint(2**31))
     return [torch.Generator().manual_seed(one) for one in rng.seeds(n, torch.Generator().manual_seed(seed))]
+
+
+def training_tensor(rows: NDArray[Any], like: NDArray[Any]) -> Tensor:
+    """Return rows as a tensor, in float64 where float32 has too few digits or too small a range.
+
+    Args:
+        rows: Rows to learn from.
+        like: All rows, which decide the precision.
+    """
+    size = np.abs(like).max(0)
+    if float(size.max()) > MAX_SIZE:
+        row, column = divmod(int(np.abs(like).argmax()), like.shape[1])
+        got = f"{like[row, column]:.3g} in row {row}, column {column}"
+        raise ValueError(checks.message(f"values below {MAX_SIZE:.0e} in size", got, "Remove that row, or rescale."))
+    spread = like.std(0)
+    wide = (size > WIDE_RATIO * spread).any() or size.max() > LARGE or spread.min() < 1 / LARGE
+    return torch.from_numpy(rows.astype(np.float64 if wide else np.float32))
+
+
+def has_dependent_columns(x: Tensor) -> bool:
+    """Return whether the rows lie in a plane, where a distribution has no density and no score.
+
+    Args:
+        x: Rows `(row, column)`.
+    """
+    if x.shape[1] > MAX_WHITENED_SIZE:  # images: scaled by one number, and their dark corners are given some width
+        return False
+    correlation = torch.corrcoef(x.double().mT).reshape(x.shape[1], x.shape[1])
+    return bool(torch.linalg.eigvalsh(correlation.nan_to_num())[0] < MIN_EIGENVALUE)
+
+
+def jittered(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Return rows with a little noise added to every column.
+
+    Args:
+        x: Rows `(row, column)`.
+        generator: Random number generator; the same seed gives the same noise.
+    """
+    return x + JITTER * x.std(0) * rng.normal(tuple(x.shape), x, generator)
+
+
+def choose_noise_level(
+    sampler: Sampler,
+    rows: Tensor,
+    *,
+    annealing_steps: int,
+    chain_steps: int,
+    generator: torch.Generator,
+    progress: bool = False,
+) -> Sampler:
+    """Return the sampler at the lowest noise level at which trial chains mix and stay among the rows, tuned there.
+
+    A low level keeps the accept step close to the data; a high one connects modes, and has none of the wells that a
+    learned score has where there were no rows. Trial chains run at rising levels, and the first is taken at which
+
+    - R-hat of the trial chains is at most 1.05: what a chain says does not depend on where annealing left it; and
+    - not more of their draws lie beyond the range of the training rows than of fresh rows would, by .5 % and by what is
+      due to chance: of fresh rows, 2 / (n + 1) in every coordinate;
+
+    the highest one where none is. No row is used but those of the training, so that held-out rows remain to judge by.
+    """
+    steps = min(TRIAL_STEPS, chain_steps)
+    with progress_bar(len(NOISE_LEVELS), "noise level", unit="trials", show=progress) as tick:
+        for level in NOISE_LEVELS:
+            tuned, passes = try_sampler(
+                replace(sampler, noise_level=level), rows, annealing_steps, steps, generator=generator
+            )
+            tick(1, f"{level:g}")
+            if passes:
+                break
+    return tuned
+
+
+def try_sampler(
+    sampler: Sampler, rows: Tensor, annealing_steps: int, steps: int, *, generator: torch.Generator
+) -> tuple[Sampler, bool]:
+    """Return the sampler with a tuned step size, and whether trial chains mix and stay among the rows."""
+    # a rule is integrated from the score: another one is learned, or chosen, for a level and a step size
+    trial = sampler if isinstance(sampler.acceptance, Always) else replace(sampler, acceptance=None)
+    start = trial.anneal(TRIAL_CHAINS, annealing_steps, watch=False, generator=generator).draws
+    trial = trial.tune(start, steps=steps, generator=generator)
+    chains = trial.run(start, steps, draws=min(TRIAL_DRAWS, steps), generator=generator)
+    r_hat = float(diagnostics.summary(chains).table["r_hat"].max())
+    beyond = share_beyond(chains.last, rows)
+    expected = min(1.0, MAX_SHARE_BEYOND + 2 * rows.shape[1] / (len(rows) + 1))
+    chance = 2 * math.sqrt(expected * (1 - expected) / TRIAL_CHAINS)
+    passes = r_hat <= MAX_TRIAL_R_HAT and beyond <= expected + chance
+    return replace(sampler, step_size=trial.step_size), passes
+
+
+def share_beyond(draws: Tensor, rows: Tensor) -> float:
+    """Return the share of draws that lie beyond the range of rows in any coordinate."""
+    outside = (draws < rows.amin(0)) | (draws > rows.amax(0))
+    return float(outside.any(1).double().mean())

@@ -213,10 +213,10 @@ QUANTILES = (0.05, 0.5, 0.95)
 HEAD = ["column", "", "mean", "sd", "5 %", "50 %", "95 %", "KS", "ESS", "R-hat"]
 
 
-def marginals(contents: Contents, data: Tensor, own: Tensor) -> Section:
-    """Return histograms of columns, of the data and of the draws."""
+def marginals(contents: Contents, data: Tensor, own: Tensor, apart: Sequence[float]) -> Section:
+    """Return histograms of the columns whose distributions are furthest apart, of the data and of the draws."""
     names, run = contents.columns, clip(contents.run, MAX_NAME_LENGTH)
-    shown = _most_apart(data, own)
+    shown = sorted(np.argsort([-one for one in apart], kind="stable")[:MAX_HISTOGRAMS].tolist())
     clouds = [(data_title(contents), data), (run, own)]
     panels = [
         Panel(
@@ -233,12 +233,6 @@ def marginals(contents: Contents, data: Tensor, own: Tensor) -> Section:
     return Section("Histograms", [note + hidden], rows)
 
 
-def _most_apart(data: Tensor, own: Tensor) -> list[int]:
-    """Return the columns whose distributions differ most, in their order."""
-    apart = [-_kolmogorov_smirnov(data[:, i], own[:, i]) for i in range(data.shape[1])]
-    return sorted(np.argsort(apart, kind="stable")[:MAX_HISTOGRAMS].tolist())
-
-
 def _kolmogorov_smirnov(x: Tensor, y: Tensor) -> float:
     """Return the largest difference of two distribution functions; NaN where one has no values."""
     if not len(x) or not len(y):
@@ -248,16 +242,16 @@ def _kolmogorov_smirnov(x: Tensor, y: Tensor) -> float:
     return float((first - second).abs().max())
 
 
-def statistics(contents: Contents, data: Tensor, own: Tensor) -> Section:
+def statistics(contents: Contents, data: Tensor, own: Tensor, apart: Sequence[float]) -> Section:
     """Return a table with statistics of every column, of the data and of the draws."""
     mixing = {} if contents.chains is None else _mixing_by_column(contents.chains)
     title, run = data_title(contents), clip(contents.run, MAX_NAME_LENGTH)
     rows = []
     for i in spaced(data.shape[1], MAX_TABLE_ROWS).tolist():
-        name, apart = clip(contents.columns[i], MAX_NAME_LENGTH), _kolmogorov_smirnov(data[:, i], own[:, i])
+        name = clip(contents.columns[i], MAX_NAME_LENGTH)
         rows.append([name, title, *_moments(data[:, i]), "", "", ""])
         chain = [_shown(float(mixing[key][i])) for key in ("ess_bulk", "r_hat")] if mixing else ["", ""]
-        rows.append([name, run, *_moments(own[:, i]), _shown(apart), *chain])
+        rows.append([name, run, *_moments(own[:, i]), _shown(apart[i]), *chain])
     note = (
         "KS: largest difference of the distribution functions. ESS and R-hat: of the steps of the chains below; where "
         "every draw is the end of a chain of its own, they say how fast a chain forgets its start, and nothing about "
@@ -342,9 +336,10 @@ def sections(contents: Contents) -> Iterator[Section]:
         pairs = most_different(data, own)
         columns = list(dict.fromkeys(column for pair in pairs for column in pair))
         yield _planes(contents, samples, pairs)
+    apart = [_kolmogorov_smirnov(data[:, i], own[:, i]) for i in range(data.shape[1])]
     if data.shape[1] > 1:
-        yield marginals(contents, data, own)
-    yield statistics(contents, data, own)
+        yield marginals(contents, data, own, apart)
+    yield statistics(contents, data, own, apart)
     yield from correlations(contents, data, own)
     if contents.chains is not None:
         draws = contents.chains.draws.detach()[..., columns].cpu().double()
