@@ -18,7 +18,6 @@ from scoremh import (
     StudentWalk,
     Taylor,
     ThroughNoise,
-    TwoCoin,
     networks,
     targets,
 )
@@ -75,7 +74,6 @@ EXACT_ON_GAUSSIAN: dict[str, Acceptance] = {
     "adaptive-barker": LineIntegral("adaptive", balance="barker"),
     "exact-integral": LineIntegral("exact"),
     "exact-integral-barker": LineIntegral("exact", balance="barker"),
-    "two-coin": TwoCoin(),
     "taylor-1-averaged": Taylor(1, average=True),
     "taylor-2": Taylor(2),
     "taylor-2-averaged": Taylor(2, average=True),
@@ -108,7 +106,6 @@ LEARNED: dict[str, Acceptance] = {
 RANDOMIZED = {
     "exact-integral",
     "exact-integral-barker",
-    "two-coin",
 }  # they draw random numbers of their own, chain after chain
 THROUGH_NOISE: dict[str, Acceptance] = {"through-noise": ThroughNoise()}  # for targets that know noise levels alone
 ONE_SIDED: dict[str, Acceptance] = {"taylor-1": Taylor(1)}

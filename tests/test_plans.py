@@ -8,7 +8,7 @@ import torch
 
 from scoremh import MALA, Recipe, fit_acceptance, fit_score, targets
 from scoremh.balance_matching import MATCHING, RECIPE, acceptance_plan, train_acceptance
-from scoremh.networks import FORMS, AcceptanceMLP, InputsInCoordinates, NoiseConditionalMLP
+from scoremh.networks import FORMS, InputsInCoordinates, NoiseConditionalMLP
 from scoremh.score_matching import MultilevelDenoising, score_plan, train_score
 from tests.balance_cases import seeded
 
@@ -24,7 +24,6 @@ def test_the_plan_of_a_score_has_what_was_chosen_and_prints_it() -> None:
     for text in ("NoiseConditionalMLP, 33,794 weights", "MultilevelDenoising(low=0.02", "Affine", "100 of shape (2,)"):
         assert text in str(plan)
     assert "Sinh of SquareRoot of Affine" in str(score_plan(X, heavy_tails=True))
-    assert "coordinates: those of the samples" in str(score_plan(X, preset="moons"))
     with pytest.raises(FrozenInstanceError):
         plan.recipe = SHORT  # type: ignore[misc]
 
@@ -38,9 +37,6 @@ def test_the_plan_of_an_acceptance_has_what_was_chosen_and_prints_it(form: Any) 
     assert (plan.form.made_for is None) == (form == "potential")
     for text in (f"{form} acceptance", "MLP, ", "BalanceMatching(", "for MALA(step_size=0.1)", "Recipe(steps=4000"):
         assert text in str(plan)
-    preset = acceptance_plan(NORMAL, MALA(0.1), X, preset="moons")
-    assert isinstance(preset.form.net, AcceptanceMLP)
-    assert preset.loss.matching.entropy == 2.0
 
 
 @pytest.mark.parametrize("form", FORMS)

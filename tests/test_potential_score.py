@@ -167,8 +167,6 @@ def test_what_has_no_potential_is_refused() -> None:
         fit_score(x, net="other", recipe=SHORT)
     with pytest.raises(TypeError, match="MultilevelDenoising for networks that take a level"):
         fit_score(x, ImplicitScoreMatching(), "potential", recipe=SHORT)
-    with pytest.raises(ValueError, match="a preset alone"):
-        fit_score(x, net="potential", preset="moons")
     with pytest.raises(ValueError, match="of at least 1"):
         NoiseConditionalPotential(2, layers=0)
 

@@ -28,7 +28,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -44,11 +44,9 @@ from scoremh.types import Box, LogDensityFn, Middle, Target
 
 __all__ = [
     "MIN_SAMPLES",
-    "PRESETS",
     "DenoisingScoreMatching",
     "ImplicitScoreMatching",
     "MultilevelDenoising",
-    "Preset",
     "ScoreFit",
     "ScorePlan",
     "SlicedScoreMatching",
@@ -396,34 +394,6 @@ def implicit_losses(fit: ScoreFit, x: Float[Tensor, "sample *event"]) -> Float[T
     return implicit_losses_of(fit.net if fit.noise_level is None else AtNoiseLevel(fit.net, fit.noise_level), x)
 
 
-class Preset(NamedTuple):
-    """A row of the paper's Table 2: softplus network, sliced loss, Adam at a constant rate, nothing standardised.
-
-    The paper gives no batch size. An epoch is taken as one step.
-    """
-
-    hidden: int
-    rate: float
-    steps: int
-
-    def network(self, event: tuple[int, ...], generator: torch.Generator | None = None) -> ScoreMLP:
-        """Return the row's network."""
-        return ScoreMLP(event, self.hidden, generator=rng.child(generator))
-
-    @property
-    def recipe(self) -> Recipe:
-        """The row as a recipe: no averaging, no clipping, no early stop."""
-        return Recipe(self.steps, rate=self.rate, schedule="constant", average=0.0, clip=None, patience=None)
-
-
-PRESETS = {
-    "moons": Preset(64, 1e-3, 5000),
-    "pinwheel": Preset(512, 5e-4, 2000),
-    "s_curve": Preset(512, 5e-4, 2000),
-    "swiss_roll": Preset(512, 5e-4, 2000),
-}
-
-
 NAMED_NETWORKS = ("potential",)
 MIN_SAMPLES = 8  # to learn from
 # An implicit loss below -d times this, at unit scale, is taken for unbounded: in a plane, 4 % wide samples have it.
@@ -463,7 +433,6 @@ def score_plan(
     loss: Loss | None = None,
     net: nn.Module | str | None = None,
     *,
-    preset: str | None = None,
     standardize: bool = True,
     heavy_tails: bool = False,
     recipe: Recipe | None = None,
@@ -478,11 +447,6 @@ def score_plan(
     checks.optional(recipe, Recipe, "recipe")
     checks.one_of(heavy_tails, (True, False), "heavy_tails")
     event = tuple(samples.shape[1:])
-    if preset is not None:
-        _require_preset_alone(preset, loss, net, recipe, heavy_tails=heavy_tails)
-        row = PRESETS[preset]
-        loss, net, standardize, recipe = SlicedScoreMatching(), row.network(event, generator), False, row.recipe
-        net.to(samples)
     if not isinstance(net, nn.Module):
         net = _network(net, loss, event, generator, heavy_tails=heavy_tails).to(samples)
     loss = _matching_loss(loss, takes_level=_takes_level(net))
@@ -495,19 +459,6 @@ def score_plan(
     spread = 1.0 if standardize else float(light.flatten(1).std(0).mean())
     floor = -MAX_LOSS_BELOW_ZERO * samples[0].numel() / spread**2
     return ScorePlan(net, loss, recipe or Recipe(), coordinates, _box(light, heavy), data, floor)
-
-
-def _require_preset_alone(
-    preset: str, loss: Loss | None, net: object, recipe: Recipe | None, *, heavy_tails: bool
-) -> None:
-    """Refuse an unknown preset, and one with what it stands for."""
-    if heavy_tails:
-        fix = "Leave one of them out: the paper has nothing for heavy tails."
-        raise ValueError(checks.message("a preset alone", "a preset with heavy_tails", fix))
-    checks.one_of(preset, tuple(PRESETS), "preset")
-    if loss is not None or net is not None or recipe is not None:
-        fix = f"Leave the preset out, and start from scoremh.score_matching.PRESETS[{preset!r}]."
-        raise ValueError(checks.message("a preset alone", "a preset with a loss, a net or a recipe", fix))
 
 
 def _network(
@@ -592,7 +543,6 @@ def fit_score(
     loss: Loss | None = None,
     net: nn.Module | str | None = None,
     *,
-    preset: str | None = None,
     standardize: bool = True,
     heavy_tails: bool = False,
     recipe: Recipe | None = None,
@@ -613,7 +563,6 @@ def fit_score(
             "potential" makes the score the gradient of a scalar network, `NoiseConditionalPotential`, by construction:
             `ScoreFit.potential` is then a log density, up to a constant, that its score never contradicts. A step
             takes twice as long, and at equal time it was no better in the mean: docs/potential-score.md.
-        preset: A row of the paper's Table 2 by name, instead of loss, net, standardize and recipe.
         standardize: Whether to learn in coordinates where the samples have mean 0 and unit covariance (unit variance
             on average, beyond 32 coordinates). Noise levels are in these.
         heavy_tails: Whether to learn in coordinates in which tails like powers of x are like those of a normal
@@ -642,7 +591,6 @@ def fit_score(
         samples,
         loss,
         net,
-        preset=preset,
         standardize=standardize,
         heavy_tails=heavy_tails,
         recipe=recipe,

@@ -18,7 +18,6 @@ and accepts with `min(1, r)` (Metropolis) or `r / (1 + r)` (Barker). Metropolis 
 | `LineIntegral("gauss", nodes=k)` | Gauss-Legendre | k, in one call | eps^(2k+1) |
 | `LineIntegral("adaptive")` | Romberg, refined where the decision could flip | 1 and a few | as far as it matters |
 | `LineIntegral("exact")` | Simpson, times a Poisson product over what it misses | 1 and a few | 0 |
-| `TwoCoin()` | the same ratio under Barker's balance, by tossing coins | 1 and a few | 0 |
 | `ThroughNoise()` | log p along the noise axis | scores and divergences at 8 noise levels | that of the scores |
 | `Learned(fit)` | a network gives a, or r, or log p (`fit_acceptance`) | 0 | that of its training |
 
@@ -26,7 +25,6 @@ The one-sided rules are not antisymmetric in (x, x'): r(x', x) r(x, x') is not 1
 """
 
 from scoremh.acceptance.rules import Always, BalancedRule, Exact, Learned, LineIntegral, RatioRule, Taylor, ThroughNoise
-from scoremh.acceptance.two_coin import TwoCoin
 
 __all__ = [
     "Always",
@@ -37,5 +35,4 @@ __all__ = [
     "RatioRule",
     "Taylor",
     "ThroughNoise",
-    "TwoCoin",
 ]

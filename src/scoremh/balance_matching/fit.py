@@ -27,7 +27,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -42,7 +42,7 @@ from scoremh._shared.progress import progress_bar
 from scoremh.balance_matching.losses import BalanceMatching
 from scoremh.coordinates import Affine, Coordinates
 from scoremh.kernel.metropolis import scored_target
-from scoremh.networks import FORMS, AcceptanceMLP, Form, InputsInCoordinates
+from scoremh.networks import FORMS, Form, InputsInCoordinates
 from scoremh.networks.acceptance import PROBED_SAMPLES, ProposalProbe
 from scoremh.training import Fit, Recipe, plan_text, train
 from scoremh.types import LogDensityFn, Point, Proposal, Target, TargetLike
@@ -70,50 +70,6 @@ def default_matching(form: str, event: tuple[int, ...], *, anchored: bool) -> Ba
     """
     clip = ANCHORED_CLIP * math.sqrt(2 * math.prod(event)) if anchored else None
     return replace(MATCHING[form], clip=clip)
-
-
-class Preset(NamedTuple):
-    """A row of the paper's Table 3: the free form, all pairs, Adam at a constant rate, nothing standardised.
-
-    The paper gives neither the size of a batch nor C. An epoch of its Algorithm 2 is one step, here on 16 x 16 pairs,
-    and nothing is clipped.
-    """
-
-    hidden: int
-    blocks: int
-    steps: int
-    entropy: float
-    rate: float = 5e-4
-
-    def network(self, event: tuple[int, ...], generator: torch.Generator | None = None) -> AcceptanceMLP:
-        """Return the row's network."""
-        return AcceptanceMLP(event, self.hidden, self.blocks, generator=rng.child(generator))
-
-    @property
-    def matching(self) -> BalanceMatching:
-        """The row's loss."""
-        return BalanceMatching(self.entropy, pairs="independent", all_pairs=True)
-
-    @property
-    def recipe(self) -> Recipe:
-        """The row as a recipe: no averaging, no clipping, no early stop."""
-        options: dict[str, Any] = {
-            "batch": 32,
-            "schedule": "constant",
-            "average": 0.0,
-            "clip": None,
-            "check_every": min(200, self.steps),
-            "patience": None,
-        }
-        return Recipe(self.steps, rate=self.rate, **options)
-
-
-PRESETS = {
-    "moons": Preset(256, 3, 1000, 2.0),
-    "pinwheel": Preset(256, 4, 200, 2.0),
-    "s_curve": Preset(512, 4, 200, 2.0),
-    "swiss_roll": Preset(512, 4, 200, 1.0),
-}
 
 
 @dataclass(eq=False, repr=False)
@@ -541,7 +497,6 @@ def acceptance_plan(
     form: FormName | None = None,
     matching: BalanceMatching | None = None,
     net: nn.Module | None = None,
-    preset: str | None = None,
     standardize: bool = True,
     recipe: Recipe | None = None,
     anchors: LogDensityFn | bool | None = False,
@@ -552,11 +507,6 @@ def acceptance_plan(
     samples = _validated_samples(known, samples)
     _require_kinds(form, matching, net, recipe)
     event = tuple(samples.shape[1:])
-    if preset is not None:
-        _require_preset_alone(preset, form, matching, net, recipe)
-        row = PRESETS[preset]
-        form, matching, standardize, recipe = "free", row.matching, False, row.recipe
-        net = row.network(event, generator)
     form, values = form or "potential", _anchor_function(anchors, known)
     matching = matching or default_matching(form, event, anchored=values is not None)
     _require_own_terms(form, matching)
@@ -629,20 +579,6 @@ def _require_own_terms(form: str, matching: BalanceMatching) -> None:
         raise ValueError(checks.message('entropy and scale with form="free" alone', got, fix))
 
 
-def _require_preset_alone(
-    preset: str, form: str | None, matching: BalanceMatching | None, net: nn.Module | None, recipe: Recipe | None
-) -> None:
-    """Refuse an unknown preset, and one with what it stands for."""
-    checks.one_of(preset, tuple(PRESETS), "preset")
-    if form not in (None, "free") or matching is not None or net is not None or recipe is not None:
-        fix = (
-            f"Leave the preset out, and start from scoremh.balance_matching.PRESETS[{preset!r}], without its entropy "
-            "for other forms than the free one."
-        )
-        got = "a preset with a form, a matching, a net or a recipe"
-        raise ValueError(checks.message("a preset alone", got, fix))
-
-
 def fit_acceptance(
     target: TargetLike,
     proposal: Proposal,
@@ -651,7 +587,6 @@ def fit_acceptance(
     form: FormName | None = None,
     matching: BalanceMatching | None = None,
     net: nn.Module | None = None,
-    preset: str | None = None,
     standardize: bool = True,
     recipe: Recipe | None = None,
     anchors: LogDensityFn | bool | None = False,
@@ -672,7 +607,6 @@ def fit_acceptance(
             `dataclasses.replace(MATCHING["free"], clip=10.0)`.
         net: `net(proposed, current)` for log a (free) or for half of the log ratio (antisymmetric), `net(x)` for a
             potential, trained in place; one for the form if None.
-        preset: A row of the paper's Table 3 by name, instead of form, matching, net, standardize and recipe.
         standardize: Whether the network sees coordinates in which the samples have mean 0 and unit covariance.
         recipe: How to train; `balance_matching.RECIPE` if None.
         anchors: Function x -> log p(x), up to a constant, such as `fit.log_density` of a learned score, or True for
@@ -701,7 +635,6 @@ def fit_acceptance(
         form=form,
         matching=matching,
         net=net,
-        preset=preset,
         standardize=standardize,
         recipe=recipe,
         anchors=anchors,

@@ -20,7 +20,7 @@ from torch import Tensor
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import per_chain, rows_finite
 from scoremh._shared.detailed_balance import log_q_ratio
-from scoremh.acceptance import BalancedRule, LineIntegral, RatioRule, Taylor, TwoCoin
+from scoremh.acceptance import BalancedRule, LineIntegral, RatioRule, Taylor
 from scoremh.kernel import metropolis
 from scoremh.kernel.metropolis import CountedScore, density_calls, metropolis_hastings, validated_target
 from scoremh.types import (
@@ -84,7 +84,7 @@ def surrogate(
 
 def names_its_ratio(rule: Acceptance) -> bool:
     """Return whether a rule balances an estimate of its own that it can name: not one-sided, and not random."""
-    random = isinstance(rule, TwoCoin) or (isinstance(rule, LineIntegral) and rule.rule == "exact")
+    random = isinstance(rule, LineIntegral) and rule.rule == "exact"
     one_sided = isinstance(rule, Taylor) and not rule.average
     return isinstance(rule, BalancedRule) and not random and not one_sided
 

@@ -57,7 +57,7 @@ from torch import Tensor
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import Quadrature, newton_cotes, per_chain, rows_finite
 from scoremh._shared.detailed_balance import log_q_ratio
-from scoremh.acceptance import Always, BalancedRule, Exact, LineIntegral, Taylor, TwoCoin
+from scoremh.acceptance import Always, BalancedRule, Exact, LineIntegral, Taylor
 from scoremh.acceptance.rules import Romberg
 from scoremh.coordinates import times
 from scoremh.proposals import MALA, PCN, GaussianProposal, Preconditioned, RandomWalk, ScaledMALA, StudentWalk
@@ -349,9 +349,7 @@ def _is_trapezoid(acceptance: Acceptance) -> bool:
 
 
 def _is_straight(acceptance: Acceptance) -> bool:
-    return isinstance(acceptance, Taylor | TwoCoin) or (
-        isinstance(acceptance, LineIntegral) and acceptance.bend is None
-    )
+    return isinstance(acceptance, Taylor) or (isinstance(acceptance, LineIntegral) and acceptance.bend is None)
 
 
 @torch.inference_mode()

@@ -10,14 +10,12 @@ from scoremh.networks.scores import (
     NoiseConditionalPotential,
     ScoreMLP,
 )
-from scoremh.networks.siamese import AtLevelAndStep, SiameseAcceptance
-from scoremh.networks.unet import PotentialUNet, UNet
+from scoremh.networks.unet import UNet
 
 __all__ = [
     "FORMS",
     "AcceptanceMLP",
     "Antisymmetric",
-    "AtLevelAndStep",
     "AtNoiseLevel",
     "Form",
     "Free",
@@ -27,9 +25,7 @@ __all__ = [
     "NoiseConditionalPotential",
     "Potential",
     "PotentialMLP",
-    "PotentialUNet",
     "ScoreMLP",
-    "SiameseAcceptance",
     "UNet",
     "build",
     "describe",

@@ -8,10 +8,6 @@ deviation sigma, k = sqrt(1 + sigma^2), and a network F whose inputs and targets
 F halves the image from one number of channels to the next, and comes back up: at every size, what comes from below is
 added to what was there on the way down. Every convolution has a bias that is a function of the noise level.
 
-`PotentialUNet` is the score of a log density by construction: with u = x / k,
-
-    phi(x, sigma) = u . F(u, log(sigma) / 4) / sigma - |x|^2 / (2 k^2),    s = grad phi
-
 Pixels are taken to have a mean square of about 1: images in [-1, 1] that are mostly dark do, and others standardised.
 """
 
@@ -26,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, gelu, interpolate, silu, softplus
 
 from scoremh._shared import checks
-from scoremh._shared.algebra import inner, per_chain
+from scoremh._shared.algebra import per_chain
 from scoremh.networks.layers import convolution, linear
 
 Activation = Literal["silu", "softplus", "gelu"]
@@ -166,49 +162,6 @@ class UNet(nn.Module):
         """Return the score at noise level sigma, a number or one per chain."""
         level, k = level_and_scale(x, sigma)
         return self.raw(x / per_chain(k, x), level) / per_chain(level * k, x) - x / per_chain(k.square(), x)
-
-
-class PotentialUNet(nn.Module):
-    """A log density of images up to a constant for every noise level; `net(x, sigma)` is its gradient, a score.
-
-    Args:
-        event: Shape of one image, (channel, row, column).
-        channels: Channels at every size of the image, as for `UNet`.
-        activation: "silu", "softplus" or "gelu".
-        generator: Random number generator of the first weights; the same seed gives the same weights.
-    """
-
-    def __init__(
-        self,
-        event: tuple[int, ...],
-        channels: Sequence[int] = CHANNELS,
-        activation: Activation = "silu",
-        *,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__()
-        self.inside = UNet(event, channels, activation, generator=generator)
-
-    @property
-    def config(self) -> dict[str, object]:
-        """The arguments that make such a network again."""
-        return self.inside.config
-
-    def potential(self, x: Images, sigma: Tensor | float) -> PerChain:
-        """Return phi at noise level sigma, a number or one per chain."""
-        level, k = level_and_scale(x, sigma)
-        u = x / per_chain(k, x)
-        return inner(u, self.inside.raw(u, level)) / level - inner(u, u) / 2
-
-    def forward(self, x: Images, sigma: Tensor | float) -> Images:
-        """Return the score, the gradient of phi, differentiable in the weights while they learn."""
-        learning = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.enable_grad():
-            points = x.clone() if x.is_inference() else x
-            points = points if points.requires_grad else points.detach().requires_grad_()
-            phi = self.potential(points, sigma.clone() if isinstance(sigma, Tensor) else sigma)
-            (gradient,) = torch.autograd.grad(phi.sum(), points, create_graph=learning)
-        return gradient
 
 
 def image_shape(event: Sequence[int]) -> tuple[int, int, int]:
