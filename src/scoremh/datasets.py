@@ -28,18 +28,16 @@ Samples from a file: a checked tensor `(n, *event)`, or an error that says where
 Images as float32 tensors `(image, 1, row, column)` in [-1, 1], scaled as in the paper.
 """
 
-import csv
 import math
 import re
 import tokenize
 import zipfile
 import zlib
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, TextIO, get_args
+from typing import IO, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -237,54 +235,102 @@ def require_honest_size(path: Path, unpacked: int, packed: int, fix: str = "Save
 
 
 MAX_COLUMNS = 100_000
-MAX_LINE_CHARACTERS = 32 * MAX_COLUMNS
+MAX_LINE_BYTES = 32 * MAX_COLUMNS
 _INTEGER = re.compile(r"[+-]?\d+")
+_TOO_LONG = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 
 
-class _Lines:
-    """The lines of a file, of bounded length, each a row of its own."""
+class _Cells(NamedTuple):
+    """The cells of a csv file as text, a row for every line that is not blank."""
 
-    def __init__(self, file: TextIO) -> None:
-        self.file, self.inside_row = file, False
+    rows: np.ndarray
+    columns: list[str]
+    lines: list[int]
 
-    def __iter__(self) -> Iterator[str]:
-        while line := self.file.readline(MAX_LINE_CHARACTERS + 1):
-            if len(line) > MAX_LINE_CHARACTERS:
-                raise csv.Error(f"a line of more than {MAX_LINE_CHARACTERS:,} characters; save wide arrays as npy")
-            if self.inside_row:
-                raise csv.Error("a value in quotes that goes over several lines")
-            self.inside_row = True
-            yield line
+
+def _read_cells(path: Path) -> _Cells:
+    """Return the cells of a csv file below its header, the names in that, and the numbers of the cells' lines."""
+    with extra("cli"):  # the extra with pandas
+        import pandas as pd
+    blank, tabs = _beginning(path)
+
+    def read(engine: Literal["c", "python"]) -> Any:
+        return pd.read_csv(
+            path,
+            sep="\t" if tabs else ",",
+            header=None,
+            dtype=str,
+            keep_default_na=False,
+            skip_blank_lines=False,
+            skiprows=blank,
+            encoding="utf-8-sig",
+            engine=engine,
+        )
+
+    try:
+        frame = read("c")
+        if (frame == "").any(axis=None):
+            frame = read("python")  # which has NaN for the cells that a short line does not have
+    except pd.errors.ParserError as error:
+        if found := _TOO_LONG.search(str(error)):
+            raise _unequal_rows(path, *map(int, found.groups())) from error
+        raise refusal(path, "to be csv text in UTF-8", error, "Save it as csv again.") from error
+    except ValueError as error:  # not UTF-8, or an empty line in quotes
+        raise refusal(path, "to be csv text in UTF-8", error, "Save it as csv again.") from error
+    there = frame.notna().to_numpy()
+    lines = (blank + 1 + there.any(1).nonzero()[0]).tolist()
+    there, cells = there[there.any(1)], frame.to_numpy(dtype=object)[there.any(1)]
+    if len(short := (~there.all(1)).nonzero()[0]):
+        raise _unequal_rows(path, cells.shape[1], lines[short[0]], int(there[short[0]].sum()))
+    if any("\n" in cell or "\r" in cell for cell in cells.flat):
+        got = "a value in quotes that goes over several lines"
+        raise refusal(path, "to be csv text in UTF-8", got, "Save it as csv again.")
+    cells = np.array([cell.strip() for cell in cells.flat], dtype=object).reshape(cells.shape)
+    columns = header(path, list(cells[0]))
+    return _Cells(cells[1:], columns, lines[1:]) if columns else _Cells(cells, [], lines)
+
+
+def _beginning(path: Path) -> tuple[int, bool]:
+    """Return the number of blank lines that a file begins with, and whether tabs separate its values."""
+    blank, first = 0, b""
+    with path.open("rb") as file:
+        for line in file:
+            if len(line) > MAX_LINE_BYTES:
+                got = f"a line of more than {MAX_LINE_BYTES:,} characters; save wide arrays as npy"
+                raise refusal(path, "to be csv text in UTF-8", got, "Save it as csv again.")
+            first = first or line.strip(b"\r\n")
+            blank += not first
+    if not first:
+        raise refusal(path, "to hold samples", "blank lines only", "Write it again.")
+    tabs = b"\t" in first and b"," not in first
+    if (width := 1 + first.count(b"\t" if tabs else b",")) > MAX_COLUMNS:
+        raise refusal(path, f"to have at most {MAX_COLUMNS:,} columns", f"{width:,}", "Save wide arrays as npy.")
+    return blank, tabs
+
+
+def _unequal_rows(path: Path, width: int, line: int, got: int) -> ValueError:
+    """Return the error for a row that has more or fewer values than the first."""
+    fix = "Correct that line; values are separated by commas."
+    return refusal(path, f"to have {width} values in every row", f"{got} in line {line}", fix)
 
 
 def read_csv(path: Path) -> Contents:
     """Return the numbers of a csv file, its names of columns, and the lines that its rows stand in."""
-    rows = csv_rows(path)
-    first_line, first = next(rows, (0, []))
-    if not first:
-        raise refusal(path, "to hold samples", "blank lines only", "Write it again.")
-    width, columns, values, lines = len(first), header(path, first), array("d"), []
-    if not columns:
-        values.extend(_numbers(path, first, columns, first_line))
-        lines.append(first_line)
-    whole = not columns and all(map(_INTEGER.fullmatch, first))  # whether it alone is written in whole numbers
-    for line, row in rows:
-        _require_width(path, row, width, line)
-        values.extend(_numbers(path, row, columns, line))
-        lines.append(line)
-        whole = whole and not any(map(_INTEGER.fullmatch, row))
-    table = np.frombuffer(values, dtype=np.float64).reshape(-1, width)
-    if not columns and len(table) > 2 and (whole or _looks_like_names(table)):
-        fix = "Name the columns, as in x2019,x2020; if it is a sample, write it as the others, as in 2019.0."
-        raise refusal(path, "to begin with a header or a sample", f"numbers unlike the rest: {_shown(first)}", fix)
+    cells, columns, lines = _read_cells(path)
+    values = [number(cell) if cell else math.nan for cell in cells.flat]
+    if None in values:
+        i, j = divmod(values.index(None), cells.shape[1])
+        cell = cells[i, j]
+        shown = repr(cell) if len(cell) < 50 else f"{cell[:47]!r}..."
+        raise text_found(path, f"{shown} in line {lines[i]}, column {(columns or range(cells.shape[1]))[j]!r}")
+    table = np.array(values, dtype=np.float64).reshape(cells.shape)
+    if not columns and len(table) > 2:
+        whole = all(map(_INTEGER.fullmatch, cells[0])) and not any(map(_INTEGER.fullmatch, cells[1:].flat))
+        if whole or _looks_like_names(table):
+            fix = "Name the columns, as in x2019,x2020; if it is a sample, write it as the others, as in 2019.0."
+            got = f"numbers unlike the rest: {_shown(list(cells[0]))}"
+            raise refusal(path, "to begin with a header or a sample", got, fix)
     return Contents(table, columns, lines)
-
-
-def _require_width(path: Path, row: list[str], width: int, line: int) -> None:
-    """Refuse a row that has more or fewer values than the first."""
-    if len(row) != width:
-        fix = "Correct that line; values are separated by commas."
-        raise refusal(path, f"to have {width} values in every row", f"{len(row)} in line {line}", fix)
 
 
 def _looks_like_names(table: np.ndarray) -> bool:
@@ -292,37 +338,6 @@ def _looks_like_names(table: np.ndarray) -> bool:
     first, rest = table[0], table[1:]
     counts = len(first) > 1 and bool((np.diff(first) == 1).all()) and float(first[0]).is_integer()
     return counts and bool(((first < np.nanmin(rest, 0)) | (first > np.nanmax(rest, 0))).all())
-
-
-def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of every row that is not blank, with the number of its line."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            start = file.readline(MAX_LINE_CHARACTERS)
-            file.seek(0)
-            lines = _Lines(file)
-            reader = csv.reader(lines, delimiter="\t" if "\t" in start and "," not in start else ",")
-            for row in reader:
-                lines.inside_row = False
-                if len(row) > MAX_COLUMNS:
-                    fix = "Save wide arrays as npy."
-                    raise refusal(path, f"to have at most {MAX_COLUMNS:,} columns", f"{len(row):,}", fix)
-                if row:
-                    yield reader.line_num, [cell.strip() for cell in row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise refusal(path, "to be csv text in UTF-8", error, "Save it as csv again.") from error
-
-
-def _numbers(path: Path, row: list[str], columns: list[str], line: int) -> list[float]:
-    """Return the cells of a row as numbers, an empty one as NaN; refusal text."""
-    numbers = []
-    for j, cell in enumerate(row):
-        value = number(cell) if cell else math.nan
-        if value is None:
-            shown = repr(cell) if len(cell) < 50 else f"{cell[:47]!r}..."
-            raise text_found(path, f"{shown} in line {line}, column {(columns or range(len(row)))[j]!r}")
-        numbers.append(value)
-    return numbers
 
 
 def number(cell: str) -> float | None:
@@ -374,19 +389,12 @@ def read_frame(path: Path) -> Any:
         import pandas as pd
     if path.suffix.lower() == ".parquet":
         return pd.read_parquet(path)
-    rows = list(csv_rows(path))
-    names = header(path, rows[0][1])
-    width = len(rows[0][1])
-    for line, row in rows:
-        if len(row) != width:
-            fix = "Correct that line; values are separated by commas."
-            raise refusal(path, f"to have {width} values in every row", f"{len(row)} in line {line}", fix)
-    columns = zip(*(row for _, row in (rows[1:] if names else rows)), strict=True)
-    names = names or [f"x{j}" for j in range(width)]
-    return pd.DataFrame({name: _column(cells) for name, cells in zip(names, columns, strict=True)})
+    cells, names, _ = _read_cells(path)
+    names = names or [f"x{j}" for j in range(cells.shape[1])]
+    return pd.DataFrame({name: _column(column) for name, column in zip(names, cells.T, strict=True)})
 
 
-def _column(cells: tuple[str, ...]) -> Any:
+def _column(cells: np.ndarray) -> Any:
     """Return cells as whole numbers, numbers, or text; blanks are missing."""
     values = [number(cell) if cell else np.nan for cell in cells]
     if any(value is None for value in values):
@@ -447,7 +455,7 @@ def _array(path: Path, file: IO[bytes] | zipfile.ZipExtFile, size: int) -> np.nd
     except (KeyError, ValueError) as error:
         got = "pickled objects, or a file of another kind"
         raise refusal(path, "to hold arrays of numbers in numpy's format", got, PICKLES) from error
-    shape, fortran, dtype = header(file)
+    shape, _, dtype = header(file)
     if dtype.hasobject:
         got = "pickled objects, or a file of another kind"
         raise refusal(path, "to hold arrays of numbers in numpy's format", got, PICKLES)
@@ -457,10 +465,9 @@ def _array(path: Path, file: IO[bytes] | zipfile.ZipExtFile, size: int) -> np.nd
     if min(shape, default=0) < 0 or wanted != left:
         expected = f"to hold, as its header says, {shape} values of type {dtype}"
         raise refusal(path, expected, f"{left:,} bytes of them", "It is damaged: write it again.")
-    data = file.read(wanted)
-    if len(data) != wanted:
-        raise EOFError(f"{len(data):,} of {wanted:,} bytes")
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
+    file.seek(0)
+    array: np.ndarray = np.load(file, allow_pickle=False)
+    return array
 
 
 def read_parquet(path: Path) -> Contents:

@@ -24,8 +24,6 @@ What a training returns, in a file and back.
 Checkpoints: a training in a file, from which the same training is resumed.
 
 The loop: steps, checks of the held-out loss, and checkpoints.
-
-What is to be trained, as text.
 """
 
 import json
@@ -50,7 +48,6 @@ from scoremh._shared import checks, rng
 from scoremh._shared.files import fingerprint, naming, reading, require_file, require_same, save_tensors
 from scoremh._shared.probe import Probe
 from scoremh._shared.progress import progress_bar
-from scoremh.coordinates import Compose, Coordinates
 
 __all__ = [
     "DetailedLoss",
@@ -59,7 +56,6 @@ __all__ = [
     "Loss",
     "ProbedLoss",
     "Recipe",
-    "plan_text",
     "split",
     "train",
     "versions",
@@ -598,34 +594,3 @@ def split(samples: Tensor, recipe: Recipe, seed: int) -> tuple[Tensor, Tensor]:
         fix = "Bring more samples."
         raise ValueError(checks.message("samples to train on and to hold out", f"{len(samples)} samples", fix))
     return samples[order[held:]], samples[order[:held]]
-
-
-def plan_text(
-    what: str, net: nn.Module, loss: object, coordinates: Coordinates | None, samples: Tensor, recipe: Recipe
-) -> str:
-    """Return a plan as a few lines.
-
-    Args:
-        what: Name of what is to be learned.
-        net: Network, without its coordinates.
-        loss: Loss to minimise.
-        coordinates: Coordinates to learn in; None for those of the samples.
-        samples: Samples to learn from.
-        recipe: How to train.
-    """
-    weights = sum(weight.numel() for weight in net.parameters())
-    rows = {
-        "network": f"{type(net).__name__}, {weights:,} weights",
-        "loss": checks.named(loss),
-        "coordinates": "those of the samples" if coordinates is None else coordinates_text(coordinates),
-        "samples": f"{len(samples):,} of shape {tuple(samples.shape[1:])}, {str(samples.dtype).removeprefix('torch.')}",
-        "recipe": repr(recipe),
-    }
-    return "\n".join([f"{what}, to be trained", *(f"  {name}: {text}" for name, text in rows.items())])
-
-
-def coordinates_text(coordinates: Coordinates) -> str:
-    """Return the names of coordinates, the outermost first."""
-    if isinstance(coordinates, Compose):
-        return " of ".join(map(coordinates_text, (coordinates.outer, coordinates.inner)))
-    return type(coordinates).__name__

@@ -21,11 +21,8 @@ from scoremh.balance_matching.fit import (
     MATCHING,
     RECIPE,
     AcceptanceFit,
-    AcceptancePlan,
     FormName,
-    acceptance_plan,
     fit_acceptance,
-    train_acceptance,
 )
 from scoremh.balance_matching.losses import BalanceMatching, Pairs
 
@@ -33,11 +30,8 @@ __all__ = [
     "MATCHING",
     "RECIPE",
     "AcceptanceFit",
-    "AcceptancePlan",
     "BalanceMatching",
     "FormName",
     "Pairs",
-    "acceptance_plan",
     "fit_acceptance",
-    "train_acceptance",
 ]

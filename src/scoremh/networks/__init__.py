@@ -7,7 +7,6 @@ from scoremh.networks.scores import (
     InCoordinates,
     InputsInCoordinates,
     NoiseConditionalMLP,
-    NoiseConditionalPotential,
     ScoreMLP,
 )
 from scoremh.networks.unet import UNet
@@ -22,7 +21,6 @@ __all__ = [
     "InCoordinates",
     "InputsInCoordinates",
     "NoiseConditionalMLP",
-    "NoiseConditionalPotential",
     "Potential",
     "PotentialMLP",
     "ScoreMLP",

@@ -18,17 +18,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import gelu, logsigmoid
+from torch.nn.functional import gelu, logsigmoid, silu
 
 from scoremh._shared import checks, detailed_balance
 from scoremh._shared.probe import Probe
-from scoremh.networks.layers import Event, ScalarMLP, event_shape, linear
+from scoremh.networks.layers import Event, event_shape, linear
 from scoremh.types import LogDensityFn, Point, Proposal, Target
 
 Points = Float[Tensor, "chain *event"]
@@ -104,20 +105,40 @@ class _SiluAndSlope(torch.autograd.Function):
         return bend.mul_(for_slope).addcmul_(for_y, slope)
 
 
-class PotentialMLP(ScalarMLP):
+class PotentialMLP(nn.Module):
     """A log density up to a constant, `phi(x) = net(x) - |x|^2 / 2`: a standard normal before it is trained.
 
     Args:
         event: Shape of one event, or its dimension.
-        hidden: Width of the hidden layers.
+        hidden: Width of the hidden layers, with silu.
         layers: Number of hidden layers.
         generator: Random number generator of the first weights; the same seed gives the same weights.
     """
 
+    def __init__(
+        self, event: Event, hidden: int = 128, layers: int = 3, *, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        checks.count(hidden, "hidden")
+        checks.count(layers, "layers")
+        self.event, self.hidden, self.layers = event_shape(event), hidden, layers
+        sizes = [math.prod(self.event), *[hidden] * layers]
+        self.body = nn.ModuleList(linear(a, b, generator) for a, b in pairwise(sizes))
+        self.last = linear(hidden, 1, generator, bias=False)  # a constant changes no gradient
+        nn.init.zeros_(self.last.weight)
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The arguments that make such a network again."""
+        return {"event": list(self.event), "hidden": self.hidden, "layers": self.layers}
+
     def forward(self, x: Points) -> PerChain:
         """Return phi(x)."""
-        flat = x.flatten(1)
-        return self.value(flat).squeeze(1) - flat.square().sum(1) / 2
+        flat = y = x.flatten(1)
+        for layer in self.body:
+            y = silu(layer(y))
+        value: Tensor = self.last(y)
+        return value.squeeze(1) - flat.square().sum(1) / 2
 
     def value_and_gradient(self, x: Points) -> tuple[PerChain, Points]:
         """Return phi(x) and its gradient, both differentiable in the weights."""

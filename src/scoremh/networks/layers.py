@@ -1,12 +1,9 @@
 """What the networks are built of: seeded layers, and inputs of unit scale at every noise level."""
 
 import math
-from itertools import pairwise
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
 
 from scoremh._shared import checks, rng
 
@@ -68,41 +65,3 @@ def preconditioned(flat: Tensor, sigma: Tensor | float) -> tuple[Tensor, Tensor,
     level = torch.as_tensor(sigma, dtype=flat.dtype, device=flat.device).reshape(-1, 1)
     scale = (1 + level.square()).sqrt()
     return level, scale, torch.cat([flat / scale, (level.log() / 4).expand(len(flat), 1)], 1)
-
-
-class ScalarMLP(nn.Module):
-    """Hidden layers of silu and one output, which is 0 before it is trained.
-
-    Args:
-        event: Shape of one event, or its dimension.
-        hidden: Width of the hidden layers.
-        layers: Number of hidden layers.
-        generator: Random number generator of the first weights; the same seed gives the same weights.
-    """
-
-    conditions: ClassVar[int] = 0
-    """Number of inputs besides the event."""
-
-    def __init__(
-        self, event: Event, hidden: int = 128, layers: int = 3, *, generator: torch.Generator | None = None
-    ) -> None:
-        super().__init__()
-        checks.count(hidden, "hidden")
-        checks.count(layers, "layers")
-        self.event, self.hidden, self.layers = event_shape(event), hidden, layers
-        sizes = [math.prod(self.event) + self.conditions, *[hidden] * layers]
-        self.body = nn.ModuleList(linear(a, b, generator) for a, b in pairwise(sizes))
-        self.last = linear(hidden, 1, generator, bias=False)  # a constant changes no gradient
-        nn.init.zeros_(self.last.weight)
-
-    @property
-    def config(self) -> dict[str, object]:
-        """The arguments that make such a network again."""
-        return {"event": list(self.event), "hidden": self.hidden, "layers": self.layers}
-
-    def value(self, y: Tensor) -> Tensor:
-        """Return the output, `(chain, 1)`, at inputs `(chain, input)`."""
-        for layer in self.body:
-            y = silu(layer(y))
-        out: Tensor = self.last(y)
-        return out

@@ -13,7 +13,6 @@ from scoremh.networks.scores import (
     InCoordinates,
     InputsInCoordinates,
     NoiseConditionalMLP,
-    NoiseConditionalPotential,
     ScoreMLP,
 )
 from scoremh.networks.unet import UNet
@@ -21,7 +20,6 @@ from scoremh.networks.unet import UNet
 CLASSES = (
     AcceptanceMLP,
     NoiseConditionalMLP,
-    NoiseConditionalPotential,
     PotentialMLP,
     ScoreMLP,
     UNet,
