@@ -1,36 +1,23 @@
-"""Samples as tensors `(n, *event)`: from generators, from collections of images, from a file of your own.
+"""Samples as tensors `(n, *event)`: from generators, from scikit-learn's images, from a file of your own.
 
-Generators return tensors of `dtype` (by default torch's default) on the device of their `generator`, and touch no
-global random state. Images are float32 and lie in [-1, 1]. `load` reads csv, npy, npz and parquet files.
-
-Checks of arguments that several datasets take.
-
-Draws from the paper's synthetic distributions: independent, except for `moons`, which spreads its points evenly.
-
-- `moons`, `s_curve`, `swiss_roll`: scikit-learn's curves and surfaces, with isotropic Gaussian noise.
+- `moons`, `s_curve`, `swiss_roll`: scikit-learn's curves and surfaces, with isotropic Gaussian noise. Draws are
+  independent, except for `moons`, which spreads its points evenly.
 - `pinwheel`: x = r (cos phi, sin phi) + delta u, where phi = 2 pi k / K + rate r on the arm k of K,
   r ~ N(1, radial_std^2) and delta ~ N(0, tangential_std^2). The paper prints u = (1, 1); u = (-sin phi, cos phi) is
   orthogonal to the radius.
 - `gaussian`: N(mean, std^2).
+- `digits`: images as float32 tensors in [-1, 1].
+- `load`: csv, npy, npz and parquet files.
 
-The defaults are the paper's parameters.
-
-What a file of samples holds, its errors, and the bound on what a small file may unpack to.
-
-Tables as text: rows of numbers, separated by commas or tabs, with or without a line of names above them.
-
-Tables with columns of text, as data frames.
-
-Arrays from npy, npz and parquet files: what a file claims to hold is compared with its size before it is read.
-
-Samples from a file: a checked tensor `(n, *event)`, or an error that says where the file is wrong.
-
-Images as float32 tensors `(image, 1, row, column)` in [-1, 1], scaled as in the paper.
+The defaults are the paper's parameters. Generators return tensors of `dtype` (by default torch's default) on the device
+of their `generator`, and touch no global random state. A file is read by pandas or numpy after its size was compared
+with what it claims to hold, and is refused with the place where it is wrong.
 """
 
 import math
 import re
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections import Counter
@@ -177,6 +164,13 @@ def gaussian(
     return mean + std * rng.normal((n, 1), like, generator)
 
 
+def digits() -> Float[Tensor, "1797 1 8 8"]:
+    """Return scikit-learn's handwritten digits, which come with it: 1797 images of 8 x 8 pixels in 17 levels."""
+    from sklearn.datasets import load_digits  # here, so that `import scoremh` stays light
+
+    return torch.from_numpy(load_digits().images).float()[:, None] / 8 - 1
+
+
 # A file that unpacks to more than both of these is refused: deflate reaches a factor of 1,000 on zeros and on nothing
 # that can be learned from; images of mostly dark pixels reach 10.
 MAX_EXPANSION = 100
@@ -204,34 +198,109 @@ class TextFoundError(ValueError):
     """A file with text where numbers were expected."""
 
 
-def refusal(path: Path, expected: str, got: object, fix: str) -> ValueError:
-    """Return an error about a file."""
-    return ValueError(checks.message(f"{path} {expected}", got, fix))
+_SUFFIXES = (".csv", ".tsv", ".npy", ".npz", ".parquet")
 
 
-def text_found(path: Path, got: str) -> ValueError:
-    """Return an error about values that are no numbers."""
-    found = refusal(path, "to hold real numbers only", got, "Remove such columns, or encode them as numbers.")
-    return TextFoundError(*found.args)
+def load(path: str | Path, *, key: str | None = None, dtype: torch.dtype | None = None) -> Float[Tensor, "draw *event"]:
+    """Read samples from a csv, tsv, npy, npz or parquet file; rows are samples.
 
-
-def is_whole(column: np.ndarray) -> bool:
-    """Return whether numbers are whole, and small enough for float64 to tell them apart."""
-    return bool((np.abs(column) < MAX_WHOLE).all()) and bool((column == np.rint(column)).all())
-
-
-def require_honest_size(path: Path, unpacked: int, packed: int, fix: str = "Save it without compression.") -> None:
-    """Refuse a file that would unpack to far more than it is.
+    A row of a table is an event of shape `(columns,)`, and single numbers are events of shape `(1,)`. In a csv file,
+    whose values are separated by commas or tabs, a first line without any number is a header. Refused are text, missing
+    and infinite values, values whose squares are infinite, a first line of numbers that look like names, rows of
+    unequal length, pickles, files that unpack to 100 times their size, fewer than two rows, and columns of a table that
+    never change.
 
     Args:
-        path: The file.
-        unpacked: Number of bytes that it says it holds.
-        packed: Number of bytes that they take in the file.
-        fix: What to do where it is no mistake.
+        path: File to read; its suffix is its format. Parquet needs `pip install 'scoremh[parquet]'`.
+        key: Name of the array, where an npz file holds several.
+        dtype: Floating dtype of the samples; torch's default where None.
     """
-    most = max(FREE_BYTES, MAX_EXPANSION * packed)
-    if unpacked > most:
-        raise refusal(path, f"to unpack to at most {most:,} bytes", f"{unpacked:,} from {packed:,}", fix)
+    return read(path, key=key, dtype=dtype)[0]
+
+
+def read_table(path: str | Path, *, key: str | None = None) -> tuple[Any, tuple[int, ...]]:
+    """Read rows of numbers, text or both; return them and the shape of one event.
+
+    Returns:
+        A data frame where columns have names or text, an array of numbers otherwise, flattened; text that is missing is
+        None, and missing numbers are refused.
+    """
+    try:
+        x, names = read(path, key=key, dtype=torch.float64, constants=True)
+    except TextFoundError:
+        frame = read_frame(Path(path).expanduser())
+        return frame, (frame.shape[1],)
+    rows = x.flatten(1).numpy()
+    if not names:
+        return rows, tuple(x.shape[1:])
+    with extra("cli"):  # the extra with pandas
+        import pandas as pd
+    whole_or_real = (column.astype(np.int64) if is_whole(column) else column for column in rows.T)
+    return pd.DataFrame(dict(zip(names, whole_or_real, strict=True))), tuple(x.shape[1:])
+
+
+def read(
+    path: str | Path, *, key: str | None = None, dtype: torch.dtype | None = None, constants: bool = False
+) -> tuple[Float[Tensor, "draw *event"], list[str]]:
+    """Read samples as `load` does; return them and the names of their columns, where the file has some."""
+    path, dtype = Path(path).expanduser(), floating_dtype(dtype)
+    suffix = path.suffix.lower()
+    if suffix not in _SUFFIXES:
+        expected = f"to end in one of {', '.join(_SUFFIXES)}"
+        raise refusal(path, expected, repr(path.suffix), "Convert it to one of these.")
+    if not path.is_file():
+        fix = "Check the path; relative ones start from the working directory."
+        raise FileNotFoundError(checks.message(f"{path} to be a file", "none there", fix))
+    if key is not None and suffix != ".npz":
+        raise refusal(path, "to be an npz file, since key is given", f"key={key!r}", "Leave key out.")
+    if path.stat().st_size == 0:
+        raise refusal(path, "to hold samples", "an empty file", "Write it again.")
+    if suffix in (".csv", ".tsv"):
+        contents = read_csv(path)
+    else:
+        contents = read_parquet(path) if suffix == ".parquet" else read_numpy(path, key)
+    return _tensor(path, contents, dtype, constants=constants), list(contents.columns)
+
+
+def _tensor(path: Path, contents: Contents, dtype: torch.dtype, *, constants: bool) -> Tensor:
+    """Return the values as a tensor, if something can be learned from them."""
+    values = contents.values
+    if values.ndim == 0 or len(values) < 2 or 0 in values.shape:
+        raise refusal(path, "to hold at least 2 rows of numbers", f"shape {values.shape}", "Add samples.")
+    with np.errstate(over="ignore"):  # it shows below as inf
+        native = values.astype(np.float64 if dtype == torch.float64 else np.float32)
+    x = torch.from_numpy(native).to(dtype)
+    if len(bad := (~x.isfinite()).nonzero()):
+        i, *j = bad[0].tolist()
+        value = values[i, *j]
+        got = f"{len(bad)} that are not, the first {value} in {contents.row(i)}, column {contents.column(*j)}"
+        fix = "Pass dtype=torch.float64, or rescale." if np.isfinite(value) else "Remove or fill in those rows."
+        raise refusal(path, f"to hold finite {str(dtype).removeprefix('torch.')} numbers", got, fix)
+    _require_squares(path, contents, x)
+    if x.ndim == 2 and not constants:  # images too
+        _require_variation(path, contents, x)
+    return x
+
+
+def _require_variation(path: Path, contents: Contents, x: Tensor) -> None:
+    """Refuse columns that never change."""
+    constant = (x == x[0]).all(0).nonzero().tolist()
+    if constant:
+        shown = ", ".join(contents.column(*j) for j in constant[:5]) + ", ..." * (len(constant) > 5)
+        got = f"{len(constant)} that never change: {shown}"
+        fix = "Remove them: there is no score along them. Save images as an array (n, 1, row, column)."
+        raise refusal(path, "to hold columns that vary", got, fix)
+
+
+def _require_squares(path: Path, contents: Contents, x: Tensor) -> None:
+    """Refuse numbers whose squares are infinite: no standard deviation could be computed."""
+    most = torch.finfo(x.dtype).max ** 0.5
+    if len(bad := (x.abs() > most).nonzero()):
+        i, *j = bad[0].tolist()
+        got = f"{len(bad)} that are not, the first {contents.values[i, *j]} in {contents.row(i)}"
+        fix = "Remove it or rescale." if x.dtype == torch.float64 else "Pass dtype=torch.float64, or rescale."
+        expected = f"to hold numbers below {most:.1e} in size, whose squares are finite"
+        raise refusal(path, expected, f"{got}, column {contents.column(*j)}", fix)
 
 
 MAX_COLUMNS = 100_000
@@ -380,11 +449,7 @@ def _shown(first: list[str]) -> str:
 
 
 def read_frame(path: Path) -> Any:
-    """Return the table in a csv or parquet file as a data frame.
-
-    Args:
-        path: File to read.
-    """
+    """Return the table in a csv or parquet file as a data frame."""
     with extra("cli"):  # the extra with pandas
         import pandas as pd
     if path.suffix.lower() == ".parquet":
@@ -415,7 +480,9 @@ _DAMAGE = (
 def _numpy_errors(path: Path) -> Iterator[None]:
     """Raise our errors for those of numpy and zipfile."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of headers that Python 2 wrote
+            yield
     except _DAMAGE as error:
         if str(path) in str(error):
             raise
@@ -497,124 +564,24 @@ def _require_numbers(path: Path, frame: Any) -> None:
             raise text_found(path, f"{next(iter(column), None)!r} of type {column.dtype} in row 0, column {name!r}")
 
 
-_SUFFIXES = (".csv", ".tsv", ".npy", ".npz", ".parquet")
+def refusal(path: Path, expected: str, got: object, fix: str) -> ValueError:
+    """Return an error about a file."""
+    return ValueError(checks.message(f"{path} {expected}", got, fix))
 
 
-def load(path: str | Path, *, key: str | None = None, dtype: torch.dtype | None = None) -> Float[Tensor, "draw *event"]:
-    """Read samples from a csv, tsv, npy, npz or parquet file; rows are samples.
-
-    A row of a table is an event of shape `(columns,)`, and single numbers are events of shape `(1,)`. In a csv file,
-    whose values are separated by commas or tabs, a first line without any number is a header. Refused are text, missing
-    and infinite values, values whose squares are infinite, a first line of numbers that look like names, rows of
-    unequal length, pickles, files that unpack to 100 times their size, fewer than two rows, and columns of a table that
-    never change.
-
-    Args:
-        path: File to read; its suffix is its format. Parquet needs `pip install 'scoremh[parquet]'`.
-        key: Name of the array, where an npz file holds several.
-        dtype: Floating dtype of the samples; torch's default where None.
-    """
-    return read(path, key=key, dtype=dtype)[0]
+def text_found(path: Path, got: str) -> ValueError:
+    """Return an error about values that are no numbers."""
+    found = refusal(path, "to hold real numbers only", got, "Remove such columns, or encode them as numbers.")
+    return TextFoundError(*found.args)
 
 
-def read_table(path: str | Path, *, key: str | None = None) -> tuple[Any, tuple[int, ...]]:
-    """Read rows of numbers, text or both; return them and the shape of one event.
-
-    Args:
-        path: File to read; its suffix is its format.
-        key: Name of the array, where an npz file holds several.
-
-    Returns:
-        A data frame where columns have names or text, an array of numbers otherwise, flattened; text that is missing is
-        None, and missing numbers are refused.
-    """
-    try:
-        x, names = read(path, key=key, dtype=torch.float64, constants=True)
-    except TextFoundError:
-        frame = read_frame(Path(path).expanduser())
-        return frame, (frame.shape[1],)
-    rows = x.flatten(1).numpy()
-    if not names:
-        return rows, tuple(x.shape[1:])
-    with extra("cli"):  # the extra with pandas
-        import pandas as pd
-    whole_or_real = (column.astype(np.int64) if is_whole(column) else column for column in rows.T)
-    return pd.DataFrame(dict(zip(names, whole_or_real, strict=True))), tuple(x.shape[1:])
+def is_whole(column: np.ndarray) -> bool:
+    """Return whether numbers are whole, and small enough for float64 to tell them apart."""
+    return bool((np.abs(column) < MAX_WHOLE).all()) and bool((column == np.rint(column)).all())
 
 
-def read(
-    path: str | Path, *, key: str | None = None, dtype: torch.dtype | None = None, constants: bool = False
-) -> tuple[Float[Tensor, "draw *event"], list[str]]:
-    """Read samples as `load` does; return them and the names of their columns, where the file has some.
-
-    Args:
-        path: File to read; its suffix is its format.
-        key: Name of the array, where an npz file holds several.
-        dtype: Floating dtype of the samples; torch's default where None.
-        constants: Whether columns may never change.
-    """
-    path, dtype = Path(path).expanduser(), floating_dtype(dtype)
-    suffix = path.suffix.lower()
-    if suffix not in _SUFFIXES:
-        expected = f"to end in one of {', '.join(_SUFFIXES)}"
-        raise refusal(path, expected, repr(path.suffix), "Convert it to one of these.")
-    if not path.is_file():
-        fix = "Check the path; relative ones start from the working directory."
-        raise FileNotFoundError(checks.message(f"{path} to be a file", "none there", fix))
-    if key is not None and suffix != ".npz":
-        raise refusal(path, "to be an npz file, since key is given", f"key={key!r}", "Leave key out.")
-    if path.stat().st_size == 0:
-        raise refusal(path, "to hold samples", "an empty file", "Write it again.")
-    if suffix in (".csv", ".tsv"):
-        contents = read_csv(path)
-    else:
-        contents = read_parquet(path) if suffix == ".parquet" else read_numpy(path, key)
-    return _tensor(path, contents, dtype, constants=constants), list(contents.columns)
-
-
-def _tensor(path: Path, contents: Contents, dtype: torch.dtype, *, constants: bool) -> Tensor:
-    """Return the values as a tensor, if something can be learned from them."""
-    values = contents.values
-    if values.ndim == 0 or len(values) < 2 or 0 in values.shape:
-        raise refusal(path, "to hold at least 2 rows of numbers", f"shape {values.shape}", "Add samples.")
-    with np.errstate(over="ignore"):  # it shows below as inf
-        native = values.astype(np.float64 if dtype == torch.float64 else np.float32)
-    x = torch.from_numpy(native).to(dtype)
-    if len(bad := (~x.isfinite()).nonzero()):
-        i, *j = bad[0].tolist()
-        value = values[i, *j]
-        got = f"{len(bad)} that are not, the first {value} in {contents.row(i)}, column {contents.column(*j)}"
-        fix = "Pass dtype=torch.float64, or rescale." if np.isfinite(value) else "Remove or fill in those rows."
-        raise refusal(path, f"to hold finite {str(dtype).removeprefix('torch.')} numbers", got, fix)
-    _require_squares(path, contents, x)
-    if x.ndim == 2 and not constants:  # images too
-        _require_variation(path, contents, x)
-    return x
-
-
-def _require_variation(path: Path, contents: Contents, x: Tensor) -> None:
-    """Refuse columns that never change."""
-    constant = (x == x[0]).all(0).nonzero().tolist()
-    if constant:
-        shown = ", ".join(contents.column(*j) for j in constant[:5]) + ", ..." * (len(constant) > 5)
-        got = f"{len(constant)} that never change: {shown}"
-        fix = "Remove them: there is no score along them. Save images as an array (n, 1, row, column)."
-        raise refusal(path, "to hold columns that vary", got, fix)
-
-
-def _require_squares(path: Path, contents: Contents, x: Tensor) -> None:
-    """Refuse numbers whose squares are infinite: no standard deviation could be computed."""
-    most = torch.finfo(x.dtype).max ** 0.5
-    if len(bad := (x.abs() > most).nonzero()):
-        i, *j = bad[0].tolist()
-        got = f"{len(bad)} that are not, the first {contents.values[i, *j]} in {contents.row(i)}"
-        fix = "Remove it or rescale." if x.dtype == torch.float64 else "Pass dtype=torch.float64, or rescale."
-        expected = f"to hold numbers below {most:.1e} in size, whose squares are finite"
-        raise refusal(path, expected, f"{got}, column {contents.column(*j)}", fix)
-
-
-def digits() -> Float[Tensor, "1797 1 8 8"]:
-    """Return scikit-learn's handwritten digits, which come with it: 1797 images of 8 x 8 pixels in 17 levels."""
-    from sklearn.datasets import load_digits  # here, so that `import scoremh` stays light
-
-    return torch.from_numpy(load_digits().images).float()[:, None] / 8 - 1
+def require_honest_size(path: Path, unpacked: int, packed: int, fix: str = "Save it without compression.") -> None:
+    """Refuse a file that would unpack to far more than it is."""
+    most = max(FREE_BYTES, MAX_EXPANSION * packed)
+    if unpacked > most:
+        raise refusal(path, f"to unpack to at most {most:,} bytes", f"{unpacked:,} from {packed:,}", fix)

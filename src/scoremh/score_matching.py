@@ -1,6 +1,4 @@
-r"""Learning a score from samples: losses, and `fit_score`, which puts all together.
-
-Losses that learn a score from samples.
+r"""A score from samples: losses, and `fit_score`, which chooses all that is not given.
 
 | loss | what it minimises | needs |
 |---|---|---|
@@ -9,18 +7,10 @@ Losses that learn a score from samples.
 | `DenoisingScoreMatching` | E[ \|sigma s(x + sigma z) + z\|^2 ] / 2 (Vincent 2011) | nothing |
 | `MultilevelDenoising` | the same over a range of noise levels | a network that takes sigma |
 
-The first two estimate the score itself, up to a constant half its mean square, and are unbounded below where samples
-have no width in some direction. The others estimate the score of the samples blurred by noise, which always exists.
-
-The noise level at which to read a noise-conditional score.
-
-A learned score: a target, with what is known of its training.
-
-The rows of the paper's Table 2.
-
-What `fit_score` will train, and how: every default chosen, every argument checked.
-
-`fit_score`: a score from samples, with everything chosen that is not given.
+s is the score, J its Jacobian, v and z are standard normal. The first two losses estimate the score itself, up to a
+constant half its mean square, and are unbounded below where samples have no width in some direction. The others
+estimate the score of the samples blurred by noise, which always exists. A noise-conditional score is read at the level
+at which its implicit loss on held-out samples is least.
 """
 
 import inspect

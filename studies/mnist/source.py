@@ -26,7 +26,7 @@ Split = Literal["train", "test"]
 
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 MAX_BYTES = 100_000_000  # of an unpacked file; MNIST's largest has 47,040,016
-MAX_IMAGE_EXPANSION = 10  # beyond that, times the size of the file; MNIST's images reach 6
+MAX_EXPANSION = 10  # beyond that, times the size of the file; MNIST's images reach 6
 TIMEOUT_SECONDS = 10  # without an answer, or without the next bytes of it
 _SHA256 = {  # of the files as first published on yann.lecun.com/exdb/mnist
     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -93,7 +93,7 @@ def _unpacked(path: Path) -> bytes:
         file.seek(0)
         if not packed:
             return file.read()
-        most = max(MAX_BYTES, MAX_IMAGE_EXPANSION * path.stat().st_size)
+        most = max(MAX_BYTES, MAX_EXPANSION * path.stat().st_size)
         try:
             data = gzip.GzipFile(fileobj=file).read(most + 1)
         except (EOFError, OSError, zlib.error) as error:

@@ -14,7 +14,7 @@ the same ratio. The other forms need neither.
 A potential phi stands for D_a = phi(x') - phi(x) + log q(x | x') - log q(x' | x). The proposal's terms cancel, and what
 is left is | grad phi(x) - s(x) |^2 + | grad phi(x') - s(x') |^2: an ordinary regression, on points.
 
-Values of log p may join the gradients (`fit_acceptance(..., anchors=...)`); `balance_matching.anchors` says how.
+Values of log p may join the gradients (`fit_acceptance(..., anchors=...)`); `balance_matching.fit` has the term.
 """
 
 from scoremh.balance_matching.fit import (

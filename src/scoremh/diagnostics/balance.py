@@ -15,6 +15,7 @@ from scoremh._shared import checks, detailed_balance, rng
 from scoremh._shared.algebra import Quadrature, gauss_legendre, inner, scores_along, weighted_sum, whole_way
 from scoremh._shared.checks import Samples, as_tensor
 from scoremh.kernel.metropolis import scored_target
+from scoremh.training import Fit
 from scoremh.types import AcceptanceNetwork, Need, Point, Proposal, Target, TargetLike
 
 MAX_WORST_PAIRS = 5  # shown
@@ -22,15 +23,7 @@ MAX_WORST_PAIRS = 5  # shown
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Residuals D_a - log r over pairs, in log units.
-
-    Args:
-        rms: Root of the mean square of the residuals.
-        bias: Mean of the residuals.
-        correlation: Correlation of D_a with log r.
-        worst: Largest residuals, with their signs.
-        worst_pairs: Pairs with the largest residuals, x and x': `(pair, 2, *event)`.
-    """
+    """Residuals D_a - log r over pairs, in log units."""
 
     rms: float
     bias: float
@@ -47,15 +40,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Distance:
-    """Residuals of the pairs whose distance |x' - x| is between two numbers.
-
-    Args:
-        low: Smallest distance.
-        high: Largest distance.
-        pairs: Number of pairs.
-        rms: Root of the mean square of their residuals.
-        bias: Mean of their residuals.
-    """
+    """Residuals of the pairs whose distance |x' - x| is between two numbers."""
 
     low: float
     high: float
@@ -152,7 +137,7 @@ def balance_residual(
 
 def _network(net: Any) -> nn.Module:
     """Return the network of an acceptance, given it or what holds it; a fit of something else is refused."""
-    network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", net)
+    network: Any = net.net if isinstance(net, Fit) else net
     kind = nn.Module if network is net else AcceptanceNetwork  # any network may be one; a fit knows what it is of
     checks.kind(network, kind, "a network for an acceptance", "Pass what fit_acceptance returned, or its net.")
     found: nn.Module = network

@@ -1,8 +1,4 @@
-r"""Networks for acceptance functions: the paper's, of pairs, and one for a log density, of points.
-
-The proposal that an acceptance was learned for, recognised by its answers.
-
-The forms in which an acceptance function can be learned.
+r"""Networks for acceptance functions, and the forms in which an acceptance is learned.
 
 | form | log a(x', x) | D_a = log a(x', x) - log a(x, x') |
 |---|---|---|
@@ -10,8 +6,10 @@ The forms in which an acceptance function can be learned.
 | `Antisymmetric` | logsigmoid g, with g = f(x', x) - f(x, x') | g |
 | `Potential` | logsigmoid g, with g = phi(x') - phi(x) + log q(x \| x') - log q(x' \| x) | g |
 
-The first two belong to one proposal and its step. A potential is a log density up to a constant: it serves all.
-All that differs between forms is in these classes; the default loss of each is in `balance_matching.presets`.
+f is a network of pairs, `AcceptanceMLP` by default, and phi one of points, `PotentialMLP`. The first two forms belong
+to one proposal and its step, which a `ProposalProbe` recognises by its values of log q. A potential is a log density up
+to a constant: it serves all. All that differs between forms is in these classes; the default loss of each is in
+`balance_matching.MATCHING`.
 """
 
 import math
@@ -159,14 +157,7 @@ PROBED_SAMPLES = 6  # between which log q is computed, from each of three to one
 
 @dataclass(frozen=True)
 class ProposalProbe:
-    """A proposal: what it is called, and its log q between a few samples.
-
-    Args:
-        proposal: Its name and parameters.
-        samples: Some of the training samples, flattened, one after the other.
-        event: Shape of one of them.
-        probe: log q between them: two proposals with the same answers are the same.
-    """
+    """A proposal: what it is called, and its log q between a few samples."""
 
     proposal: str
     samples: tuple[float, ...]
@@ -181,13 +172,7 @@ class ProposalProbe:
         return cls(checks.named(proposal), tuple(few.flatten().tolist()), tuple(few.shape[1:]), probe)
 
     def require(self, target: Target, proposal: Proposal, like: Tensor) -> None:
-        """Refuse a proposal with other answers: its own, or because the target's score is another.
-
-        Args:
-            target: What the proposal needs to know of p.
-            proposal: Proposal to compare with.
-            like: Tensor whose dtype and device to compare in.
-        """
+        """Refuse a proposal with other answers: its own, or because the target's score is another."""
         few = torch.tensor(self.samples, dtype=like.dtype, device=like.device).reshape(-1, *self.event)
         name = checks.named(proposal)
         Probe.of(detailed_balance.log_q_between(target, proposal, few)).require_same(

@@ -1,11 +1,9 @@
-r"""Fully connected score networks.
+r"""Fully connected score networks, and networks in coordinates.
 
 `ScoreMLP` is the paper's: `s(x) = W3 f(W2 f(W1 x + b1) + b2) + b3` with f the softplus. Its divergence has a closed
-form,
+form, so that the exact trace costs little more than the score itself, whatever the dimension:
 
     tr J(x) = f'(a2) . M f'(a1),    M = W2 o (W1 W3)^T,    a1, a2 the two pre-activations
-
-so that the exact trace costs little more than the score itself, whatever the dimension.
 
 `NoiseConditionalMLP` is a denoiser preconditioned as in Karras et al. (2022), for data of unit variance: with noise of
 standard deviation sigma, k = sqrt(1 + sigma^2), and a network F whose inputs and targets have unit variance at every
@@ -13,14 +11,10 @@ level,
 
     D(x, sigma) = x / k^2 + sigma / k F(x / k, log(sigma) / 4),    s = (D - x) / sigma^2
 
-Networks that learn in coordinates u, and are asked in x = f(u).
-
-The score of x is `s_x(x) = J^-T (s_u(u) - grad log |det J(u)|)`, J the Jacobian of f. Noise levels, where a network
-takes them, are those of u.
-
-For heavy tails, f is `Compose(Sinh.of(samples), SquareRoot())`: a tail like |x|^-a is like that of a normal
-distribution in u. There its score is a straight line, as a network's answer is beyond its samples; in x it falls off
-as 1 / |x|.
+`InCoordinates` learns in coordinates u and is called with x = f(u): `s_x(x) = J^-T (s_u(u) - grad log |det J(u)|)`, J
+the Jacobian of f. Noise levels are those of u. For heavy tails f is `Compose(Sinh.of(samples), SquareRoot())`: in u a
+tail like |x|^-a is like that of a normal distribution, and the score there is a straight line, as a network is beyond
+its samples; in x it falls off as 1 / |x|.
 """
 
 import math
