@@ -28,6 +28,7 @@ from studies import plots
 from studies.framework import Cell, Claim, Record, Records, Study, grid
 from studies.framework.tables import mean
 from studies.learning import FIGURE_1
+from studies.presets import paper_score
 
 MAX_ERROR = 0.02  # share of the mean square of the true score
 CORRELATED = 0.8 ** (torch.arange(10.0)[:, None] - torch.arange(10.0)).abs()
@@ -131,7 +132,7 @@ class HeldOut(Cell, kind="held_out"):
         seed, loss = config.seeds[0], LOSSES[self.loss]
         x = DATASETS[self.dataset](config.samples, generator=seeded(0, seed))
         if loss is None:
-            return fit_score(x, preset=PRESET_OF[self.dataset], generator=seeded(1, seed))
+            return paper_score(x, PRESET_OF[self.dataset], generator=seeded(1, seed))
         return fit_score(x, loss, generator=seeded(1, seed))
 
     def path(self, folder: Path) -> Path:

@@ -18,7 +18,6 @@ from scoremh import (
     StudentWalk,
     Taylor,
     ThroughNoise,
-    TwoCoin,
     networks,
     targets,
 )
@@ -76,7 +75,6 @@ EXACT_ON_GAUSSIAN: dict[str, Rule] = {
     "adaptive-barker": LineIntegral("adaptive", balance="barker"),
     "exact-integral": LineIntegral("exact"),
     "exact-integral-barker": LineIntegral("exact", balance="barker"),
-    "two-coin": TwoCoin(),
     "taylor-1-averaged": Taylor(1, average=True),
     "taylor-2": Taylor(2),
     "taylor-2-averaged": Taylor(2, average=True),
@@ -109,7 +107,6 @@ LEARNED: dict[str, Rule] = {
 RANDOMIZED = {
     "exact-integral",
     "exact-integral-barker",
-    "two-coin",
 }  # they draw random numbers of their own, chain after chain
 THROUGH_NOISE: dict[str, Rule] = {"through-noise": ThroughNoise()}  # for targets that know noise levels alone
 ONE_SIDED: dict[str, Rule] = {"taylor-1": Taylor(1)}

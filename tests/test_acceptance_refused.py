@@ -87,11 +87,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "no alpha": (lambda: BalanceMatching(alpha=()), r"alpha in \[0, 1\]"),
     "crossed proposals": (lambda: BalanceMatching(all_pairs=True), "all_pairs with independent pairs, got pairs='pro"),
-    "a preset and a net": (lambda: fitted(preset="moons"), "a preset alone, got a preset with"),
-    "an unknown preset": (
-        lambda: fit_acceptance(GAUSSIAN, MALA(0.1), X, preset="circles"),
-        "preset to be one of 'moons'",
-    ),
     "no score": (
         lambda: fit_acceptance(Target(log_density=GAUSSIAN.log_density), RandomWalk(1.0), X),
         "a target with a score, got a log density only.*from_log_density",

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from scoremh import AcceptanceFit, RandomWalk, Recipe, Target, diffusion, fit_acceptance, targets
-from scoremh.balance_matching import acceptance_plan
-from scoremh.balance_matching.fit import Anchors, anchor_table
+from scoremh.balance_matching.fit import Anchors, anchor_function, anchor_table
+from scoremh.kernel.metropolis import scored_target
 from scoremh.networks import Antisymmetric, Form, Free, Potential, PotentialMLP
 from tests.balance_cases import ALL, MIXTURE, NETS, SHORT, Kinked, Rule, X, fitted, known, seeded
 from tests.cases import GAUSSIAN
@@ -130,13 +130,6 @@ def test_training_lowers_the_error_at_anchors_and_records_it(form: Any) -> None:
     assert "log p at anchors" not in repr(plain)
 
 
-def test_the_plan_shows_that_there_are_anchors() -> None:
-    plan = acceptance_plan(GAUSSIAN, RandomWalk(1.0), X, anchors=GAUSSIAN.log_density)
-    assert plan.anchors == GAUSSIAN.log_density
-    assert "anchors: log p at up to 16,384 points" in str(plan)
-    assert "anchors:" not in str(acceptance_plan(GAUSSIAN, RandomWalk(1.0), X))
-
-
 @pytest.mark.parametrize("form", NETS)
 def test_an_interrupted_training_ends_with_the_same_bits(form: Any, tmp_path: Path) -> None:
     """No generator is given to the second call: the anchors are those of the first all the same."""
@@ -191,14 +184,17 @@ def test_a_proposal_with_a_domain() -> None:
 
 def test_true_is_log_p_through_noise() -> None:
     """At the level of the target, and not at that of the model it belongs to."""
-    plan = acceptance_plan(MIXTURE.at(0.5), RandomWalk(1.0), SAMPLES, anchors=True)
-    assert plan.anchors is not None
-    assert torch.equal(plan.anchors(SAMPLES), diffusion.log_density(MIXTURE.at(0.5), SAMPLES))
-    error = {
-        level: (plan.anchors(SAMPLES) - MIXTURE.at(level).log_density(SAMPLES)).abs().max() for level in (0.1, 0.5)
-    }
+    log_density = anchor_function(True, scored_target(MIXTURE.at(0.5), RandomWalk(1.0)))
+    assert log_density is not None
+    assert torch.equal(log_density(SAMPLES), diffusion.log_density(MIXTURE.at(0.5), SAMPLES))
+    error = {level: (log_density(SAMPLES) - MIXTURE.at(level).log_density(SAMPLES)).abs().max() for level in (0.1, 0.5)}
     assert error[0.5] < 0.1 < error[0.1]
-    assert plan.loss.matching.clip is not None  # the loss of anchored trainings
+
+
+def test_anchored_trainings_clip_gradients() -> None:
+    short = Recipe(steps=1, batch=8, check_every=1)
+    assert "clip=5.0" in fitted("potential", anchors=GAUSSIAN.log_density, recipe=short).loss  # 2.5 sqrt(2 x 2)
+    assert "clip=None" in fitted("potential", recipe=short).loss
 
 
 @pytest.mark.parametrize("target", [Target(GAUSSIAN.score), GAUSSIAN])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scoremh.coordinates import Affine, Blocks, Compose, Coordinates, Log, Logit, Sinh, SquareRoot, cholesky
+from scoremh.coordinates import Affine, Compose, Coordinates, Log, Logit, Sinh, SquareRoot, cholesky
 from tests.cases import COVARIANCE, f64
 
 MEAN, SCALE = f64(0.5, -1.0), f64(2.0, 0.3)
@@ -20,8 +20,7 @@ MAPS: dict[str, Coordinates] = {
     "log": Log(MEAN),
     "log, below a bound": Log(MEAN, f64(-1.0, 1.0)),
     "logit": Logit(MEAN, MEAN + SCALE),
-    "columns": Blocks([Logit(MEAN[:1], MEAN[:1] + 2), Affine(MEAN[1:], f64(3.0))]),
-    "whitened columns": Compose(Blocks([Log(MEAN[:1]), Sinh(MEAN[1:], SCALE[1:])]), Affine.from_covariance(COVARIANCE)),
+    "whitened log": Compose(Log(MEAN), Affine.from_covariance(COVARIANCE)),
     "whitened heavy tails": Compose(Compose(Sinh(MEAN, SCALE), SquareRoot()), Affine.from_covariance(COVARIANCE)),
 }
 
@@ -92,8 +91,6 @@ def test_bounds_that_cannot_be_are_refused() -> None:
         Logit(f64(1.0), f64(1.0))
     with pytest.raises(ValueError, match="expected sign of 1 or -1, got"):
         Log(f64(1.0), f64(0.5))
-    with pytest.raises(ValueError, match="a size for every map, got 1 maps and 2 sizes"):
-        Blocks([SquareRoot()], [1, 1])
 
 
 def test_a_covariance_colours_whitens_and_preconditions() -> None:

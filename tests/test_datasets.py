@@ -174,6 +174,12 @@ BAD_ARGUMENTS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
 }
 
 
+def test_digits_are_those_of_scikit_learn_in_17_levels() -> None:
+    x = datasets.digits()
+    assert (x.shape, x.dtype) == ((1797, 1, 8, 8), torch.float32)
+    assert torch.equal(x.unique(), torch.linspace(-1, 1, 17))
+
+
 @pytest.mark.parametrize("case", BAD_ARGUMENTS)
 def test_bad_arguments_are_refused(case: str) -> None:
     attempt, kind, text = BAD_ARGUMENTS[case]
@@ -185,7 +191,7 @@ def test_bad_arguments_are_refused(case: str) -> None:
 def test_wrong_types_and_words_are_refused_without_run_time_checks() -> None:
     script = """
 from scoremh import datasets
-calls = ("moons(1.5)", "moons(3, noise='0.1')", "pinwheel(3, variant='right')", "mnist('valid')")
+calls = ("moons(1.5)", "moons(3, noise='0.1')", "pinwheel(3, variant='right')")
 for call in calls:
     try:
         eval("datasets." + call)
@@ -197,5 +203,4 @@ for call in calls:
         "expected n to be an int, got float 1.5",
         "expected noise to be a number, got str '0.1'",
         "expected variant to be one of 'paper', 'correct', got 'right'",
-        "expected split to be one of 'train', 'test', got 'valid'",
     ]

@@ -28,7 +28,6 @@ from scoremh import (
     targets,
 )
 from scoremh.networks import InCoordinates, NoiseConditionalMLP, ScoreMLP
-from scoremh.score_matching import PRESETS
 from tests.balance_cases import seeded
 from tests.cases import f64
 
@@ -132,26 +131,6 @@ def test_any_dtype_and_event(dtype: torch.dtype, event: tuple[int, ...]) -> None
     assert not score.requires_grad
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_is_a_row_of_the_papers_table(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PRESETS, preset, PRESETS[preset]._replace(steps=4))
-    x = torch.randn(100, 3, generator=seeded())
-    fit = fit_score(x, preset=preset, generator=seeded())
-    assert isinstance(fit.net, ScoreMLP)  # nothing standardised
-    assert fit.net.hidden == PRESETS[preset].hidden
-    assert fit.loss == "SlicedScoreMatching(variance_reduced=True, projections=1)"
-    assert (fit.recipe.schedule, fit.recipe.average) == ("constant", 0.0)
-
-
-def test_the_presets_are_the_papers_table_2() -> None:
-    assert {name: tuple(row) for name, row in PRESETS.items()} == {
-        "moons": (64, 1e-3, 5000),
-        "pinwheel": (512, 5e-4, 2000),
-        "s_curve": (512, 5e-4, 2000),
-        "swiss_roll": (512, 5e-4, 2000),
-    }
-
-
 def test_images_may_have_pixels_that_are_always_dark() -> None:
     x = datasets.digits()
     assert (x == x[0]).all(0).any()
@@ -185,8 +164,6 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "shape": (lambda: fit_score(GOOD, net=Takes3()), ValueError, r"net\(x\) to be a float32 tensor of shape \(2, 2\)"),
     "dtype": (lambda: fit_score(GOOD.double(), net=ScoreMLP(2)), ValueError, "a net for a float64 tensor of shape"),
     "size": (lambda: fit_score(GOOD, net=ScoreMLP(3)), ValueError, "a net for a float32 tensor of shape"),
-    "preset": (lambda: fit_score(GOOD, preset="mars"), ValueError, "one of 'moons'"),
-    "both": (lambda: fit_score(GOOD, preset="moons", net=ScoreMLP(2)), ValueError, "a preset alone"),
     "levels": (lambda: MultilevelDenoising(1.0, 0.5), ValueError, "low below high"),
     "std": (lambda: DenoisingScoreMatching(0.0), ValueError, "finite and above 0"),
     "projections": (lambda: SlicedScoreMatching(projections=0), ValueError, "at least 1"),

@@ -28,8 +28,9 @@ from scoremh import (
     sample,
 )
 from scoremh._shared import detailed_balance
+from scoremh.balance_matching import MATCHING
 from scoremh.coordinates import Affine
-from scoremh.networks import AcceptanceMLP, Antisymmetric, Free, InputsInCoordinates, Potential, PotentialMLP
+from scoremh.networks import FORMS, AcceptanceMLP, Antisymmetric, Free, InputsInCoordinates, Potential, PotentialMLP
 from scoremh.types import Proposal
 from tests.balance_cases import MIXTURE, NORMAL, Box, Counting, X, fitted, known, made, seeded, shaken
 from tests.cases import COVARIANCE, GAUSSIAN, PROPOSALS
@@ -250,3 +251,16 @@ def test_a_fourth_form_is_a_class_and_a_default_loss(monkeypatch: pytest.MonkeyP
     assert found.integral.rms == pytest.approx(expected.integral.rms, rel=0.2)  # the scale of a is no residual
     with pytest.raises(ValueError, match='entropy and scale with form="free" alone'):
         fitted("antisymmetric", matching=BalanceMatching(scale=1.0))
+
+
+def test_a_form_is_complete() -> None:
+    """What a new form has to say: the class says all but its name and default loss, which are in one table each."""
+    assert set(FORMS) == set(MATCHING)
+    x = torch.randn(12, 2, generator=seeded())
+    for form in FORMS.values():
+        made = form(form.network((2,), generator=seeded()))
+        answer = made(*made.inputs(x))
+        made.require_answer(answer)
+        assert answer.shape == (12,)
+        assert (made.potential is None) == form.one_proposal
+        assert made.call in ("net(x)", "net(proposed, current)")

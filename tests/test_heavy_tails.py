@@ -98,7 +98,5 @@ def test_a_heavy_tailed_fit_says_where_its_middle_is_and_what_it_cannot_do() -> 
         _ = fit.covariance
     with pytest.raises(ValueError, match=r"one by ScoreMLP\. Fit it with MultilevelDenoising\(\)"):
         fit.at(0.1)
-    with pytest.raises(ValueError, match="expected a preset alone, got a preset with heavy_tails"):
-        fit_score(x, preset="moons", heavy_tails=True)
     with pytest.raises(ValueError, match="expected a score with heavy tails, got one without"):
         _ = fit_score(x, recipe=Recipe(steps=1, check_every=1), generator=seeded()).middle

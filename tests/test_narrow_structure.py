@@ -16,7 +16,6 @@ from scoremh import (
     LineIntegral,
     RandomWalk,
     Target,
-    TwoCoin,
     diagnostics,
     metropolis_hastings,
     sample,
@@ -28,6 +27,7 @@ from studies.acceptance.elsewhere import ELSEWHERE
 from studies.acceptance.exactness import REFUSED, never_refused, refused_at
 from studies.acceptance.narrow import NARROW, STDS, on_a_line
 from studies.acceptance.rules import STEPPED
+from studies.acceptance.two_coin import TwoCoin
 from tests.cases import EXACT_ON_GAUSSIAN, ONE_SIDED
 from tests.studies.cases import kept
 

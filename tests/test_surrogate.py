@@ -18,7 +18,6 @@ from scoremh import (
     Target,
     Taylor,
     ThroughNoise,
-    TwoCoin,
     diagnostics,
     fit_acceptance,
     fit_score,
@@ -164,7 +163,7 @@ def test_a_step_names_its_candidate() -> None:
     torch.testing.assert_close(there.x[~move.accepted], point.x[~move.accepted])
 
 
-@pytest.mark.parametrize("rule", [Always(), LineIntegral("exact"), TwoCoin(), Taylor()])
+@pytest.mark.parametrize("rule", [Always(), LineIntegral("exact"), Taylor()])
 def test_rules_without_a_ratio_are_refused(rule: Any) -> None:
     with pytest.raises(ValueError, match="a ratio that it can name"):
         surrogate(MIXTURE, MALA(0.3), rule, Exact())

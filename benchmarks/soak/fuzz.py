@@ -25,6 +25,7 @@ from benchmarks.soak import damage
 from scoremh import AcceptanceFit, Chains, ScoreFit, ScoreMH, datasets
 from scoremh._shared import checks
 from scoremh._shared.files import BLANK, sealed
+from studies.mnist.source import mnist
 
 DEADLINE_MS = 10_000
 ALLOWED = (ValueError, TypeError, OSError)
@@ -91,13 +92,11 @@ LOADERS = {
     "npy": Loader(_one("a.npy", NPY), "a.npy", _load("a.npy")),
     "npz": Loader(_one("a.npz", NPZ), "a.npz", _load("a.npz")),
     "parquet": Loader(_one("a.parquet", PARQUET), "a.parquet", _load("a.parquet")),
-    "IDX": Loader(
-        _one("t10k-images-idx3-ubyte", IDX), "t10k-images-idx3-ubyte", lambda p: datasets.mnist("test", root=p)
-    ),
+    "IDX": Loader(_one("t10k-images-idx3-ubyte", IDX), "t10k-images-idx3-ubyte", lambda p: mnist("test", root=p)),
     "IDX, gzipped": Loader(
         _one("t10k-images-idx3-ubyte.gz", gzip.compress(IDX)),
         "t10k-images-idx3-ubyte.gz",
-        lambda folder: datasets.mnist("test", root=folder),
+        lambda folder: mnist("test", root=folder),
     ),
     "Chains": Loader(_files("chains"), "chains.nc", lambda folder: Chains.load(folder / "chains.nc")),
     "ScoreFit": Loader(

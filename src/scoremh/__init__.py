@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Rule, Taylor, ThroughNoise, TwoCoin
+    from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Rule, Taylor, ThroughNoise
     from scoremh.annealing.anneal import anneal
     from scoremh.annealing.replica_exchange import replica_exchange
     from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
@@ -67,7 +67,6 @@ __all__ = [
     "ThroughNoise",
     "Trace",
     "TuningError",
-    "TwoCoin",
     "Warmup",
     "anneal",
     "annealing",
@@ -88,7 +87,7 @@ __all__ = [
 ]
 
 _HOMES = {  # names by the module that has them; the others are modules
-    "acceptance": "Always Exact Learned LineIntegral Rule Taylor ThroughNoise TwoCoin",
+    "acceptance": "Always Exact Learned LineIntegral Rule Taylor ThroughNoise",
     "annealing": "anneal replica_exchange",
     "balance_matching": "AcceptanceFit BalanceMatching fit_acceptance",
     "estimator": "ScoreMH",

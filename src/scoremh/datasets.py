@@ -1,66 +1,41 @@
-"""Samples as tensors `(n, *event)`: from generators, from collections of images, from a file of your own.
+"""Samples as tensors `(n, *event)`: from generators, from scikit-learn's images, from a file of your own.
 
-Generators return tensors of `dtype` (by default torch's default) on the device of their `generator`, and touch no
-global random state. Images are float32 and lie in [-1, 1]. `load` reads csv, npy, npz and parquet files.
-
-Checks of arguments that several datasets take.
-
-Draws from the paper's synthetic distributions: independent, except for `moons`, which spreads its points evenly.
-
-- `moons`, `s_curve`, `swiss_roll`: scikit-learn's curves and surfaces, with isotropic Gaussian noise.
+- `moons`, `s_curve`, `swiss_roll`: scikit-learn's curves and surfaces, with isotropic Gaussian noise. Draws are
+  independent, except for `moons`, which spreads its points evenly.
 - `pinwheel`: x = r (cos phi, sin phi) + delta u, where phi = 2 pi k / K + rate r on the arm k of K,
   r ~ N(1, radial_std^2) and delta ~ N(0, tangential_std^2). The paper prints u = (1, 1); u = (-sin phi, cos phi) is
   orthogonal to the radius.
 - `gaussian`: N(mean, std^2).
+- `digits`: images as float32 tensors in [-1, 1].
+- `load`: csv, npy, npz and parquet files.
 
-The defaults are the paper's parameters.
-
-What a file of samples holds, its errors, and the bound on what a small file may unpack to.
-
-Tables as text: rows of numbers, separated by commas or tabs, with or without a line of names above them.
-
-Tables with columns of text, as data frames.
-
-Arrays from npy, npz and parquet files: what a file claims to hold is compared with its size before it is read.
-
-Samples from a file: a checked tensor `(n, *event)`, or an error that says where the file is wrong.
-
-Images as float32 tensors `(image, 1, row, column)` in [-1, 1], scaled as in the paper.
-
-MNIST is four files in IDX format: the bytes 0, 0, 8 (for uint8) and the number of axes; the size of every axis as a
-big-endian 32-bit integer; the values. They are read gzipped or raw.
+The defaults are the paper's parameters. Generators return tensors of `dtype` (by default torch's default) on the device
+of their `generator`, and touch no global random state. A file is read by pandas or numpy after its size was compared
+with what it claims to hold, and is refused with the place where it is wrong.
 """
 
-import csv
-import gzip
-import hashlib
 import math
-import os
 import re
-import struct
 import tokenize
-import urllib.request
+import warnings
 import zipfile
 import zlib
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, TextIO, get_args, overload
+from typing import IO, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.lib import format as npy_format
 from torch import Generator, Tensor
 
 from scoremh._shared import checks, rng
-from scoremh._shared.files import write_bytes
 from scoremh._shared.names import extra
 
-__all__ = ["digits", "gaussian", "load", "mnist", "moons", "pinwheel", "s_curve", "swiss_roll"]
+__all__ = ["digits", "gaussian", "load", "moons", "pinwheel", "s_curve", "swiss_roll"]
 
 
 def floating_dtype(dtype: torch.dtype | None) -> torch.dtype:
@@ -189,6 +164,13 @@ def gaussian(
     return mean + std * rng.normal((n, 1), like, generator)
 
 
+def digits() -> Float[Tensor, "1797 1 8 8"]:
+    """Return scikit-learn's handwritten digits, which come with it: 1797 images of 8 x 8 pixels in 17 levels."""
+    from sklearn.datasets import load_digits  # here, so that `import scoremh` stays light
+
+    return torch.from_numpy(load_digits().images).float()[:, None] / 8 - 1
+
+
 # A file that unpacks to more than both of these is refused: deflate reaches a factor of 1,000 on zeros and on nothing
 # that can be learned from; images of mostly dark pixels reach 10.
 MAX_EXPANSION = 100
@@ -216,290 +198,6 @@ class TextFoundError(ValueError):
     """A file with text where numbers were expected."""
 
 
-def refusal(path: Path, expected: str, got: object, fix: str) -> ValueError:
-    """Return an error about a file."""
-    return ValueError(checks.message(f"{path} {expected}", got, fix))
-
-
-def text_found(path: Path, got: str) -> ValueError:
-    """Return an error about values that are no numbers."""
-    found = refusal(path, "to hold real numbers only", got, "Remove such columns, or encode them as numbers.")
-    return TextFoundError(*found.args)
-
-
-def is_whole(column: np.ndarray) -> bool:
-    """Return whether numbers are whole, and small enough for float64 to tell them apart."""
-    return bool((np.abs(column) < MAX_WHOLE).all()) and bool((column == np.rint(column)).all())
-
-
-def require_honest_size(path: Path, unpacked: int, packed: int, fix: str = "Save it without compression.") -> None:
-    """Refuse a file that would unpack to far more than it is.
-
-    Args:
-        path: The file.
-        unpacked: Number of bytes that it says it holds.
-        packed: Number of bytes that they take in the file.
-        fix: What to do where it is no mistake.
-    """
-    most = max(FREE_BYTES, MAX_EXPANSION * packed)
-    if unpacked > most:
-        raise refusal(path, f"to unpack to at most {most:,} bytes", f"{unpacked:,} from {packed:,}", fix)
-
-
-MAX_COLUMNS = 100_000
-MAX_LINE_CHARACTERS = 32 * MAX_COLUMNS
-_INTEGER = re.compile(r"[+-]?\d+")
-
-
-class _Lines:
-    """The lines of a file, of bounded length, each a row of its own."""
-
-    def __init__(self, file: TextIO) -> None:
-        self.file, self.inside_row = file, False
-
-    def __iter__(self) -> Iterator[str]:
-        while line := self.file.readline(MAX_LINE_CHARACTERS + 1):
-            if len(line) > MAX_LINE_CHARACTERS:
-                raise csv.Error(f"a line of more than {MAX_LINE_CHARACTERS:,} characters; save wide arrays as npy")
-            if self.inside_row:
-                raise csv.Error("a value in quotes that goes over several lines")
-            self.inside_row = True
-            yield line
-
-
-def read_csv(path: Path) -> Contents:
-    """Return the numbers of a csv file, its names of columns, and the lines that its rows stand in."""
-    rows = csv_rows(path)
-    first_line, first = next(rows, (0, []))
-    if not first:
-        raise refusal(path, "to hold samples", "blank lines only", "Write it again.")
-    width, columns, values, lines = len(first), header(path, first), array("d"), []
-    if not columns:
-        values.extend(_numbers(path, first, columns, first_line))
-        lines.append(first_line)
-    whole = not columns and all(map(_INTEGER.fullmatch, first))  # whether it alone is written in whole numbers
-    for line, row in rows:
-        _require_width(path, row, width, line)
-        values.extend(_numbers(path, row, columns, line))
-        lines.append(line)
-        whole = whole and not any(map(_INTEGER.fullmatch, row))
-    table = np.frombuffer(values, dtype=np.float64).reshape(-1, width)
-    if not columns and len(table) > 2 and (whole or _looks_like_names(table)):
-        fix = "Name the columns, as in x2019,x2020; if it is a sample, write it as the others, as in 2019.0."
-        raise refusal(path, "to begin with a header or a sample", f"numbers unlike the rest: {_shown(first)}", fix)
-    return Contents(table, columns, lines)
-
-
-def _require_width(path: Path, row: list[str], width: int, line: int) -> None:
-    """Refuse a row that has more or fewer values than the first."""
-    if len(row) != width:
-        fix = "Correct that line; values are separated by commas."
-        raise refusal(path, f"to have {width} values in every row", f"{len(row)} in line {line}", fix)
-
-
-def _looks_like_names(table: np.ndarray) -> bool:
-    """Return whether a first row counts up by one, as years do, and lies outside of all that is below it."""
-    first, rest = table[0], table[1:]
-    counts = len(first) > 1 and bool((np.diff(first) == 1).all()) and float(first[0]).is_integer()
-    return counts and bool(((first < np.nanmin(rest, 0)) | (first > np.nanmax(rest, 0))).all())
-
-
-def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of every row that is not blank, with the number of its line."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            start = file.readline(MAX_LINE_CHARACTERS)
-            file.seek(0)
-            lines = _Lines(file)
-            reader = csv.reader(lines, delimiter="\t" if "\t" in start and "," not in start else ",")
-            for row in reader:
-                lines.inside_row = False
-                if len(row) > MAX_COLUMNS:
-                    fix = "Save wide arrays as npy."
-                    raise refusal(path, f"to have at most {MAX_COLUMNS:,} columns", f"{len(row):,}", fix)
-                if row:
-                    yield reader.line_num, [cell.strip() for cell in row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise refusal(path, "to be csv text in UTF-8", error, "Save it as csv again.") from error
-
-
-def _numbers(path: Path, row: list[str], columns: list[str], line: int) -> list[float]:
-    """Return the cells of a row as numbers, an empty one as NaN; refusal text."""
-    numbers = []
-    for j, cell in enumerate(row):
-        value = number(cell) if cell else math.nan
-        if value is None:
-            shown = repr(cell) if len(cell) < 50 else f"{cell[:47]!r}..."
-            raise text_found(path, f"{shown} in line {line}, column {(columns or range(len(row)))[j]!r}")
-        numbers.append(value)
-    return numbers
-
-
-def number(cell: str) -> float | None:
-    """Return a cell as a number, or None if it is text."""
-    try:
-        return None if "_" in cell else float(cell)  # Python reads 2024_01 as a number; a table does not mean one
-    except ValueError:
-        return None
-
-
-def header(path: Path, first: list[str]) -> list[str]:
-    """Return the names of the columns; none, if the first line is a sample."""
-    if first == list(map(str, range(len(first)))):  # pandas writes this above columns without names
-        fix = "Name the columns in a first line, as in x,y."
-        raise refusal(path, "to begin with a header or a sample", f"column numbers: {_shown(first)}", fix)
-    _require_separators(path, first)
-    if any(number(cell) is not None for cell in first):
-        return []
-    if "" in first:  # pandas writes this above its index, which is no coordinate
-        fix = "Name it; if it is an index, remove it (index=False in pandas)."
-        raise refusal(path, "to name every column", f"no name for column {first.index('')}", fix)
-    name, times = Counter(first).most_common(1)[0]
-    if times > 1:
-        raise refusal(path, "to name columns apart", f"{name!r} more than once", "Rename one of them.")
-    return first
-
-
-def _require_separators(path: Path, first: list[str]) -> None:
-    """Refuse a first line whose values are separated by semicolons or blanks."""
-    parts = first[0].replace(";", " ").split() if len(first) == 1 else []
-    if len(parts) > 1 and (";" in first[0] or all(number(part) is not None for part in parts)):
-        fix = "Save it with commas, sep=',' in pandas."
-        raise refusal(path, "to separate values by commas or tabs", f"{_shown(first)!r} in its first line", fix)
-
-
-def _shown(first: list[str]) -> str:
-    """Return the beginning of a line."""
-    text = ",".join(first[:20])
-    return text if len(text) < 100 and len(first) <= 20 else f"{text[:97]}..."
-
-
-def read_frame(path: Path) -> Any:
-    """Return the table in a csv or parquet file as a data frame.
-
-    Args:
-        path: File to read.
-    """
-    with extra("cli"):  # the extra with pandas
-        import pandas as pd
-    if path.suffix.lower() == ".parquet":
-        return pd.read_parquet(path)
-    rows = list(csv_rows(path))
-    names = header(path, rows[0][1])
-    width = len(rows[0][1])
-    for line, row in rows:
-        if len(row) != width:
-            fix = "Correct that line; values are separated by commas."
-            raise refusal(path, f"to have {width} values in every row", f"{len(row)} in line {line}", fix)
-    columns = zip(*(row for _, row in (rows[1:] if names else rows)), strict=True)
-    names = names or [f"x{j}" for j in range(width)]
-    return pd.DataFrame({name: _column(cells) for name, cells in zip(names, columns, strict=True)})
-
-
-def _column(cells: tuple[str, ...]) -> Any:
-    """Return cells as whole numbers, numbers, or text; blanks are missing."""
-    values = [number(cell) if cell else np.nan for cell in cells]
-    if any(value is None for value in values):
-        return np.array([cell or None for cell in cells], dtype=object)
-    numbers = np.array(values, dtype=np.float64)
-    return numbers.astype(np.int64) if is_whole(numbers) else numbers
-
-
-_HEADERS = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
-PICKLES = "Pickles are refused, since reading one runs its code: save an array of numbers with numpy.save or savez."
-_DAMAGE = (
-    *(ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, OverflowError, MemoryError),
-    *(OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error),
-)
-
-
-@contextmanager
-def _numpy_errors(path: Path) -> Iterator[None]:
-    """Raise our errors for those of numpy and zipfile."""
-    try:
-        yield
-    except _DAMAGE as error:
-        if str(path) in str(error):
-            raise
-        raise refusal(path, "to hold arrays of numbers in numpy's format", error, PICKLES) from error
-
-
-def read_numpy(path: Path, key: str | None) -> Contents:
-    """Return the array in an npy file, or that with a name in an npz file."""
-    with path.open("rb") as file, _numpy_errors(path):
-        if file.read(4) == b"PK\x03\x04" or zipfile.is_zipfile(path):
-            found = _from_archive(path, file, key)
-        else:
-            file.seek(0)
-            found = _array(path, file, path.stat().st_size)
-    return Contents(found[:, None] if found.ndim == 1 else found)
-
-
-def _from_archive(path: Path, file: IO[bytes], key: str | None) -> np.ndarray:
-    with zipfile.ZipFile(file) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        names = list(members)
-        key = names[0] if key is None and len(names) == 1 else key
-        if key not in members:
-            expected = "to hold one array, or key= to name one of them"
-            shown = f"{names[:20]}{' and more' * (len(names) > 20)}"
-            raise refusal(path, expected, f"key={key!r} and the arrays {shown}", "Pass one of those names as key.")
-        info = members[key]
-        require_honest_size(path, info.file_size, info.compress_size, "Save it with numpy.savez, uncompressed.")
-        with archive.open(info) as member:
-            return _array(path, member, info.file_size)
-
-
-def _array(path: Path, file: IO[bytes] | zipfile.ZipExtFile, size: int) -> np.ndarray:
-    """Return an array of numbers from npy data of this size; its header is believed only if it agrees with that."""
-    try:
-        header = _HEADERS[npy_format.read_magic(file)]
-    except (KeyError, ValueError) as error:
-        got = "pickled objects, or a file of another kind"
-        raise refusal(path, "to hold arrays of numbers in numpy's format", got, PICKLES) from error
-    shape, fortran, dtype = header(file)
-    if dtype.hasobject:
-        got = "pickled objects, or a file of another kind"
-        raise refusal(path, "to hold arrays of numbers in numpy's format", got, PICKLES)
-    if dtype.kind not in "biuf":
-        raise text_found(path, f"values of type {dtype}")
-    left, wanted = size - file.tell(), math.prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0 or wanted != left:
-        expected = f"to hold, as its header says, {shape} values of type {dtype}"
-        raise refusal(path, expected, f"{left:,} bytes of them", "It is damaged: write it again.")
-    data = file.read(wanted)
-    if len(data) != wanted:
-        raise EOFError(f"{len(data):,} of {wanted:,} bytes")
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
-
-
-def read_parquet(path: Path) -> Contents:
-    """Return the numbers in a parquet file, and the names of its columns."""
-    with extra("parquet"):
-        import pandas as pd  # rather than pyarrow alone: it knows which columns are an index
-        import pyarrow
-        from pyarrow import parquet
-    fix = "Write it again, with to_parquet in pandas."
-    try:
-        about = parquet.read_metadata(path)
-        unpacked = about.num_rows * max(1, about.num_columns) * 8
-        require_honest_size(path, unpacked, path.stat().st_size, "Save it as npy.")
-        frame = pd.read_parquet(path, engine="pyarrow")
-        _require_numbers(path, frame)
-        return Contents(frame.to_numpy(np.float64, na_value=np.nan), [str(name) for name in frame.columns])
-    except (pyarrow.ArrowException, *_DAMAGE, KeyError, IndexError, AttributeError) as error:
-        if str(path) in str(error):
-            raise
-        raise refusal(path, "to be a parquet file", error, fix) from error
-
-
-def _require_numbers(path: Path, frame: Any) -> None:
-    """Refuse a frame with a column that holds no real numbers."""
-    for name, column in frame.items():
-        if column.dtype.kind not in "biuf":
-            raise text_found(path, f"{next(iter(column), None)!r} of type {column.dtype} in row 0, column {name!r}")
-
-
 _SUFFIXES = (".csv", ".tsv", ".npy", ".npz", ".parquet")
 
 
@@ -523,10 +221,6 @@ def load(path: str | Path, *, key: str | None = None, dtype: torch.dtype | None 
 def read_table(path: str | Path, *, key: str | None = None) -> tuple[Any, tuple[int, ...]]:
     """Read rows of numbers, text or both; return them and the shape of one event.
 
-    Args:
-        path: File to read; its suffix is its format.
-        key: Name of the array, where an npz file holds several.
-
     Returns:
         A data frame where columns have names or text, an array of numbers otherwise, flattened; text that is missing is
         None, and missing numbers are refused.
@@ -548,14 +242,7 @@ def read_table(path: str | Path, *, key: str | None = None) -> tuple[Any, tuple[
 def read(
     path: str | Path, *, key: str | None = None, dtype: torch.dtype | None = None, constants: bool = False
 ) -> tuple[Float[Tensor, "draw *event"], list[str]]:
-    """Read samples as `load` does; return them and the names of their columns, where the file has some.
-
-    Args:
-        path: File to read; its suffix is its format.
-        key: Name of the array, where an npz file holds several.
-        dtype: Floating dtype of the samples; torch's default where None.
-        constants: Whether columns may never change.
-    """
+    """Read samples as `load` does; return them and the names of their columns, where the file has some."""
     path, dtype = Path(path).expanduser(), floating_dtype(dtype)
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
@@ -616,143 +303,285 @@ def _require_squares(path: Path, contents: Contents, x: Tensor) -> None:
         raise refusal(path, expected, f"{got}, column {contents.column(*j)}", fix)
 
 
-Split = Literal["train", "test"]
-
-MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-MAX_BYTES = 100_000_000  # of an unpacked file; MNIST's largest has 47,040,016
-MAX_IMAGE_EXPANSION = 10  # beyond that, times the size of the file; MNIST's images reach 6
-TIMEOUT_SECONDS = 10  # without an answer, or without the next bytes of it
-_SHA256 = {  # of the files as first published on yann.lecun.com/exdb/mnist
-    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-}
+MAX_COLUMNS = 100_000
+MAX_LINE_BYTES = 32 * MAX_COLUMNS
+_INTEGER = re.compile(r"[+-]?\d+")
+_TOO_LONG = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 
 
-def digits() -> Float[Tensor, "1797 1 8 8"]:
-    """Return scikit-learn's handwritten digits, which come with it: 1797 images of 8 x 8 pixels in 17 levels."""
-    from sklearn.datasets import load_digits  # here, so that `import scoremh` stays light
+class _Cells(NamedTuple):
+    """The cells of a csv file as text, a row for every line that is not blank."""
 
-    return torch.from_numpy(load_digits().images).float()[:, None] / 8 - 1
-
-
-@overload
-def mnist(
-    split: Split = "train", *, root: str | Path | None = None, labels: Literal[False] = False
-) -> Float[Tensor, "image 1 28 28"]: ...
-@overload
-def mnist(
-    split: Split = "train", *, root: str | Path | None = None, labels: Literal[True]
-) -> tuple[Float[Tensor, "image 1 28 28"], Int[Tensor, " image"]]: ...
-def mnist(
-    split: Split = "train", *, root: str | Path | None = None, labels: bool = False
-) -> Float[Tensor, "image 1 28 28"] | tuple[Float[Tensor, "image 1 28 28"], Int[Tensor, " image"]]:
-    """Return MNIST's images of 28 x 28 pixels: 60,000 for training, 10,000 for testing.
-
-    A folder may hold the files themselves, or hold them in a folder `mnist`.
-
-    Args:
-        split: "train" or "test".
-        root: Folder to read. By default that in the environment variable `SCOREMH_DATA`, else the user's cache
-            (`~/.cache/scoremh`); files that are in neither are downloaded into the cache.
-        labels: Whether to return the digits that the images show as well, as a pair (images, labels).
-    """
-    checks.one_of(split, get_args(Split), "split")
-    prefix = "t10k" if split == "test" else "train"
-    images = _read_idx(_find(f"{prefix}-images-idx3-ubyte.gz", root), "image", 28, 28)
-    x = images.float()[:, None].div_(127.5).sub_(1)
-    if not labels:
-        return x
-    path = _find(f"{prefix}-labels-idx1-ubyte.gz", root)
-    y = _read_idx(path, "image").long()
-    if len(y) != len(x):
-        fix = "Take images and labels from the same source."
-        raise ValueError(checks.message(f"{path} to hold {len(x)} labels, one per image", len(y), fix))
-    return x, y
+    rows: np.ndarray
+    columns: list[str]
+    lines: list[int]
 
 
-def _read_idx(path: Path, *axes: int | str) -> Tensor:
-    """Return the bytes in an IDX file as a tensor with these axes; a word stands for any size."""
-    data = _unpacked(path)
-    magic, header = bytes([0, 0, 8, len(axes)]), 4 + 4 * len(axes)
-    if data[:4] != magic:
-        raise _unreadable(path, f"to begin with the IDX magic number {magic.hex()}", data[:4].hex() or "no bytes")
-    shape = struct.unpack(f">{len(axes)}I", data[4:header].ljust(header - 4, b"\0"))
-    if 0 in shape or len(data) != header + math.prod(shape):
-        expected = f"to hold at least one image and, as its header says, {header + math.prod(shape)} bytes"
-        raise _unreadable(path, expected, f"{len(data)} bytes")
-    if any(want not in (have, "image") for have, want in zip(shape, axes, strict=True)):
-        raise _unreadable(path, f"to hold values of shape {axes}".replace("'", ""), str(shape))
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8, offset=header).view(shape)
+def _read_cells(path: Path) -> _Cells:
+    """Return the cells of a csv file below its header, the names in that, and the numbers of the cells' lines."""
+    with extra("cli"):  # the extra with pandas
+        import pandas as pd
+    blank, tabs = _beginning(path)
 
-
-def _unpacked(path: Path) -> bytes:
-    """Return the bytes of a file, decompressed where they are gzip's, and not many times as many."""
-    with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        if not packed:
-            return file.read()
-        most = max(MAX_BYTES, MAX_IMAGE_EXPANSION * path.stat().st_size)
-        try:
-            data = gzip.GzipFile(fileobj=file).read(most + 1)
-        except (EOFError, OSError, zlib.error) as error:
-            raise _unreadable(path, "to be a whole gzip file", str(error)) from error
-    if len(data) > most:
-        raise _unreadable(path, f"to unpack to at most {most:,} bytes", "more")
-    return data
-
-
-def _unreadable(path: Path, expected: str, got: str) -> ValueError:
-    return ValueError(checks.message(f"{path} {expected}", got, "Replace it by a whole copy of MNIST's file."))
-
-
-def _find(name: str, root: str | Path | None) -> Path:
-    """Return the path of a file of MNIST, gzipped or raw; download it where no folder has it."""
-    places = _folders(root)
-    for place in places:
-        for folder in (place, place / "mnist"):
-            for path in (folder / name, folder / name.removesuffix(".gz")):
-                if path.is_file():
-                    return path
-    if root is None:
-        return _download(name, places)
-    fix = f"Put {_file_names()} there, gzipped or raw, or leave root out."
-    raise FileNotFoundError(checks.message(f"{name} in {root} or its folder mnist", "no such file", fix))
-
-
-def _folders(root: str | Path | None) -> list[Path]:
-    """Return the folders to look in; without a root, the last one is the user's cache."""
-    if root is not None:
-        return [Path(root).expanduser()]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scoremh"
-    given = os.environ.get("SCOREMH_DATA")
-    return [Path(given).expanduser(), cache] if given else [cache]
-
-
-def _download(name: str, places: list[Path]) -> Path:
-    """Download a file into the last of the folders, with its checksum verified: whole, or not at all."""
-    folder = places[-1] / "mnist"
-    try:
-        with urllib.request.urlopen(MIRROR + name, timeout=TIMEOUT_SECONDS) as answer:  # https  # nosec B310
-            data: bytes = answer.read()
-        found = hashlib.sha256(data).hexdigest()
-        if found != _SHA256[name]:
-            raise OSError(f"a file with SHA-256 {found} instead of {_SHA256[name]}")
-        folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(folder / name, data)
-        return folder / name
-    except (OSError, HTTPException) as error:
-        expected = f"{name} in {' or '.join(map(str, places))}, or from {MIRROR}"
-        fix = (
-            f"Put {_file_names()} into {folder}; or pass their folder as root, or in SCOREMH_DATA. "
-            "A clone of scoremh has the test split in studies/data."
+    def read(engine: Literal["c", "python"]) -> Any:
+        return pd.read_csv(
+            path,
+            sep="\t" if tabs else ",",
+            header=None,
+            dtype=str,
+            keep_default_na=False,
+            skip_blank_lines=False,
+            skiprows=blank,
+            encoding="utf-8-sig",
+            engine=engine,
         )
-        raise OSError(checks.message(expected, error, fix)) from error
+
+    try:
+        frame = read("c")
+        if (frame == "").any(axis=None):
+            frame = read("python")  # which has NaN for the cells that a short line does not have
+    except pd.errors.ParserError as error:
+        if found := _TOO_LONG.search(str(error)):
+            raise _unequal_rows(path, *map(int, found.groups())) from error
+        raise refusal(path, "to be csv text in UTF-8", error, "Save it as csv again.") from error
+    except ValueError as error:  # not UTF-8, or an empty line in quotes
+        raise refusal(path, "to be csv text in UTF-8", error, "Save it as csv again.") from error
+    there = frame.notna().to_numpy()
+    lines = (blank + 1 + there.any(1).nonzero()[0]).tolist()
+    there, cells = there[there.any(1)], frame.to_numpy(dtype=object)[there.any(1)]
+    if len(short := (~there.all(1)).nonzero()[0]):
+        raise _unequal_rows(path, cells.shape[1], lines[short[0]], int(there[short[0]].sum()))
+    if any("\n" in cell or "\r" in cell for cell in cells.flat):
+        got = "a value in quotes that goes over several lines"
+        raise refusal(path, "to be csv text in UTF-8", got, "Save it as csv again.")
+    cells = np.array([cell.strip() for cell in cells.flat], dtype=object).reshape(cells.shape)
+    columns = header(path, list(cells[0]))
+    return _Cells(cells[1:], columns, lines[1:]) if columns else _Cells(cells, [], lines)
 
 
-def _file_names() -> str:
-    """Return the names of the four files, as a list in a sentence."""
-    *first, last = _SHA256
-    return f"{', '.join(first)} and {last}"
+def _beginning(path: Path) -> tuple[int, bool]:
+    """Return the number of blank lines that a file begins with, and whether tabs separate its values."""
+    blank, first = 0, b""
+    with path.open("rb") as file:
+        for line in file:
+            if len(line) > MAX_LINE_BYTES:
+                got = f"a line of more than {MAX_LINE_BYTES:,} characters; save wide arrays as npy"
+                raise refusal(path, "to be csv text in UTF-8", got, "Save it as csv again.")
+            first = first or line.strip(b"\r\n")
+            blank += not first
+    if not first:
+        raise refusal(path, "to hold samples", "blank lines only", "Write it again.")
+    tabs = b"\t" in first and b"," not in first
+    if (width := 1 + first.count(b"\t" if tabs else b",")) > MAX_COLUMNS:
+        raise refusal(path, f"to have at most {MAX_COLUMNS:,} columns", f"{width:,}", "Save wide arrays as npy.")
+    return blank, tabs
+
+
+def _unequal_rows(path: Path, width: int, line: int, got: int) -> ValueError:
+    """Return the error for a row that has more or fewer values than the first."""
+    fix = "Correct that line; values are separated by commas."
+    return refusal(path, f"to have {width} values in every row", f"{got} in line {line}", fix)
+
+
+def read_csv(path: Path) -> Contents:
+    """Return the numbers of a csv file, its names of columns, and the lines that its rows stand in."""
+    cells, columns, lines = _read_cells(path)
+    values = [number(cell) if cell else math.nan for cell in cells.flat]
+    if None in values:
+        i, j = divmod(values.index(None), cells.shape[1])
+        cell = cells[i, j]
+        shown = repr(cell) if len(cell) < 50 else f"{cell[:47]!r}..."
+        raise text_found(path, f"{shown} in line {lines[i]}, column {(columns or range(cells.shape[1]))[j]!r}")
+    table = np.array(values, dtype=np.float64).reshape(cells.shape)
+    if not columns and len(table) > 2:
+        whole = all(map(_INTEGER.fullmatch, cells[0])) and not any(map(_INTEGER.fullmatch, cells[1:].flat))
+        if whole or _looks_like_names(table):
+            fix = "Name the columns, as in x2019,x2020; if it is a sample, write it as the others, as in 2019.0."
+            got = f"numbers unlike the rest: {_shown(list(cells[0]))}"
+            raise refusal(path, "to begin with a header or a sample", got, fix)
+    return Contents(table, columns, lines)
+
+
+def _looks_like_names(table: np.ndarray) -> bool:
+    """Return whether a first row counts up by one, as years do, and lies outside of all that is below it."""
+    first, rest = table[0], table[1:]
+    counts = len(first) > 1 and bool((np.diff(first) == 1).all()) and float(first[0]).is_integer()
+    return counts and bool(((first < np.nanmin(rest, 0)) | (first > np.nanmax(rest, 0))).all())
+
+
+def number(cell: str) -> float | None:
+    """Return a cell as a number, or None if it is text."""
+    try:
+        return None if "_" in cell else float(cell)  # Python reads 2024_01 as a number; a table does not mean one
+    except ValueError:
+        return None
+
+
+def header(path: Path, first: list[str]) -> list[str]:
+    """Return the names of the columns; none, if the first line is a sample."""
+    if first == list(map(str, range(len(first)))):  # pandas writes this above columns without names
+        fix = "Name the columns in a first line, as in x,y."
+        raise refusal(path, "to begin with a header or a sample", f"column numbers: {_shown(first)}", fix)
+    _require_separators(path, first)
+    if any(number(cell) is not None for cell in first):
+        return []
+    if "" in first:  # pandas writes this above its index, which is no coordinate
+        fix = "Name it; if it is an index, remove it (index=False in pandas)."
+        raise refusal(path, "to name every column", f"no name for column {first.index('')}", fix)
+    name, times = Counter(first).most_common(1)[0]
+    if times > 1:
+        raise refusal(path, "to name columns apart", f"{name!r} more than once", "Rename one of them.")
+    return first
+
+
+def _require_separators(path: Path, first: list[str]) -> None:
+    """Refuse a first line whose values are separated by semicolons or blanks."""
+    parts = first[0].replace(";", " ").split() if len(first) == 1 else []
+    if len(parts) > 1 and (";" in first[0] or all(number(part) is not None for part in parts)):
+        fix = "Save it with commas, sep=',' in pandas."
+        raise refusal(path, "to separate values by commas or tabs", f"{_shown(first)!r} in its first line", fix)
+
+
+def _shown(first: list[str]) -> str:
+    """Return the beginning of a line."""
+    text = ",".join(first[:20])
+    return text if len(text) < 100 and len(first) <= 20 else f"{text[:97]}..."
+
+
+def read_frame(path: Path) -> Any:
+    """Return the table in a csv or parquet file as a data frame."""
+    with extra("cli"):  # the extra with pandas
+        import pandas as pd
+    if path.suffix.lower() == ".parquet":
+        return pd.read_parquet(path)
+    cells, names, _ = _read_cells(path)
+    names = names or [f"x{j}" for j in range(cells.shape[1])]
+    return pd.DataFrame({name: _column(column) for name, column in zip(names, cells.T, strict=True)})
+
+
+def _column(cells: np.ndarray) -> Any:
+    """Return cells as whole numbers, numbers, or text; blanks are missing."""
+    values = [number(cell) if cell else np.nan for cell in cells]
+    if any(value is None for value in values):
+        return np.array([cell or None for cell in cells], dtype=object)
+    numbers = np.array(values, dtype=np.float64)
+    return numbers.astype(np.int64) if is_whole(numbers) else numbers
+
+
+_HEADERS = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
+PICKLES = "Pickles are refused, since reading one runs its code: save an array of numbers with numpy.save or savez."
+_DAMAGE = (
+    *(ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, OverflowError, MemoryError),
+    *(OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error),
+)
+
+
+@contextmanager
+def _numpy_errors(path: Path) -> Iterator[None]:
+    """Raise our errors for those of numpy and zipfile."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of headers that Python 2 wrote
+            yield
+    except _DAMAGE as error:
+        if str(path) in str(error):
+            raise
+        raise refusal(path, "to hold arrays of numbers in numpy's format", error, PICKLES) from error
+
+
+def read_numpy(path: Path, key: str | None) -> Contents:
+    """Return the array in an npy file, or that with a name in an npz file."""
+    with path.open("rb") as file, _numpy_errors(path):
+        if file.read(4) == b"PK\x03\x04" or zipfile.is_zipfile(path):
+            found = _from_archive(path, file, key)
+        else:
+            file.seek(0)
+            found = _array(path, file, path.stat().st_size)
+    return Contents(found[:, None] if found.ndim == 1 else found)
+
+
+def _from_archive(path: Path, file: IO[bytes], key: str | None) -> np.ndarray:
+    with zipfile.ZipFile(file) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        names = list(members)
+        key = names[0] if key is None and len(names) == 1 else key
+        if key not in members:
+            expected = "to hold one array, or key= to name one of them"
+            shown = f"{names[:20]}{' and more' * (len(names) > 20)}"
+            raise refusal(path, expected, f"key={key!r} and the arrays {shown}", "Pass one of those names as key.")
+        info = members[key]
+        require_honest_size(path, info.file_size, info.compress_size, "Save it with numpy.savez, uncompressed.")
+        with archive.open(info) as member:
+            return _array(path, member, info.file_size)
+
+
+def _array(path: Path, file: IO[bytes] | zipfile.ZipExtFile, size: int) -> np.ndarray:
+    """Return an array of numbers from npy data of this size; its header is believed only if it agrees with that."""
+    try:
+        header = _HEADERS[npy_format.read_magic(file)]
+    except (KeyError, ValueError) as error:
+        got = "pickled objects, or a file of another kind"
+        raise refusal(path, "to hold arrays of numbers in numpy's format", got, PICKLES) from error
+    shape, _, dtype = header(file)
+    if dtype.hasobject:
+        got = "pickled objects, or a file of another kind"
+        raise refusal(path, "to hold arrays of numbers in numpy's format", got, PICKLES)
+    if dtype.kind not in "biuf":
+        raise text_found(path, f"values of type {dtype}")
+    left, wanted = size - file.tell(), math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or wanted != left:
+        expected = f"to hold, as its header says, {shape} values of type {dtype}"
+        raise refusal(path, expected, f"{left:,} bytes of them", "It is damaged: write it again.")
+    file.seek(0)
+    array: np.ndarray = np.load(file, allow_pickle=False)
+    return array
+
+
+def read_parquet(path: Path) -> Contents:
+    """Return the numbers in a parquet file, and the names of its columns."""
+    with extra("parquet"):
+        import pandas as pd  # rather than pyarrow alone: it knows which columns are an index
+        import pyarrow
+        from pyarrow import parquet
+    fix = "Write it again, with to_parquet in pandas."
+    try:
+        about = parquet.read_metadata(path)
+        unpacked = about.num_rows * max(1, about.num_columns) * 8
+        require_honest_size(path, unpacked, path.stat().st_size, "Save it as npy.")
+        frame = pd.read_parquet(path, engine="pyarrow")
+        _require_numbers(path, frame)
+        return Contents(frame.to_numpy(np.float64, na_value=np.nan), [str(name) for name in frame.columns])
+    except (pyarrow.ArrowException, *_DAMAGE, KeyError, IndexError, AttributeError) as error:
+        if str(path) in str(error):
+            raise
+        raise refusal(path, "to be a parquet file", error, fix) from error
+
+
+def _require_numbers(path: Path, frame: Any) -> None:
+    """Refuse a frame with a column that holds no real numbers."""
+    for name, column in frame.items():
+        if column.dtype.kind not in "biuf":
+            raise text_found(path, f"{next(iter(column), None)!r} of type {column.dtype} in row 0, column {name!r}")
+
+
+def refusal(path: Path, expected: str, got: object, fix: str) -> ValueError:
+    """Return an error about a file."""
+    return ValueError(checks.message(f"{path} {expected}", got, fix))
+
+
+def text_found(path: Path, got: str) -> ValueError:
+    """Return an error about values that are no numbers."""
+    found = refusal(path, "to hold real numbers only", got, "Remove such columns, or encode them as numbers.")
+    return TextFoundError(*found.args)
+
+
+def is_whole(column: np.ndarray) -> bool:
+    """Return whether numbers are whole, and small enough for float64 to tell them apart."""
+    return bool((np.abs(column) < MAX_WHOLE).all()) and bool((column == np.rint(column)).all())
+
+
+def require_honest_size(path: Path, unpacked: int, packed: int, fix: str = "Save it without compression.") -> None:
+    """Refuse a file that would unpack to far more than it is."""
+    most = max(FREE_BYTES, MAX_EXPANSION * packed)
+    if unpacked > most:
+        raise refusal(path, f"to unpack to at most {most:,} bytes", f"{unpacked:,} from {packed:,}", fix)

@@ -1,6 +1,4 @@
-r"""Learning a score from samples: losses, and `fit_score`, which puts all together.
-
-Losses that learn a score from samples.
+r"""A score from samples: losses, and `fit_score`, which chooses all that is not given.
 
 | loss | what it minimises | needs |
 |---|---|---|
@@ -9,26 +7,18 @@ Losses that learn a score from samples.
 | `DenoisingScoreMatching` | E[ \|sigma s(x + sigma z) + z\|^2 ] / 2 (Vincent 2011) | nothing |
 | `MultilevelDenoising` | the same over a range of noise levels | a network that takes sigma |
 
-The first two estimate the score itself, up to a constant half its mean square, and are unbounded below where samples
-have no width in some direction. The others estimate the score of the samples blurred by noise, which always exists.
-
-The noise level at which to read a noise-conditional score.
-
-A learned score: a target, with what is known of its training.
-
-The rows of the paper's Table 2.
-
-What `fit_score` will train, and how: every default chosen, every argument checked.
-
-`fit_score`: a score from samples, with everything chosen that is not given.
+s is the score, J its Jacobian, v and z are standard normal. The first two losses estimate the score itself, up to a
+constant half its mean square, and are unbounded below where samples have no width in some direction. The others
+estimate the score of the samples blurred by noise, which always exists. A noise-conditional score is read at the level
+at which its implicit loss on held-out samples is least.
 """
 
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -38,26 +28,21 @@ from scoremh import diffusion
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import inner, per_chain
 from scoremh.coordinates import MAX_WHITENED_SIZE, Affine, Compose, Coordinates, Sinh, SquareRoot
-from scoremh.networks import AtNoiseLevel, InCoordinates, NoiseConditionalMLP, NoiseConditionalPotential, ScoreMLP
-from scoremh.training import Fit, Loss, Recipe, plan_text, split, train
+from scoremh.networks import AtNoiseLevel, InCoordinates, NoiseConditionalMLP, ScoreMLP
+from scoremh.training import Fit, Loss, Recipe, split, train
 from scoremh.types import Box, LogDensityFn, Middle, Target
 
 __all__ = [
     "MIN_SAMPLES",
-    "PRESETS",
     "DenoisingScoreMatching",
     "ImplicitScoreMatching",
     "MultilevelDenoising",
-    "Preset",
     "ScoreFit",
-    "ScorePlan",
     "SlicedScoreMatching",
     "best_noise_level",
     "fit_score",
     "implicit_losses",
     "score_and_divergence",
-    "score_plan",
-    "train_score",
 ]
 
 
@@ -255,24 +240,6 @@ class ScoreFit(Fit):
         """
         return None if self.noise_range is None else diffusion.LogDensity(self)
 
-    @property
-    def potential(self) -> LogDensityFn:
-        """The function x -> log p(x) + const whose gradient is this score exactly, for a fit with `net="potential"`.
-
-        One forward of the network. `Target(fit.score, fit.potential, fit.support)` with `Exact()` is reversible for it
-        to the last digit, with no quadrature. It does not know the weights of modes, since it was learned from
-        gradients alone: `log_density`, through noise, does.
-        """
-        if not isinstance(self._inside, NoiseConditionalPotential) or self.noise_level is None:
-            got, fix = f"one by {type(self._inside).__name__}", 'Fit it with net="potential", or use log_density.'
-            raise ValueError(checks.message("a score that is the gradient of a potential", got, fix))
-        return self._potential
-
-    def _potential(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, " chain"]:
-        u = self.coordinates.inverse(x)
-        phi: Tensor = self._inside.potential(u, self.noise_level)  # type: ignore[operator]
-        return phi - self.coordinates.log_det(u)
-
     def score(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
         """Return the score at x."""
         score: Tensor = self.net(x) if self.noise_level is None else self.net(x, self.noise_level)
@@ -298,9 +265,7 @@ class ScoreFit(Fit):
             sigma: Noise level in the coordinates of the network, a number or one per chain.
         """
         inside, coordinates = self._inside, self.coordinates
-        if not isinstance(inside, NoiseConditionalMLP | NoiseConditionalPotential) or not isinstance(
-            coordinates, Affine
-        ):
+        if not isinstance(inside, NoiseConditionalMLP) or not isinstance(coordinates, Affine):
             return diffusion.level_score(self.net, x, sigma)
         u = coordinates.inverse(x)
         # tr J_x = sum_i (L^-1 e_i) . J_u (L^-1 e_i)
@@ -401,135 +366,114 @@ def implicit_losses(fit: ScoreFit, x: Float[Tensor, "sample *event"]) -> Float[T
     return implicit_losses_of(fit.net if fit.noise_level is None else AtNoiseLevel(fit.net, fit.noise_level), x)
 
 
-class Preset(NamedTuple):
-    """A row of the paper's Table 2: softplus network, sliced loss, Adam at a constant rate, nothing standardised.
-
-    The paper gives no batch size. An epoch is taken as one step.
-    """
-
-    hidden: int
-    rate: float
-    steps: int
-
-    def network(self, event: tuple[int, ...], generator: torch.Generator | None = None) -> ScoreMLP:
-        """Return the row's network."""
-        return ScoreMLP(event, self.hidden, generator=rng.child(generator))
-
-    @property
-    def recipe(self) -> Recipe:
-        """The row as a recipe: no averaging, no clipping, no early stop."""
-        return Recipe(self.steps, rate=self.rate, schedule="constant", average=0.0, clip=None, patience=None)
-
-
-PRESETS = {
-    "moons": Preset(64, 1e-3, 5000),
-    "pinwheel": Preset(512, 5e-4, 2000),
-    "s_curve": Preset(512, 5e-4, 2000),
-    "swiss_roll": Preset(512, 5e-4, 2000),
-}
-
-
-NAMED_NETWORKS = ("potential",)
 MIN_SAMPLES = 8  # to learn from
 # An implicit loss below -d times this, at unit scale, is taken for unbounded: in a plane, 4 % wide samples have it.
 MAX_LOSS_BELOW_ZERO = 150.0
 SUPPORT_MARGIN = 0.1  # by which a support is wider than the samples, as a share of their range, on either side
 
 
-@dataclass(frozen=True, eq=False)
-class ScorePlan:
-    """What to train. Printing it shows all that was chosen.
-
-    Args:
-        net: Network in its coordinates, with its first weights.
-        loss: Loss to minimise.
-        recipe: How to train.
-        coordinates: Coordinates to learn in; None where those of the samples are taken as they are.
-        support: Box of the samples, in their own coordinates.
-        data: Samples in the coordinates of the network.
-        floor: Held-out loss below which a training is taken for one that has no least loss.
-    """
-
-    net: nn.Module
-    loss: Loss
-    recipe: Recipe
-    coordinates: Coordinates | None
-    support: Box
-    data: Tensor = field(repr=False)
-    floor: float
-
-    def __str__(self) -> str:
-        """Show the plan in a few lines."""
-        return plan_text("score", self.net, self.loss, self.coordinates, self.data, self.recipe)
-
-
-def score_plan(
+def fit_score(
     samples: Tensor,
     loss: Loss | None = None,
-    net: nn.Module | str | None = None,
+    net: nn.Module | None = None,
     *,
-    preset: str | None = None,
     standardize: bool = True,
     heavy_tails: bool = False,
     recipe: Recipe | None = None,
     generator: torch.Generator | None = None,
-) -> ScorePlan:
-    """Return what `fit_score` would train with these arguments, which are its own."""
+    progress: bool = False,
+    checkpoint: str | Path | None = None,
+) -> ScoreFit:
+    """Learn the score of the distribution that samples were drawn from.
+
+    With no options: a noise-conditional network in standard coordinates, trained on all noise levels, with averaged
+    weights and early stopping, read at the level where held-out samples say that its score is best.
+
+    Args:
+        samples: Samples to learn from, `(sample, *event)`.
+        loss: Loss to minimise; `MultilevelDenoising` where the network takes a level, `ImplicitScoreMatching` where a
+            network is given that does not.
+        net: Network, `net(x)` or `net(x, sigma)` for `MultilevelDenoising`, trained in place; one for the loss if None.
+        standardize: Whether to learn in coordinates where the samples have mean 0 and unit covariance (unit variance
+            on average, beyond 32 coordinates). Noise levels are in these.
+        heavy_tails: Whether to learn in coordinates in which tails like powers of x are like those of a normal
+            distribution (`Sinh`, then `SquareRoot`): in x the score then falls off as 1 / |x|. The loss is
+            `ImplicitScoreMatching` if None, since noise that suits the middle blurs such a tail; the support is wider
+            than the samples by a tenth of their range in these coordinates. Long steps want
+            `LineIntegral("adaptive", bend=fit.middle)`.
+        recipe: How to train.
+        generator: Random number generator; the same seed gives the same weights.
+        progress: Show a progress bar.
+        checkpoint: File to write checkpoints to; the same call with the same file resumes an interrupted training.
+
+    Returns:
+        The score, ready for `metropolis_hastings`, with the box of the samples as its support.
+
+    Example:
+        >>> import torch
+        >>> from scoremh import MALA, LineIntegral, Recipe, datasets, fit_score, metropolis_hastings
+        >>> g = torch.Generator().manual_seed(0)
+        >>> fit = fit_score(datasets.moons(1000, generator=g), recipe=Recipe(steps=100, check_every=50), generator=g)
+        >>> fit.score(torch.zeros(5, 2)).shape
+        torch.Size([5, 2])
+        >>> kernel = metropolis_hastings(fit, MALA(0.01), LineIntegral())
+    """
     checks.events(samples, "samples")
     samples = checks.to_learn_from(samples)
     checks.optional(loss, Loss, "loss")
-    if not isinstance(net, str):
-        checks.optional(net, nn.Module, "net")
+    checks.optional(net, nn.Module, "net")
     checks.optional(recipe, Recipe, "recipe")
     checks.one_of(heavy_tails, (True, False), "heavy_tails")
     event = tuple(samples.shape[1:])
-    if preset is not None:
-        _require_preset_alone(preset, loss, net, recipe, heavy_tails=heavy_tails)
-        row = PRESETS[preset]
-        loss, net, standardize, recipe = SlicedScoreMatching(), row.network(event, generator), False, row.recipe
+    if net is None:
+        if isinstance(loss, MultilevelDenoising) or (loss is None and not heavy_tails):
+            net = NoiseConditionalMLP(event, generator=rng.child(generator))
+        else:
+            net = ScoreMLP(event, hidden=128, generator=rng.child(generator))
         net.to(samples)
-    if not isinstance(net, nn.Module):
-        net = _network(net, loss, event, generator, heavy_tails=heavy_tails).to(samples)
-    loss = _matching_loss(loss, takes_level=_takes_level(net))
+    takes_level = _takes_level(net)
+    loss = _matching_loss(loss, takes_level=takes_level)
     _require_enough(samples, loss)
+
     heavy = Compose(Sinh.of(samples), SquareRoot()) if heavy_tails else None
     light = samples if heavy is None else heavy.inverse(samples)
-    coordinates = _coordinates(heavy, light, standardize=standardize)
+    coordinates: Coordinates | None = heavy
+    if standardize:
+        standard = Affine.whitening(light)
+        coordinates = standard if heavy is None else Compose(heavy, standard)
     data = samples if coordinates is None else coordinates.inverse(samples)
-    _require_answer(net, data[:2], *([1.0] if _takes_level(net) else []))
+    _require_answer(net, data[:2], *([1.0] if takes_level else []))
     spread = 1.0 if standardize else float(light.flatten(1).std(0).mean())
-    floor = -MAX_LOSS_BELOW_ZERO * samples[0].numel() / spread**2
-    return ScorePlan(net, loss, recipe or Recipe(), coordinates, _box(light, heavy), data, floor)
+    fit = train(
+        net,
+        loss,
+        data,
+        floor=-MAX_LOSS_BELOW_ZERO * samples[0].numel() / spread**2,
+        recipe=recipe,
+        generator=generator,
+        progress=progress,
+        checkpoint=checkpoint,
+    )
 
-
-def _require_preset_alone(
-    preset: str, loss: Loss | None, net: object, recipe: Recipe | None, *, heavy_tails: bool
-) -> None:
-    """Refuse an unknown preset, and one with what it stands for."""
-    if heavy_tails:
-        fix = "Leave one of them out: the paper has nothing for heavy tails."
-        raise ValueError(checks.message("a preset alone", "a preset with heavy_tails", fix))
-    checks.one_of(preset, tuple(PRESETS), "preset")
-    if loss is not None or net is not None or recipe is not None:
-        fix = f"Leave the preset out, and start from scoremh.score_matching.PRESETS[{preset!r}]."
-        raise ValueError(checks.message("a preset alone", "a preset with a loss, a net or a recipe", fix))
-
-
-def _network(
-    name: str | None,
-    loss: Loss | None,
-    event: tuple[int, ...],
-    generator: torch.Generator | None,
-    *,
-    heavy_tails: bool,
-) -> nn.Module:
-    """Return the network of a name, or the one for a loss."""
-    if name is not None:
-        checks.one_of(name, NAMED_NETWORKS, "net")
-        return NoiseConditionalPotential(event, generator=rng.child(generator))
-    if isinstance(loss, MultilevelDenoising) or (loss is None and not heavy_tails):
-        return NoiseConditionalMLP(event, generator=rng.child(generator))
-    return ScoreMLP(event, hidden=128, generator=rng.child(generator))
+    noise_level = noise_range = None
+    if isinstance(loss, MultilevelDenoising):
+        held_out = split(data, fit.recipe, fit.seed)[1]
+        with rng.for_layers_of(net, 0):
+            noise_level = best_noise_level(net, loss.noise_levels(), held_out)
+        noise_range = loss.low, loss.high
+    whole = net if coordinates is None else InCoordinates(net, coordinates)
+    return ScoreFit(
+        net=whole.requires_grad_(False).eval(),
+        history=fit.history,
+        recipe=fit.recipe,
+        seed=fit.seed,
+        seconds=fit.seconds,
+        best=fit.best,
+        support=_box(light, heavy),
+        noise_level=noise_level,
+        noise_range=noise_range,
+        loss=checks.named(loss),
+    )
 
 
 def _takes_level(net: nn.Module) -> bool:
@@ -563,14 +507,6 @@ def _require_enough(samples: Tensor, loss: Loss) -> None:
         raise ValueError(checks.message("samples that vary in every coordinate", got, fix))
 
 
-def _coordinates(heavy: Coordinates | None, light: Tensor, *, standardize: bool) -> Coordinates | None:
-    """Return the coordinates to learn in: those of heavy tails, standardised where asked for."""
-    if not standardize:
-        return heavy
-    standard = Affine.whitening(light)
-    return standard if heavy is None else Compose(heavy, standard)
-
-
 @torch.no_grad()
 def _require_answer(net: nn.Module, x: Tensor, *sigma: float) -> None:
     """Refuse a network that does not answer with scores of these samples."""
@@ -590,104 +526,3 @@ def _box(light: Tensor, heavy: Coordinates | None) -> Box:
     width = high - low if light[0].numel() <= MAX_WHITENED_SIZE else (high - low).amax()
     ends = low - SUPPORT_MARGIN * width, high + SUPPORT_MARGIN * width
     return Box(*ends) if heavy is None else Box(*(heavy(end[None])[0] for end in ends))
-
-
-def fit_score(
-    samples: Tensor,
-    loss: Loss | None = None,
-    net: nn.Module | str | None = None,
-    *,
-    preset: str | None = None,
-    standardize: bool = True,
-    heavy_tails: bool = False,
-    recipe: Recipe | None = None,
-    generator: torch.Generator | None = None,
-    progress: bool = False,
-    checkpoint: str | Path | None = None,
-) -> ScoreFit:
-    """Learn the score of the distribution that samples were drawn from.
-
-    With no options: a noise-conditional network in standard coordinates, trained on all noise levels, with averaged
-    weights and early stopping, read at the level where held-out samples say that its score is best.
-
-    Args:
-        samples: Samples to learn from, `(sample, *event)`.
-        loss: Loss to minimise; `MultilevelDenoising` where the network takes a level, `ImplicitScoreMatching` where a
-            network is given that does not.
-        net: Network, `net(x)` or `net(x, sigma)` for `MultilevelDenoising`, trained in place; one for the loss if None.
-            "potential" makes the score the gradient of a scalar network, `NoiseConditionalPotential`, by construction:
-            `ScoreFit.potential` is then a log density, up to a constant, that its score never contradicts. A step
-            takes twice as long, and at equal time it was no better in the mean: docs/potential-score.md.
-        preset: A row of the paper's Table 2 by name, instead of loss, net, standardize and recipe.
-        standardize: Whether to learn in coordinates where the samples have mean 0 and unit covariance (unit variance
-            on average, beyond 32 coordinates). Noise levels are in these.
-        heavy_tails: Whether to learn in coordinates in which tails like powers of x are like those of a normal
-            distribution (`Sinh`, then `SquareRoot`): in x the score then falls off as 1 / |x|. The loss is
-            `ImplicitScoreMatching` if None, since noise that suits the middle blurs such a tail; the support is wider
-            than the samples by a tenth of their range in these coordinates. Long steps want
-            `LineIntegral("adaptive", bend=fit.middle)`.
-        recipe: How to train.
-        generator: Random number generator; the same seed gives the same weights.
-        progress: Show a progress bar.
-        checkpoint: File to write checkpoints to; the same call with the same file resumes an interrupted training.
-
-    Returns:
-        The score, ready for `metropolis_hastings`, with the box of the samples as its support.
-
-    Example:
-        >>> import torch
-        >>> from scoremh import MALA, LineIntegral, Recipe, datasets, fit_score, metropolis_hastings
-        >>> g = torch.Generator().manual_seed(0)
-        >>> fit = fit_score(datasets.moons(1000, generator=g), recipe=Recipe(steps=100, check_every=50), generator=g)
-        >>> fit.score(torch.zeros(5, 2)).shape
-        torch.Size([5, 2])
-        >>> kernel = metropolis_hastings(fit, MALA(0.01), LineIntegral())
-    """
-    plan = score_plan(
-        samples,
-        loss,
-        net,
-        preset=preset,
-        standardize=standardize,
-        heavy_tails=heavy_tails,
-        recipe=recipe,
-        generator=generator,
-    )
-    return train_score(plan, generator=generator, progress=progress, checkpoint=checkpoint)
-
-
-def train_score(
-    plan: ScorePlan,
-    *,
-    generator: torch.Generator | None = None,
-    progress: bool = False,
-    checkpoint: str | Path | None = None,
-) -> ScoreFit:
-    """Train a score as planned, and return it, read at the noise level where held-out samples say that it is best.
-
-    Args:
-        plan: What `score_plan` returned; its network is trained in place.
-        generator: Random number generator; the same seed gives the same weights.
-        progress: Show a progress bar.
-        checkpoint: File to write checkpoints to; the same call with the same file resumes an interrupted training.
-    """
-    fit = train(
-        plan.net,
-        plan.loss,
-        plan.data,
-        floor=plan.floor,
-        recipe=plan.recipe,
-        generator=generator,
-        progress=progress,
-        checkpoint=checkpoint,
-    )
-    noise_level = noise_range = None
-    if isinstance(plan.loss, MultilevelDenoising):
-        held_out = split(plan.data, fit.recipe, fit.seed)[1]
-        with rng.for_layers_of(plan.net, 0):
-            noise_level = best_noise_level(plan.net, plan.loss.noise_levels(), held_out)
-        noise_range = plan.loss.low, plan.loss.high
-    whole = plan.net if plan.coordinates is None else InCoordinates(plan.net, plan.coordinates)
-    fields = vars(fit) | {"net": whole.requires_grad_(False).eval()}
-    fields |= {"noise_level": noise_level, "noise_range": noise_range, "loss": checks.named(plan.loss)}
-    return ScoreFit(**fields, support=plan.support)

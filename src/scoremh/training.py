@@ -6,26 +6,10 @@ random numbers every time: its changes are those of the network. A loss that is 
 standard error, or by 2 % of what was gained since the first, counts as equal, and the later wins: its weights are
 averaged longer and at a lower rate.
 
-How to train.
-
-What a network is trained on.
-
-The error of a training whose loss is not finite, or has no least value.
-
-The state of a training: optimiser steps, and checks of the held-out loss.
-
-A bound on what the header of a saved fit may build: no more numbers than the file has weights for.
-
-A header is text that anybody can edit. One that asks for a network of 10^12 weights, or of 10^9 layers, is refused
-before memory is taken for it.
-
-What a training returns, in a file and back.
-
-Checkpoints: a training in a file, from which the same training is resumed.
-
-The loop: steps, checks of the held-out loss, and checkpoints.
-
-What is to be trained, as text.
+`train` takes a `Recipe` and a `Loss` and returns a `Fit`, which goes into a file and back. A `Checkpoint` holds the
+state of a training: the same call with the same file goes on and ends with the same weights, and another call is
+refused. The header of a file is text that anybody can edit: one that asks for a network of 10^12 weights, or of 10^9
+layers, is refused before memory is taken for it.
 """
 
 import json
@@ -50,7 +34,6 @@ from scoremh._shared import checks, rng
 from scoremh._shared.files import fingerprint, naming, reading, require_file, require_same, save_tensors
 from scoremh._shared.probe import Probe
 from scoremh._shared.progress import progress_bar
-from scoremh.coordinates import Compose, Coordinates
 
 __all__ = [
     "DetailedLoss",
@@ -59,7 +42,6 @@ __all__ = [
     "Loss",
     "ProbedLoss",
     "Recipe",
-    "plan_text",
     "split",
     "train",
     "versions",
@@ -143,37 +125,139 @@ class ProbedLoss(Loss, Protocol):
         ...
 
 
-class DivergenceError(RuntimeError):
-    """Training diverged. Carries the `step`, the `loss` and the `history` up to there."""
+Kind = TypeVar("Kind", bound="Fit")
 
-    def __init__(self, text: str, step: int, loss: float, history: dict[str, list[float]]) -> None:
-        super().__init__(text)
-        self.step, self.loss, self.history = step, loss, history
+
+@dataclass(eq=False, repr=False)
+class Fit:
+    """A trained network, and how it was trained. Printing it shows how long that took, and how well it went.
+
+    Args:
+        net: Trained network, without gradients and in evaluation mode.
+        history: From "step", "loss", "held_out" and "rate", and the parts of a `DetailedLoss`, to a number per check of
+            the held-out loss.
+        recipe: How it was trained.
+        seed: Random seed of the training; the same seed gives the same weights.
+        seconds: Time it took.
+        best: Step whose weights these are.
+    """
+
+    own_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of a subclass that its file holds as JSON."""
+
+    net: nn.Module
+    history: dict[str, list[float]]
+    recipe: Recipe
+    seed: int
+    seconds: float
+    best: int
+
+    def __repr__(self) -> str:
+        """Show the size of the training and its losses."""
+        size = sum(p.numel() for p in self.net.parameters())
+        steps, held = int(self.history["step"][-1]), self.history["held_out"]
+        stopped = "stopped early" if steps < self.recipe.steps else "ran to the end"
+        first, kept = int(self.history["step"][0]), held[self.history["step"].index(self.best)]
+        return (
+            f"{size:,} weights, {steps:,} steps of {self.recipe.batch} samples in {self.seconds:.0f} s, {stopped}\n"
+            f"held-out loss {held[0]:.4g} at step {first:,}, {kept:.4g} at step {self.best:,}, whose weights these are"
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file, whose header describes in JSON what was fitted and how."""
+        header = {name: getattr(self, name) for name in ("history", "seed", "seconds", "best", *self.own_fields)}
+        header |= {"recipe": asdict(self.recipe), "net": networks.describe(self.net), "versions": versions()}
+        weights = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
+        save_tensors(Path(path), weights | self._tensors(), {f"scoremh.{type(self).__name__}": json.dumps(header)})
 
     @classmethod
-    def at(cls, step: int, name: str, value: float, floor: float, history: dict[str, list[float]]) -> "DivergenceError":
-        """Return the error for a loss that is not finite or below its floor.
+    def load(cls: type[Kind], path: str | Path, net: nn.Module | None = None) -> Kind:
+        """Return what `save` wrote; no code in the file is run.
 
         Args:
-            step: Step at which it was computed.
-            name: Name of the loss, for the text.
-            value: The loss.
-            floor: Loss below which it is taken for unbounded.
-            history: History up to there.
+            path: The file.
+            net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
         """
-        if value < floor:
-            expected, got = f"a {name} loss above {floor:.4g}", f"{value:.4g} at step {step}"
-            fix = (
-                "It has no least value where the samples have no width in some direction. Use DenoisingScoreMatching "
-                "or MultilevelDenoising, or add noise to the samples."
-            )
-        else:
-            expected, got = f"a finite {name} loss", f"{value} at step {step}"
-            fix = (
-                "Lower the rate, set clip, or look for outliers among the samples, and for places without a finite "
-                "score."
-            )
-        return cls(checks.message(expected, got, fix), step, value, history)
+        fields, tensors = _read(path, cls.__name__, net)
+        with naming(path, f"a file that {cls.__name__}.save wrote", "Fit again."):
+            return cls._restored(fields, tensors)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of a subclass that are no weights."""
+        return {}
+
+    @classmethod
+    def _restored(cls: type[Kind], fields: dict[str, Any], tensors: Mapping[str, Tensor]) -> Kind:
+        """Return a fit of the fields in a file and its tensors that are no weights."""
+        return cls(**fields)
+
+
+SAVE_SECONDS = 10.0  # between two checkpoints
+MAX_HELD_OUT_ROWS = 5000
+
+
+def train(
+    net: nn.Module,
+    loss: Loss,
+    samples: Tensor,
+    *,
+    floor: float = -math.inf,
+    recipe: Recipe | None = None,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+    checkpoint: str | Path | None = None,
+) -> Fit:
+    """Train a network, in place, to the least held-out loss.
+
+    Args:
+        net: Network to train; its weights are changed.
+        loss: Loss to minimise.
+        samples: Samples to draw batches from, `(sample, *event)`; some are held out.
+        floor: Held-out loss below which it is taken for one that has no least value.
+        recipe: How to train.
+        generator: Random number generator; the same seed gives the same weights.
+        progress: Show a progress bar.
+        checkpoint: File to write a checkpoint to every ten seconds. The same call with the same file resumes the
+            training, and ends with the same weights as one that was never interrupted.
+
+    Returns:
+        The network with its best averaged weights, and its history.
+    """
+    checks.events(samples, "samples")
+    recipe = recipe or Recipe()
+    state = State.begin(net, recipe, rng.seeds(1, generator)[0], samples.device)
+    what = {"net": str(net), "loss": checks.named(loss), "recipe": asdict(recipe), "samples": fingerprint(samples)}
+    probe = loss.probe if isinstance(loss, ProbedLoss) else Probe()
+    path = None if checkpoint is None else Path(checkpoint)
+    file = Checkpoint(path, what | {"versions": versions()}, probe, any_seed=generator is None)
+    file.resume(state)
+    kept, held = split(samples, recipe, state.seed)
+    with torch.enable_grad(), progress_bar(recipe.steps, "training", unit="steps", show=progress) as tick:
+        tick(state.step, "")
+        while state.step < recipe.steps and (recipe.patience is None or state.waited < recipe.patience):
+            steps = min(recipe.check_every, recipe.steps - state.step)
+            started = time.monotonic()
+            with rng.for_layers_of(net, state.seed + 1 + state.step):  # another stream than that of the batches
+                state.advance(loss, kept, steps)
+                state.evaluate(loss, held, floor)
+            state.seconds += time.monotonic() - started
+            last = {name: values[-1] for name, values in state.history.items()}
+            tick(steps, f"loss {last['loss']:.4g}, held out {last['held_out']:.4g}, rate {last['rate']:.2g}")
+            file.save(state, seconds=SAVE_SECONDS)
+    file.save(state)
+    net.load_state_dict(state.best)
+    net.requires_grad_(False).eval()
+    return Fit(net, state.history, recipe, state.seed, state.seconds, state.best_step)
+
+
+def split(samples: Tensor, recipe: Recipe, seed: int) -> tuple[Tensor, Tensor]:
+    """Return what `train` draws batches from, and what it holds out."""
+    order = torch.randperm(len(samples), generator=rng.seeded(seed, torch.device("cpu"))).to(samples.device)
+    held = min(MAX_HELD_OUT_ROWS, math.ceil(recipe.held_out * len(samples)))
+    if held == len(samples):
+        fix = "Bring more samples."
+        raise ValueError(checks.message("samples to train on and to hold out", f"{len(samples)} samples", fix))
+    return samples[order[held:]], samples[order[:held]]
 
 
 TIE_SHARE = 0.02  # held-out losses this near, as a share of what was gained since the first, are equal; the later wins
@@ -282,172 +366,54 @@ class State:
         return statistics.fmean(losses) - least <= max(error, TIE_SHARE * gained)
 
 
-# Numbers that a network makes beside its weights: frequencies, and those of an initialisation.
-SPARE_NUMBERS, EXPANSION = 100_000, 10
+class DivergenceError(RuntimeError):
+    """Training diverged. Carries the `step`, the `loss` and the `history` up to there."""
 
-
-class _Budget(TorchDispatchMode):
-    """Count the numbers that torch makes, and refuse to make too many; a size is looked at before it is made."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.most, self.made = most, 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "aten" and not any(isinstance(arg, Tensor) for arg in args):
-            sizes = args[0] if args and isinstance(args[0], list | tuple) else [n for n in args if isinstance(n, int)]
-            self.made += math.prod(sizes)
-            if self.made > self.most:
-                raise ValueError(f"a network of more than {self.most:,} numbers")
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def within_budget(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Refuse to build a network that is far larger than its weights, within.
-
-    Args:
-        description: The network as JSON describes it.
-        weights: Its weights.
-    """
-    size = sum(weight.numel() for weight in weights.values())
-    most = EXPANSION * size + SPARE_NUMBERS
-    if (largest := max(_whole_numbers(description), default=0)) > most:
-        raise ValueError(f"the number {largest:,} in the description of a network of {size:,} weights")
-    with _Budget(most):
-        yield
-
-
-def _whole_numbers(part: Any) -> Iterator[int]:
-    """Yield all whole numbers in a JSON value."""
-    if isinstance(part, Mapping | list):
-        for inner in part.values() if isinstance(part, Mapping) else part:
-            yield from _whole_numbers(inner)
-    elif isinstance(part, int):
-        yield part
-
-
-Kind = TypeVar("Kind", bound="Fit")
-
-
-@dataclass(eq=False, repr=False)
-class Fit:
-    """A trained network, and how it was trained. Printing it shows how long that took, and how well it went.
-
-    Args:
-        net: Trained network, without gradients and in evaluation mode.
-        history: From "step", "loss", "held_out" and "rate", and the parts of a `DetailedLoss`, to a number per check of
-            the held-out loss.
-        recipe: How it was trained.
-        seed: Random seed of the training; the same seed gives the same weights.
-        seconds: Time it took.
-        best: Step whose weights these are.
-    """
-
-    own_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields of a subclass that its file holds as JSON."""
-
-    net: nn.Module
-    history: dict[str, list[float]]
-    recipe: Recipe
-    seed: int
-    seconds: float
-    best: int
-
-    def __repr__(self) -> str:
-        """Show the size of the training and its losses."""
-        size = sum(p.numel() for p in self.net.parameters())
-        steps, held = int(self.history["step"][-1]), self.history["held_out"]
-        stopped = "stopped early" if steps < self.recipe.steps else "ran to the end"
-        first, kept = int(self.history["step"][0]), held[self.history["step"].index(self.best)]
-        return (
-            f"{size:,} weights, {steps:,} steps of {self.recipe.batch} samples in {self.seconds:.0f} s, {stopped}\n"
-            f"held-out loss {held[0]:.4g} at step {first:,}, {kept:.4g} at step {self.best:,}, whose weights these are"
-        )
-
-    def save(self, path: str | Path) -> None:
-        """Write a safetensors file, whose header describes in JSON what was fitted and how."""
-        header = {name: getattr(self, name) for name in ("history", "seed", "seconds", "best", *self.own_fields)}
-        header |= {"recipe": asdict(self.recipe), "net": networks.describe(self.net), "versions": versions()}
-        weights = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
-        save_tensors(Path(path), weights | self._tensors(), {f"scoremh.{type(self).__name__}": json.dumps(header)})
+    def __init__(self, text: str, step: int, loss: float, history: dict[str, list[float]]) -> None:
+        super().__init__(text)
+        self.step, self.loss, self.history = step, loss, history
 
     @classmethod
-    def load(cls: type[Kind], path: str | Path, net: nn.Module | None = None) -> Kind:
-        """Return what `save` wrote; no code in the file is run.
+    def at(cls, step: int, name: str, value: float, floor: float, history: dict[str, list[float]]) -> "DivergenceError":
+        """Return the error for a loss that is not finite or below its floor.
 
         Args:
-            path: The file.
-            net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
+            step: Step at which it was computed.
+            name: Name of the loss, for the text.
+            value: The loss.
+            floor: Loss below which it is taken for unbounded.
+            history: History up to there.
         """
-        fields, tensors = _read(path, cls.__name__, net)
-        with naming(path, f"a file that {cls.__name__}.save wrote", "Fit again."):
-            return cls._restored(fields, tensors)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of a subclass that are no weights."""
-        return {}
-
-    @classmethod
-    def _restored(cls: type[Kind], fields: dict[str, Any], tensors: Mapping[str, Tensor]) -> Kind:
-        """Return a fit of the fields in a file and its tensors that are no weights."""
-        return cls(**fields)
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that a file records."""
-    return {"python": platform.python_version(), "torch": torch.__version__, "scoremh": version("scoremh")}
-
-
-def _read(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return what a file of this kind of fit holds: fields, and tensors that are no weights."""
-    with reading(path, f"a file that {kind}.save wrote", "Name such a file, or fit again.") as (metadata, tensors):
-        _require_kind(metadata, path, kind)
-        fields = json.loads(metadata[f"scoremh.{kind}"])
-        weights = {name.removeprefix("net."): tensors.pop(name) for name in list(tensors) if name.startswith("net.")}
-        with within_budget(fields["net"], weights):
-            network = networks.build(fields["net"], net, path)
-        network.to(next((tensor.dtype for tensor in weights.values() if tensor.is_floating_point()), None))
-        _load_weights(network, weights, path)
-        del fields["versions"]
-        return fields | {"net": network, "recipe": Recipe(**fields["recipe"])}, tensors
-
-
-def _load_weights(network: nn.Module, weights: Mapping[str, Tensor], path: str | Path) -> None:
-    try:
-        network.load_state_dict(weights)
-    except RuntimeError as error:
-        fix = "Make the network with the arguments it was fitted with."
-        got = f"another ({' '.join(str(error).split())})"
-        raise ValueError(checks.message(f"a net with the weights of {path}", got, fix)) from error
-    network.requires_grad_(False).eval()
-
-
-def _require_kind(metadata: Mapping[str, str], path: str | Path, kind: str) -> None:
-    """Refuse the file of another kind of fit."""
-    for name in (key.removeprefix("scoremh.") for key in metadata if key.startswith("scoremh.")):
-        if name != kind:
-            got = f"{path}, which {name}.save wrote"
-            raise ValueError(checks.message(f"a file that {kind}.save wrote", got, f"Use {name}.load."))
+        if value < floor:
+            expected, got = f"a {name} loss above {floor:.4g}", f"{value:.4g} at step {step}"
+            fix = (
+                "It has no least value where the samples have no width in some direction. Use DenoisingScoreMatching "
+                "or MultilevelDenoising, or add noise to the samples."
+            )
+        else:
+            expected, got = f"a finite {name} loss", f"{value} at step {step}"
+            fix = (
+                "Lower the rate, set clip, or look for outliers among the samples, and for places without a finite "
+                "score."
+            )
+        return cls(checks.message(expected, got, fix), step, value, history)
 
 
 NUMBERS: dict[str, type] = {
-    **dict.fromkeys(("seed", "step", "best_step", "waited"), int),
-    **{"least": list, "seconds": float, "history": dict},
+    "seed": int,
+    "step": int,
+    "best_step": int,
+    "waited": int,
+    "least": list,
+    "seconds": float,
+    "history": dict,
 }
 EXPECTED, FIX = "a checkpoint of a training", "Name another file, or delete this one to train from the beginning."
 
 
 @dataclass
 class Checkpoint:
-    """A file that holds one training.
-
-    Args:
-        path: The file; None writes nothing.
-        header: What the training is; that of another one is refused.
-        probe: Numbers that its loss answers; other ones are refused.
-        any_seed: Whether to take the seed of the training that is in the file.
-    """
+    """A file that holds one training."""
 
     path: Path | None
     header: dict[str, Any]
@@ -532,100 +498,78 @@ def _restore(state: State, parts: dict[str, dict[str, Tensor]], numbers: dict[st
         setattr(state, name, value)
 
 
-SAVE_SECONDS = 10.0  # between two checkpoints
-MAX_HELD_OUT_ROWS = 5000
+def versions() -> dict[str, str]:
+    """Return the versions that a file records."""
+    return {"python": platform.python_version(), "torch": torch.__version__, "scoremh": version("scoremh")}
 
 
-def train(
-    net: nn.Module,
-    loss: Loss,
-    samples: Tensor,
-    *,
-    floor: float = -math.inf,
-    recipe: Recipe | None = None,
-    generator: torch.Generator | None = None,
-    progress: bool = False,
-    checkpoint: str | Path | None = None,
-) -> Fit:
-    """Train a network, in place, to the least held-out loss.
-
-    Args:
-        net: Network to train; its weights are changed.
-        loss: Loss to minimise.
-        samples: Samples to draw batches from, `(sample, *event)`; some are held out.
-        floor: Held-out loss below which it is taken for one that has no least value.
-        recipe: How to train.
-        generator: Random number generator; the same seed gives the same weights.
-        progress: Show a progress bar.
-        checkpoint: File to write a checkpoint to every ten seconds. The same call with the same file resumes the
-            training, and ends with the same weights as one that was never interrupted.
-
-    Returns:
-        The network with its best averaged weights, and its history.
-    """
-    checks.events(samples, "samples")
-    recipe = recipe or Recipe()
-    state = State.begin(net, recipe, rng.seeds(1, generator)[0], samples.device)
-    what = {"net": str(net), "loss": checks.named(loss), "recipe": asdict(recipe), "samples": fingerprint(samples)}
-    probe = loss.probe if isinstance(loss, ProbedLoss) else Probe()
-    path = None if checkpoint is None else Path(checkpoint)
-    file = Checkpoint(path, what | {"versions": versions()}, probe, any_seed=generator is None)
-    file.resume(state)
-    kept, held = split(samples, recipe, state.seed)
-    with torch.enable_grad(), progress_bar(recipe.steps, "training", unit="steps", show=progress) as tick:
-        tick(state.step, "")
-        while state.step < recipe.steps and (recipe.patience is None or state.waited < recipe.patience):
-            steps = min(recipe.check_every, recipe.steps - state.step)
-            started = time.monotonic()
-            with rng.for_layers_of(net, state.seed + 1 + state.step):  # another stream than that of the batches
-                state.advance(loss, kept, steps)
-                state.evaluate(loss, held, floor)
-            state.seconds += time.monotonic() - started
-            last = {name: values[-1] for name, values in state.history.items()}
-            tick(steps, f"loss {last['loss']:.4g}, held out {last['held_out']:.4g}, rate {last['rate']:.2g}")
-            file.save(state, seconds=SAVE_SECONDS)
-    file.save(state)
-    net.load_state_dict(state.best)
-    net.requires_grad_(False).eval()
-    return Fit(net, state.history, recipe, state.seed, state.seconds, state.best_step)
+def _read(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return what a file of this kind of fit holds: fields, and tensors that are no weights."""
+    with reading(path, f"a file that {kind}.save wrote", "Name such a file, or fit again.") as (metadata, tensors):
+        _require_kind(metadata, path, kind)
+        fields = json.loads(metadata[f"scoremh.{kind}"])
+        weights = {name.removeprefix("net."): tensors.pop(name) for name in list(tensors) if name.startswith("net.")}
+        with within_budget(fields["net"], weights):
+            network = networks.build(fields["net"], net, path)
+        network.to(next((tensor.dtype for tensor in weights.values() if tensor.is_floating_point()), None))
+        _load_weights(network, weights, path)
+        del fields["versions"]
+        return fields | {"net": network, "recipe": Recipe(**fields["recipe"])}, tensors
 
 
-def split(samples: Tensor, recipe: Recipe, seed: int) -> tuple[Tensor, Tensor]:
-    """Return what `train` draws batches from, and what it holds out."""
-    order = torch.randperm(len(samples), generator=rng.seeded(seed, torch.device("cpu"))).to(samples.device)
-    held = min(MAX_HELD_OUT_ROWS, math.ceil(recipe.held_out * len(samples)))
-    if held == len(samples):
-        fix = "Bring more samples."
-        raise ValueError(checks.message("samples to train on and to hold out", f"{len(samples)} samples", fix))
-    return samples[order[held:]], samples[order[:held]]
+def _load_weights(network: nn.Module, weights: Mapping[str, Tensor], path: str | Path) -> None:
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        fix = "Make the network with the arguments it was fitted with."
+        got = f"another ({' '.join(str(error).split())})"
+        raise ValueError(checks.message(f"a net with the weights of {path}", got, fix)) from error
+    network.requires_grad_(False).eval()
 
 
-def plan_text(
-    what: str, net: nn.Module, loss: object, coordinates: Coordinates | None, samples: Tensor, recipe: Recipe
-) -> str:
-    """Return a plan as a few lines.
-
-    Args:
-        what: Name of what is to be learned.
-        net: Network, without its coordinates.
-        loss: Loss to minimise.
-        coordinates: Coordinates to learn in; None for those of the samples.
-        samples: Samples to learn from.
-        recipe: How to train.
-    """
-    weights = sum(weight.numel() for weight in net.parameters())
-    rows = {
-        "network": f"{type(net).__name__}, {weights:,} weights",
-        "loss": checks.named(loss),
-        "coordinates": "those of the samples" if coordinates is None else coordinates_text(coordinates),
-        "samples": f"{len(samples):,} of shape {tuple(samples.shape[1:])}, {str(samples.dtype).removeprefix('torch.')}",
-        "recipe": repr(recipe),
-    }
-    return "\n".join([f"{what}, to be trained", *(f"  {name}: {text}" for name, text in rows.items())])
+def _require_kind(metadata: Mapping[str, str], path: str | Path, kind: str) -> None:
+    """Refuse the file of another kind of fit."""
+    for name in (key.removeprefix("scoremh.") for key in metadata if key.startswith("scoremh.")):
+        if name != kind:
+            got = f"{path}, which {name}.save wrote"
+            raise ValueError(checks.message(f"a file that {kind}.save wrote", got, f"Use {name}.load."))
 
 
-def coordinates_text(coordinates: Coordinates) -> str:
-    """Return the names of coordinates, the outermost first."""
-    if isinstance(coordinates, Compose):
-        return " of ".join(map(coordinates_text, (coordinates.outer, coordinates.inner)))
-    return type(coordinates).__name__
+# Numbers that a network makes beside its weights: frequencies, and those of an initialisation.
+SPARE_NUMBERS, EXPANSION = 100_000, 10
+
+
+class _Budget(TorchDispatchMode):
+    """Count the numbers that torch makes, and refuse to make too many; a size is looked at before it is made."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.most, self.made = most, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "aten" and not any(isinstance(arg, Tensor) for arg in args):
+            sizes = args[0] if args and isinstance(args[0], list | tuple) else [n for n in args if isinstance(n, int)]
+            self.made += math.prod(sizes)
+            if self.made > self.most:
+                raise ValueError(f"a network of more than {self.most:,} numbers")
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def within_budget(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Refuse to build a network that is far larger than its weights, within."""
+    size = sum(weight.numel() for weight in weights.values())
+    most = EXPANSION * size + SPARE_NUMBERS
+    if (largest := max(_whole_numbers(description), default=0)) > most:
+        raise ValueError(f"the number {largest:,} in the description of a network of {size:,} weights")
+    with _Budget(most):
+        yield
+
+
+def _whole_numbers(part: Any) -> Iterator[int]:
+    """Yield all whole numbers in a JSON value."""
+    if isinstance(part, Mapping | list):
+        for inner in part.values() if isinstance(part, Mapping) else part:
+            yield from _whole_numbers(inner)
+    elif isinstance(part, int):
+        yield part

@@ -18,7 +18,6 @@ from scoremh import (
     Exact,
     LineIntegral,
     RandomWalk,
-    TwoCoin,
     diagnostics,
     metropolis_hastings,
     sample,
@@ -29,6 +28,7 @@ from scoremh.acceptance import Rule
 from scoremh.types import Kernel
 from studies.acceptance.narrow import NARROW, STDS, Sampled
 from studies.acceptance.rules import OVERLAPPING, STEPPED
+from studies.acceptance.two_coin import TwoCoin
 from studies.framework import Cell, Record, Records, grid
 from studies.learning import seeded
 

@@ -5,11 +5,12 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from scoremh import MALA, Always, BalanceMatching, Exact, LineIntegral, RandomWalk, Target, Taylor, TwoCoin, targets
+from scoremh import MALA, Always, BalanceMatching, Exact, LineIntegral, RandomWalk, Target, Taylor, targets
 from scoremh.acceptance import Rule
 from scoremh.acceptance.rules import LearnedBalance
 from scoremh.balance_matching import MATCHING, FormName, Pairs
 from scoremh.types import Need, Point, Proposal
+from studies.acceptance.two_coin import TwoCoin
 from studies.learning import PAPER_ENTROPY, REFERENCE
 
 PROPOSALS: dict[str, dict[str, Proposal]] = {

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from scoremh import AcceptanceFit, Learned, LineIntegral, RandomWalk, Recipe, ScoreFit, datasets, fit_acceptance
-from scoremh.balance_matching import PRESETS
 from studies.framework import Cell, Record, grid
 from studies.learning import REFERENCE, acceptance_rate, error, learned_score, metropolis, seeded
+from studies.presets import TABLE_3
 
 UNCLIPPED, ANTISYMMETRIC = "free", "antisymmetric"
 EXTENT, GRID_SHAPE = (-1.5, 2.25, -1.0, 1.5), (76, 51)  # the paper's ranges of x', for x = (0, 0)
@@ -27,7 +27,7 @@ class Config:
     # random seeds of the acceptances' trainings; the first one also of samples, score and what is judged on
     seeds: tuple[int, ...]
     lambdas: tuple[float, ...]  # weights of the entropy, for the free form
-    steps: int = PRESETS["moons"].steps  # training steps of an acceptance
+    steps: int = TABLE_3["moons"].steps  # training steps of an acceptance
     score_steps: int = Recipe().steps  # maximal number of training steps of the score
     samples: int = 10_000  # samples to learn from
     fresh: int = 10_000  # samples to judge on
@@ -106,7 +106,7 @@ class Training(Cell, kind="entropy"):
 
     def fit(self, score: ScoreFit, x: Tensor, config: Config) -> AcceptanceFit:
         """Train with the paper's network and settings for Moons, but for lambda, the clipping and the form."""
-        row = PRESETS["moons"]._replace(entropy=self.lambda_, steps=config.steps)
+        row = TABLE_3["moons"]._replace(entropy=self.lambda_, steps=config.steps)
         return fit_acceptance(
             score,
             RandomWalk(config.std),

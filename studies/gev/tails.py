@@ -35,6 +35,7 @@ from scoremh.types import Proposal, ScoreFn, TargetLike
 from studies.framework import Cell, Record, grid
 from studies.gev import common
 from studies.gev.common import METRICS, TAILS
+from studies.presets import paper_score
 
 PAPER, DEFAULT, HEAVY = "the paper's", "default", "heavy tails"
 TRUE, UNBENT = "true", "true, straight line"
@@ -120,7 +121,7 @@ class Score(Cell, kind="score"):
         """Return the fit."""
         x, generator = samples(self.size, self.seed, config.xi), seeded(self.size, self.seed, 1)
         if self.score == PAPER:
-            return fit_score(x, preset="moons", generator=generator)
+            return paper_score(x, "moons", generator=generator)
         return fit_score(x, heavy_tails=self.score == HEAVY, recipe=Recipe(config.steps), generator=generator)
 
     def path(self, folder: Path) -> Path:

@@ -5,9 +5,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from scoremh import Recipe, ScoreFit, datasets, fit_score
+from scoremh import Recipe, ScoreFit, fit_score
 from scoremh.networks import UNet
 from scoremh.score_matching import MultilevelDenoising
+from studies.mnist.source import mnist
 
 DATA = Path(__file__).parent.parent / "data"
 WEIGHTS = Path(__file__).parent.parent / "weights"
@@ -26,7 +27,7 @@ def score_file(folder: Path) -> Path:
 
 def mnist_test() -> Tensor:
     """Return MNIST's 10,000 test images, which a clone has."""
-    return datasets.mnist("test", root=DATA)
+    return mnist("test", root=DATA)
 
 
 def score_recipe(steps: int) -> Recipe:
@@ -39,7 +40,15 @@ def train_score(x: Tensor, steps: int, path: Path, *, progress: bool = False) ->
     if not path.exists():
         draws = torch.Generator().manual_seed(SCORE_SEED)
         net, checkpoint = UNet((1, 28, 28), generator=draws), path.with_suffix(".checkpoint")
-        options = {"standardize": False, "recipe": score_recipe(steps), "progress": progress}
-        fit_score(x, LOSS, net, generator=draws, checkpoint=checkpoint, **options).save(path)  # type: ignore[arg-type]
+        fit_score(
+            x,
+            LOSS,
+            net,
+            standardize=False,
+            recipe=score_recipe(steps),
+            generator=draws,
+            progress=progress,
+            checkpoint=checkpoint,
+        ).save(path)
         checkpoint.unlink()
     return ScoreFit.load(path)

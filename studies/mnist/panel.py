@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from scoremh import ScoreFit, datasets
+from scoremh import ScoreFit
 from studies import plots
 from studies.framework import Cell, Claim, Record, Records, Study, grid, runner
 from studies.framework.tables import markdown, mean, number, number_and_spread
@@ -20,6 +20,7 @@ from studies.mnist.by_level import LEVELS, AtLevel
 from studies.mnist.images import mnist_test, score_file
 from studies.mnist.samplers import SAMPLERS, Choice, Start
 from studies.mnist.sampling import HIGH, LOW
+from studies.mnist.source import mnist
 from studies.mnist.tau import Floor
 
 SHOWN = 16
@@ -107,7 +108,7 @@ class Nearest(Cell, kind="nearest"):
 def learned_from(folder: Path) -> Tensor:
     """Return the images that the score has learned from."""
     own = score_file(folder).parent == folder
-    return mnist_test()[: sampling.QUICK_IMAGES] if own else datasets.mnist("train")
+    return mnist_test()[: sampling.QUICK_IMAGES] if own else mnist("train")
 
 
 def nearest(images: Tensor, known: Tensor) -> float:

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from scoremh import Always, Learned, LineIntegral, ScoreFit, anneal, annealing, metropolis_hastings
 from scoremh.acceptance import Rule
-from scoremh.balance_matching import LevelAcceptanceFit
 from scoremh.proposals import ScaledMALA
 from scoremh.types import Kernel
 from studies.framework import Record
 from studies.mnist.images import WEIGHTS, mnist_test, score_file, train_score
 from studies.mnist.judging import judged, subset
+from studies.mnist.levels import LevelAcceptanceFit
+from studies.mnist.networks import acceptance_network
 
 HIGH, LOW = 10.0, 0.05  # first and last noise level, for pixels in [-1, 1]
 GROUPS = 10  # of levels, after each of which the lag of the chains is measured
@@ -106,7 +107,7 @@ class Sampled:
 @cache
 def acceptance_fit(name: str) -> LevelAcceptanceFit:
     """Return a learned acceptance that is kept."""
-    return LevelAcceptanceFit.load(WEIGHTS / f"{name}.safetensors")
+    return LevelAcceptanceFit.load(WEIGHTS / f"{name}.safetensors", acceptance_network(name.removeprefix("mnist-")))
 
 
 def rule(method: str, level: float, tau: float) -> Rule:

@@ -20,13 +20,14 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from scoremh import Recipe, ScoreFit, datasets
+from scoremh import Recipe, ScoreFit
 from scoremh.networks import UNet
 from scoremh.types import Box
 from studies.mnist import lenet
 from studies.mnist.acceptances import train_acceptance
 from studies.mnist.images import LOSS, WEIGHTS, train_score
 from studies.mnist.sampling import LOW
+from studies.mnist.source import mnist
 
 SCORE_STEPS = 8000
 
@@ -52,9 +53,9 @@ def main(name: str, *options: str) -> None:
     if name == "score" and "--as-is" in options:
         interrupted_score(path.with_suffix(".checkpoint")).save(path)
     elif name == "score":
-        train_score(datasets.mnist("train"), SCORE_STEPS, path, progress=True)
+        train_score(mnist("train"), SCORE_STEPS, path, progress=True)
     elif name == "lenet":
-        lenet.save(lenet.train(*datasets.mnist("train", labels=True)))
+        lenet.save(lenet.train(*mnist("train", labels=True)))
     else:
         train_acceptance(name, path)
     print(hashlib.sha256(path.read_bytes()).hexdigest(), path.name)

@@ -12,11 +12,12 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from scoremh import MultilevelDenoising, Recipe, annealing, metrics
-from scoremh.balance_matching import MATCHING, PRESETS, RECIPE
+from scoremh.balance_matching import MATCHING, RECIPE
 from scoremh.balance_matching.fit import ANCHORED_CLIP, TABLE_PAIRS
 from scoremh.sampler import ProposalName
 from studies.framework import Cell, Record, Records, grid
 from studies.framework.runner import cells_in
+from studies.presets import TABLE_3
 from studies.table1 import judging, methods, outsiders, paper, problem
 from studies.table1.judging import METRICS, MODES
 from studies.table1.methods import METHODS
@@ -182,7 +183,7 @@ def settings(config: Config) -> dict[str, Any]:
     """Return all that decides the numbers, but for the code and its versions."""
     networks = {
         name: {"hidden": row.hidden, "blocks": row.blocks, "rate": methods.RATE_TIMES_WIDTH / row.hidden}
-        for name, row in PRESETS.items()
+        for name, row in TABLE_3.items()
     }
     schedule = ("high", "low", "levels", "steps", "step_size_over_noise_squared")
     chosen = {

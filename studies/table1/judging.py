@@ -9,6 +9,7 @@ from scoremh import metrics
 from studies.densities.distributions import DISTRIBUTIONS
 from studies.densities.fits import blur
 from studies.framework import Record
+from studies.sinkhorn import paper_metrics
 from studies.table1.problem import DATASETS, EVENLY_SPACED, Problem, seeded
 
 MODES = ("moons", "pinwheel")  # datasets with modes, whose density is known mode by mode
@@ -19,7 +20,7 @@ def distances(x: Tensor, y: Tensor) -> dict[str, float | None]:
     """Return all metrics between two samples; None where the first is not finite."""
     if not bool(x.isfinite().all()):
         return dict.fromkeys(METRICS)
-    return {**metrics.paper_metrics(x, y)._asdict(), "exact_w1": metrics.w1(x, y), "exact_w2": metrics.w2(x, y)}
+    return {**paper_metrics(x, y)._asdict(), "exact_w1": metrics.w1(x, y), "exact_w2": metrics.w2(x, y)}
 
 
 def nearest(x: Tensor, y: Tensor) -> float:

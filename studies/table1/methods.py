@@ -15,11 +15,12 @@ from torch import Tensor
 from scoremh import MALA, AcceptanceFit, Always, LineIntegral, ScoreMH, ThroughNoise, annealing, metropolis_hastings
 from scoremh._shared import rng
 from scoremh.acceptance import Rule
-from scoremh.balance_matching import PRESETS, RECIPE, FormName
+from scoremh.balance_matching import RECIPE, FormName
 from scoremh.networks import FORMS
 from scoremh.sampler import ANNEALING_STEP_SIZE, ProposalName
 from scoremh.types import Kernel
 from studies.framework import Record
+from studies.presets import TABLE_3
 from studies.table1 import outsiders
 from studies.table1.problem import Problem, run, seeded
 
@@ -217,7 +218,7 @@ def tunings() -> list[tuple[ProposalName, bool]]:
 def train(problem: Problem, row: Chains, steps: Steps, length: int) -> Record:
     """Learn the acceptance of a row, with the paper's network but for a potential; return time and loss."""
     assert row.form is not None
-    generator, preset = seeded(3, problem.seed), PRESETS[problem.name]
+    generator, preset = seeded(3, problem.seed), TABLE_3[problem.name]
     if row.form == "potential":
         net, recipe = None, replace(RECIPE, steps=POTENTIAL_STEPS * length)
     else:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy import stats
 
-from scoremh import DivergenceError, fit_score, metrics, score_matching, targets
-from studies import gev
+from scoremh import DivergenceError, metrics, targets
+from studies import gev, presets
 from studies.framework import Records
 from studies.gev import adjustment, common, learned, tails, tails_page
 from tests.studies.cases import is_picture, made_up, run_small, said
@@ -185,12 +185,10 @@ def test_learned_runs_and_writes(tmp_path: Path) -> None:
 
 
 def test_tails_of_a_training_that_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def short(x: torch.Tensor, *, preset: str | None = None, **options: Any) -> Any:
-        if preset is not None:
-            raise DivergenceError("ran away", 3, math.inf, {})
-        return fit_score(x, **options)
+    def diverged(*_: Any, **__: Any) -> Any:
+        raise DivergenceError("ran away", 3, math.inf, {})
 
-    monkeypatch.setattr(tails, "fit_score", short)
+    monkeypatch.setattr(tails, "paper_score", diverged)
     found, page = run_small(gev.TAILS, SMALL_TAILS, tmp_path)
     assert found.where("score", score="the paper's", size=300, seed=3)[0]["diverged"] == 3
     assert "ran away" in page
@@ -199,7 +197,7 @@ def test_tails_of_a_training_that_diverged(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_tails_run_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(score_matching.PRESETS, "moons", score_matching.PRESETS["moons"]._replace(steps=4))
+    monkeypatch.setitem(presets.TABLE_2, "moons", presets.TABLE_2["moons"]._replace(steps=4))
     found, page = run_small(gev.TAILS, SMALL_TAILS, tmp_path)
     assert len(found.kinds["chains"]) == 3 * 3 + 2 * 3
     assert "100 chains of 6 steps" in page

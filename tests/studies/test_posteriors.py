@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from scoremh import diagnostics, targets
+from scoremh import targets
 from studies import posteriors
 from studies.posteriors import cells, problems
+from studies.posteriors.calibration import calibration
 from tests.studies.cases import is_picture, run_small
 
 SMALL = cells.Config(
@@ -46,7 +47,7 @@ def test_an_observation_is_that_of_its_matrix(problem: str, d: int) -> None:
 
 @pytest.mark.parametrize("problem", problems.PROBLEMS)
 def test_the_known_posterior_is_calibrated(problem: str) -> None:
-    verdict = diagnostics.calibration(
+    verdict = calibration(
         lambda n, generator: problems.prior(2).sample(n, 0.05, generator),
         lambda x, generator: problems.observed(problem, x[None], generator)[0],
         lambda y, generator: problems.known_posterior(problem, 2, y, 0.05).sample(31, generator=generator),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scoremh import Recipe, score_matching
-from studies import scores
+from studies import presets, scores
 from tests.studies.cases import is_picture, run_small
 
 SMALL = scores.Config(seeds=(1,), samples=300, fresh=200, fresh_for_loss=100)
@@ -18,12 +18,11 @@ def test_scores_write_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """With fits of a few steps: the numbers are bad, and the page says so."""
     for name in list(scores.DATASETS)[3:]:
         monkeypatch.delitem(scores.DATASETS, name)
-    for name, preset in score_matching.PRESETS.items():
-        monkeypatch.setitem(score_matching.PRESETS, name, preset._replace(steps=20))
+    for name, row in presets.TABLE_2.items():
+        monkeypatch.setitem(presets.TABLE_2, name, row._replace(steps=20))
 
-    def quick(x: torch.Tensor, loss: Any = None, *, preset: str | None = None, **options: Any) -> Any:
-        brief: Any = {} if preset else {"recipe": Recipe(steps=20, check_every=10)}
-        return score_matching.fit_score(x, loss, preset=preset, **brief, **options)
+    def quick(x: torch.Tensor, loss: Any = None, **options: Any) -> Any:
+        return score_matching.fit_score(x, loss, recipe=Recipe(steps=20, check_every=10), **options)
 
     monkeypatch.setattr(scores, "fit_score", quick)
     found, page = run_small(scores.STUDY, SMALL, tmp_path)

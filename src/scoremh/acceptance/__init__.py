@@ -1,7 +1,6 @@
 """Acceptance rules a(x', x); the module `rules` has the table of them, and `exact` how the exact rule decides."""
 
 from scoremh.acceptance.rules import Always, Decision, Exact, Learned, LineIntegral, Rule, Taylor, ThroughNoise
-from scoremh.acceptance.two_coin import TwoCoin
 
 __all__ = [
     "Always",
@@ -12,5 +11,4 @@ __all__ = [
     "Rule",
     "Taylor",
     "ThroughNoise",
-    "TwoCoin",
 ]

@@ -14,40 +14,24 @@ the same ratio. The other forms need neither.
 A potential phi stands for D_a = phi(x') - phi(x) + log q(x | x') - log q(x' | x). The proposal's terms cancel, and what
 is left is | grad phi(x) - s(x) |^2 + | grad phi(x') - s(x') |^2: an ordinary regression, on points.
 
-One network may serve all noise levels and steps: `fit_acceptance_at_levels`, for images.
-
-Values of log p may join the gradients (`fit_acceptance(..., anchors=...)`); `balance_matching.anchors` says how.
+Values of log p may join the gradients (`fit_acceptance(..., anchors=...)`); `balance_matching.fit` has the term.
 """
 
 from scoremh.balance_matching.fit import (
     MATCHING,
-    PRESETS,
     RECIPE,
     AcceptanceFit,
-    AcceptancePlan,
     FormName,
-    Preset,
-    acceptance_plan,
     fit_acceptance,
-    train_acceptance,
 )
-from scoremh.balance_matching.levels import LevelAcceptanceFit, LevelMatching, fit_acceptance_at_levels
 from scoremh.balance_matching.losses import BalanceMatching, Pairs
 
 __all__ = [
     "MATCHING",
-    "PRESETS",
     "RECIPE",
     "AcceptanceFit",
-    "AcceptancePlan",
     "BalanceMatching",
     "FormName",
-    "LevelAcceptanceFit",
-    "LevelMatching",
     "Pairs",
-    "Preset",
-    "acceptance_plan",
     "fit_acceptance",
-    "fit_acceptance_at_levels",
-    "train_acceptance",
 ]

@@ -1,33 +1,27 @@
-r"""The names of the forms with their defaults, and the rows of the paper's Table 3.
+r"""`fit_acceptance`: an acceptance function from a score, by Score Balance Matching.
 
-A learned acceptance function, with what is known of its training.
+It chooses the form, the loss, the coordinates and the network that are not given, tries target, proposal and network
+at a few samples before a training is spent on them, and trains. The loss is in `balance_matching.losses`.
 
-Anchors: values of log p that join the gradients in the loss of an acceptance.
-
-Gradients say nothing of the weights of modes that no path of accurate scores connects; values do. For a pair (x, x')
+Anchors are values of log p that join the gradients. Gradients say nothing of the weights of modes that no path of
+accurate scores connects; values do. For a pair (x, x')
 
     e = D_a(x', x) - [log p(x') - log p(x)] - [log q(x | x') - log q(x' | x)]
 
-and the term is the mean of Huber's loss of e. The pairs are those that a chain may ask for: x' comes from q(. | x), or,
+and the term is the mean of Huber's loss of e. The pairs are those that a chain may propose: x' comes from q(. | x), or,
 for a potential, which serves every proposal, from the whole table. The points are samples, samples moved by noise of
 all sizes, points on lines between samples, points all around, and candidates from all of these: with samples alone,
 nothing keeps a network from putting mass elsewhere.
 
 Below a floor log p is bounded and not learned: between a point above the floor and one below it log p has to change by
-at least as much as it does to the floor; between two points below it nothing is asked.
-
-Whether target, proposal and network go together: tried at a few samples, before a training is spent on them.
-
-What `fit_acceptance` will train, and how: every default chosen, every argument checked.
-
-`fit_acceptance`: an acceptance function from a score, with everything chosen that is not given.
+at least as much as it does to the floor; a pair with both points below it does not count.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -42,9 +36,9 @@ from scoremh._shared.progress import progress_bar
 from scoremh.balance_matching.losses import BalanceMatching
 from scoremh.coordinates import Affine, Coordinates
 from scoremh.kernel.metropolis import scored_target
-from scoremh.networks import FORMS, AcceptanceMLP, Form, InputsInCoordinates
+from scoremh.networks import FORMS, Form, InputsInCoordinates
 from scoremh.networks.acceptance import PROBED_SAMPLES, ProposalProbe
-from scoremh.training import Fit, Recipe, plan_text, train
+from scoremh.training import Fit, Recipe, train
 from scoremh.types import LogDensityFn, Point, Proposal, Target, TargetLike
 
 FormName = Literal["free", "antisymmetric", "potential"]  # the names of `networks.FORMS`
@@ -58,62 +52,10 @@ MATCHING: Mapping[str, BalanceMatching] = {
 # samples, where a learned score is not to be trusted and would outweigh the anchors.
 ANCHORED_CLIP = 2.5
 RECIPE = Recipe(4000, batch=256, rate=4e-3)  # larger steps than a score's: a pair has 2 d numbers to learn from
-
-
-def default_matching(form: str, event: tuple[int, ...], *, anchored: bool) -> BalanceMatching:
-    """Return the loss of a form: with anchors, gradients are clipped.
-
-    Args:
-        form: Name of the form.
-        event: Shape of one event.
-        anchored: Whether values of log p join the loss.
-    """
-    clip = ANCHORED_CLIP * math.sqrt(2 * math.prod(event)) if anchored else None
-    return replace(MATCHING[form], clip=clip)
-
-
-class Preset(NamedTuple):
-    """A row of the paper's Table 3: the free form, all pairs, Adam at a constant rate, nothing standardised.
-
-    The paper gives neither the size of a batch nor C. An epoch of its Algorithm 2 is one step, here on 16 x 16 pairs,
-    and nothing is clipped.
-    """
-
-    hidden: int
-    blocks: int
-    steps: int
-    entropy: float
-    rate: float = 5e-4
-
-    def network(self, event: tuple[int, ...], generator: torch.Generator | None = None) -> AcceptanceMLP:
-        """Return the row's network."""
-        return AcceptanceMLP(event, self.hidden, self.blocks, generator=rng.child(generator))
-
-    @property
-    def matching(self) -> BalanceMatching:
-        """The row's loss."""
-        return BalanceMatching(self.entropy, pairs="independent", all_pairs=True)
-
-    @property
-    def recipe(self) -> Recipe:
-        """The row as a recipe: no averaging, no clipping, no early stop."""
-        options: dict[str, Any] = {
-            "batch": 32,
-            "schedule": "constant",
-            "average": 0.0,
-            "clip": None,
-            "check_every": min(200, self.steps),
-            "patience": None,
-        }
-        return Recipe(self.steps, rate=self.rate, **options)
-
-
-PRESETS = {
-    "moons": Preset(256, 3, 1000, 2.0),
-    "pinwheel": Preset(256, 4, 200, 2.0),
-    "s_curve": Preset(512, 4, 200, 2.0),
-    "swiss_roll": Preset(512, 4, 200, 1.0),
-}
+TRIED_SAMPLES = 32  # at which a proposal is tried
+TRIED_PAIRS = 100  # with which a network is tried
+COUNTED_SAMPLES = 900  # that a support is asked for: one more or less is beyond the tolerance of a probe
+STRETCHES = (1.0, 1.2, 1.5, 2.0, 4.0)  # by which samples are moved away from their mean, to tell supports apart
 
 
 @dataclass(eq=False, repr=False)
@@ -162,6 +104,142 @@ class AcceptanceFit(Fit):
             return potential(x)
 
 
+def fit_acceptance(
+    target: TargetLike,
+    proposal: Proposal,
+    samples: Tensor,
+    *,
+    form: FormName | None = None,
+    matching: BalanceMatching | None = None,
+    net: nn.Module | None = None,
+    standardize: bool = True,
+    recipe: Recipe | None = None,
+    anchors: LogDensityFn | bool | None = False,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+    checkpoint: str | Path | None = None,
+) -> AcceptanceFit:
+    """Learn when to accept: an acceptance function under which a proposal is in detailed balance with a score.
+
+    Args:
+        target: Target with a score; pairs outside its support do not count.
+        proposal: q. Free and antisymmetric forms need a `log_prob` without jumps that autograd can differentiate, and
+            reversible steps: q(x | x') > 0 where q(x' | x) > 0.
+        samples: Samples of the target, `(sample, *event)`; those outside the support are left out.
+        form: "free" (the paper's), "antisymmetric" or "potential", which is the default.
+        matching: The loss and its pairs; `balance_matching.MATCHING[form]` if None, with anchors clipped at 2.5 times
+            the root of the number of coordinates of a pair. To change one setting:
+            `dataclasses.replace(MATCHING["free"], clip=10.0)`.
+        net: `net(proposed, current)` for log a (free) or for half of the log ratio (antisymmetric), `net(x)` for a
+            potential, trained in place; one for the form if None.
+        standardize: Whether the network sees coordinates in which the samples have mean 0 and unit covariance.
+        recipe: How to train; `balance_matching.RECIPE` if None.
+        anchors: Function x -> log p(x), up to a constant, such as `fit.log_density` of a learned score, or True for
+            log p through noise of a target that knows noise levels: its values at thousands of points on, between and
+            around the samples join the loss, with the weight `matching.anchor_weight`. Gradients alone leave the
+            weights of modes open that lie far from each other.
+        generator: Random number generator; the same seed gives the same weights.
+        progress: Show a progress bar.
+        checkpoint: File to write checkpoints to; the same call with the same file resumes an interrupted training.
+
+    Returns:
+        The acceptance function, for `Learned`.
+
+    Example:
+        >>> import torch
+        >>> from scoremh import Learned, RandomWalk, Recipe, fit_acceptance, metropolis_hastings, targets
+        >>> g, normal = torch.Generator().manual_seed(0), targets.Gaussian([0.0, 0.0])
+        >>> x, short = normal.sample(1000, generator=g), Recipe(steps=20, check_every=10)
+        >>> fit = fit_acceptance(normal, RandomWalk(1.0), x, form="antisymmetric", recipe=short, generator=g)
+        >>> kernel = metropolis_hastings(normal, RandomWalk(1.0), Learned(fit, balance="metropolis"))
+    """
+    known = scored_target(target, proposal)
+    samples = _samples_inside(known, samples)
+    form = "potential" if form is None else form
+    checks.one_of(form, tuple(FORMS), "form")
+    checks.optional(matching, BalanceMatching, "matching")
+    checks.optional(net, nn.Module, "net")
+    checks.optional(recipe, Recipe, "recipe")
+    kind, log_density = FORMS[form], anchor_function(anchors, known)
+    if matching is None:
+        clip = None if log_density is None else ANCHORED_CLIP * math.sqrt(2 * samples[0].numel())
+        matching = replace(MATCHING[form], clip=clip)
+    if not kind.free_scale and (matching.entropy or matching.scale):
+        got, fix = f"{matching} with form={form!r}", "Leave them out: the scale of this form is not free."
+        raise ValueError(checks.message('entropy and scale with form="free" alone', got, fix))
+
+    net = kind.network(tuple(samples.shape[1:]), generator=rng.child(generator)) if net is None else net
+    net.to(samples)
+    try_proposal(known, proposal, samples[:TRIED_SAMPLES], differentiate=kind.one_proposal)
+    coordinates = Affine.whitening(samples) if standardize else None
+    made_for = ProposalProbe.of(known, proposal, samples) if kind.one_proposal else None
+    whole = kind(net if coordinates is None else InputsInCoordinates(net, coordinates), made_for)
+    try_network(whole, type(net), samples[:TRIED_PAIRS])
+
+    loss = MatchedLoss(matching, known, proposal, coordinates, problem_probe(known, proposal, samples))
+    if log_density is not None:
+        try_anchors(log_density, samples[:TRIED_SAMPLES])
+        table = anchor_table(log_density, known, proposal, samples, whole, progress=progress)
+        loss = replace(loss, anchors=table, probe=loss.probe.joined(Probe.of(table.log_density)))
+    fit = train(
+        whole,
+        loss,
+        samples,
+        recipe=recipe or RECIPE,
+        generator=generator,
+        progress=progress,
+        checkpoint=checkpoint,
+    )
+    return AcceptanceFit(
+        net=whole,
+        history=fit.history,
+        recipe=fit.recipe,
+        seed=fit.seed,
+        seconds=fit.seconds,
+        best=fit.best,
+        loss=checks.named(matching),
+        proposal=checks.named(proposal),
+    )
+
+
+def _samples_inside(target: Target, samples: Tensor) -> Tensor:
+    """Return the samples inside the support, refused where they are too few."""
+    checks.events(samples, "samples")
+    samples = checks.to_learn_from(samples)
+    if target.support is not None:
+        samples = samples[checks.inside(target.support(samples), samples)]
+    if len(samples) < PROBED_SAMPLES:
+        got, fix = f"{len(samples)}", "Thousands are needed for an acceptance one can trust."
+        raise ValueError(checks.message(f"at least {PROBED_SAMPLES} samples inside the support", got, fix))
+    return samples
+
+
+def anchor_function(anchors: LogDensityFn | bool | None, target: Target) -> LogDensityFn | None:
+    """Return the function x -> log p(x) of the anchors, through noise where they are True; None for False."""
+    if anchors is False:
+        return None
+    if anchors is None:
+        fix = "A score of one noise level knows no log p; leave anchors out to train on gradients alone."
+        raise ValueError(checks.message("anchors to be a function of x, True or False", "None", fix))
+    if anchors is not True:
+        return anchors
+    if target.levels is None:
+        fix = "Pass a function x -> log p(x), or what fit_score returns as the target."
+        got = "a score of one level, or a product"
+        raise ValueError(checks.message("a target that knows the scores of all noise levels", got, fix))
+    return diffusion.LogDensity(target.levels)
+
+
+def problem_probe(target: Target, proposal: Proposal, samples: Tensor) -> Probe:
+    """Return numbers of the proposal, the score and the support: a checkpoint belongs to one problem."""
+    assert target.score is not None
+    log_q = ProposalProbe.of(target, proposal, samples).probe
+    few = samples[:COUNTED_SAMPLES]
+    stretched = (few.mean(0) + stretch * (few - few.mean(0)) for stretch in STRETCHES)
+    counts = [len(few) if target.support is None else int(target.support(x).sum()) for x in stretched]
+    return log_q.joined(Probe.of(target.score(samples[:4]), torch.tensor(counts)))
+
+
 TABLE_PAIRS = 8192
 MIN_PAIRS = 20  # at which log p has to be a number
 PAIRS_PER_STEP = 256
@@ -175,15 +253,7 @@ TAIL_SHARE, DEPTH = 0.01, 10.0  # the floor is this much below log p at all samp
 
 @dataclass(frozen=True)
 class Anchors:
-    """A table of pairs of points, with log p at both.
-
-    Args:
-        proposal: q.
-        points: x of every pair, then x' of every pair, with what the proposal needs there.
-        log_density: log p at the points, up to a constant; -inf is below every floor.
-        floor: log p below which it is bounded and not learned.
-        held_out: Whether to draw from the pairs that are kept for judging, rather than from the others.
-    """
+    """A table of pairs of points, with log p at both."""
 
     proposal: Proposal
     points: Point
@@ -196,12 +266,7 @@ class Anchors:
         return len(self.log_density) // 2
 
     def loss(self, form: Form, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
-        """Return the mean loss over pairs drawn from the table.
-
-        Args:
-            form: The acceptance function.
-            generator: Random number generator; the same seed gives the same pairs.
-        """
+        """Return the mean loss over pairs drawn from the table."""
         pairs, device = len(self), self.log_density.device
         trained = round((1 - HELD_OUT_SHARE) * pairs)
         first, last = (trained, pairs) if self.held_out else (0, trained)
@@ -224,19 +289,52 @@ class Anchors:
         return huber_loss(error, torch.zeros_like(error), reduction="sum") / asked.sum().clamp_min(1)
 
 
+@dataclass(frozen=True)
+class MatchedLoss:
+    """The loss for one target and one proposal, as `train` takes it."""
+
+    matching: BalanceMatching
+    target: Target
+    proposal: Proposal
+    coordinates: Coordinates | None
+    probe: Probe
+    anchors: Anchors | None = None
+
+    def __repr__(self) -> str:
+        """Show the loss and the proposal, the same in every process."""
+        anchored = "" if self.anchors is None else f", with {len(self.anchors)} pairs of anchors"
+        return f"{self.matching} for {checks.steady(self.proposal)}{anchored}"
+
+    def terms(
+        self, net: nn.Module, x: Tensor, *, progress: float, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Return the loss of a batch and its terms."""
+        terms = self.matching.terms(
+            net,
+            self.target,
+            self.proposal,
+            x,
+            coordinates=self.coordinates,
+            progress=progress,
+            generator=generator,
+        )
+        if self.anchors is None:
+            return terms
+        error = self.anchors.loss(Form.of(net), generator=generator)
+        return terms | {"loss": terms["loss"] + self.matching.anchor_weight * error, "anchors": error.detach()}
+
+    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Return the held-out loss: without the graph of the gradients, and without crossing thousands of samples."""
+        held_out = None if self.anchors is None else replace(self.anchors, held_out=True)
+        judge = replace(self, matching=replace(self.matching, all_pairs=False), anchors=held_out)
+        with torch.no_grad():
+            return judge.terms(net, x, progress=1.0, generator=generator)["loss"]
+
+
 def anchor_table(
     anchors: LogDensityFn, target: Target, proposal: Proposal, samples: Tensor, form: Form, *, progress: bool = False
 ) -> Anchors:
-    """Return a table of anchors, with log p evaluated at all its points.
-
-    Args:
-        anchors: x -> log p(x), up to a constant.
-        target: Target; pairs outside its support are left out.
-        proposal: q.
-        samples: Samples inside the support, `(sample, *event)`.
-        form: The acceptance function that is to learn from them.
-        progress: Show a progress bar.
-    """
+    """Return a table of anchors, with log p evaluated at all its points."""
     with torch.no_grad(), checks.explained():
         current, proposed, is_sample = _pairs(target, proposal, samples)
         before, after = _values(anchors, torch.cat([current.x, proposed.x]), progress).chunk(2)
@@ -292,12 +390,7 @@ def _values(anchors: LogDensityFn, x: Tensor, progress: bool) -> Float[Tensor, "
 
 
 def _require_known(known: Tensor, at_samples: Tensor) -> None:
-    """Refuse log p that is a number almost nowhere.
-
-    Args:
-        known: Whether it is a number, or -inf, at both ends of a pair.
-        at_samples: Its finite values at samples.
-    """
+    """Refuse log p that is a number almost nowhere."""
     if known.sum() < MIN_PAIRS or not len(at_samples):
         got = f"{int(known.sum())} of {len(known)} pairs, and finite ones at {len(at_samples)} samples"
         fix = "Pass log p itself, up to a constant; where p is 0 it may be -inf."
@@ -312,14 +405,7 @@ MAX_WRONG_SHARE = 1 / 20  # of the candidates, whose gradients may not add up be
 
 
 def try_proposal(target: Target, proposal: Proposal, x: Tensor, *, differentiate: bool) -> None:
-    """Refuse a score or a proposal with answers of a wrong shape or type, or with gradients that are not its own.
-
-    Args:
-        target: Target with a score, which is not asked outside of its support.
-        proposal: q.
-        x: A few samples inside the support.
-        differentiate: Whether the training needs gradients of log q.
-    """
+    """Refuse a score or a proposal with answers of a wrong shape or type, or with gradients that are not its own."""
     with checks.explained():
         at = Point.at(x, target, proposal.needs | {"score"})
     checks.answer(at.score, x, x.shape, "score")
@@ -338,13 +424,7 @@ def try_proposal(target: Target, proposal: Proposal, x: Tensor, *, differentiate
 
 @torch.no_grad()
 def try_network(form: Form, kind: type[nn.Module], x: Tensor) -> None:
-    """Refuse a network that does not answer with a number per pair, or per point.
-
-    Args:
-        form: The acceptance function.
-        kind: Class of the network in it.
-        x: A few samples.
-    """
+    """Refuse a network that does not answer with a number per pair, or per point."""
     _require_own_gradient(kind)
     try:
         with rng.for_layers_of(form, 0):
@@ -359,12 +439,7 @@ def try_network(form: Form, kind: type[nn.Module], x: Tensor) -> None:
 
 @torch.no_grad()
 def try_anchors(anchors: LogDensityFn, x: Tensor) -> None:
-    """Refuse anchors that do not answer with a number per point.
-
-    Args:
-        anchors: x -> log p(x).
-        x: A few samples.
-    """
+    """Refuse anchors that do not answer with a number per point."""
     if not callable(anchors):
         fix = "Pass fit.log_density, or another function that answers log p, up to a constant."
         raise TypeError(checks.message("anchors to be a function of x", checks.describe(anchors), fix))
@@ -453,289 +528,3 @@ def _along(
             (gradient,) = torch.autograd.grad(change.sum(), there.x, materialize_grads=True)
     slopes = inner(gradient, repeated(v))
     return change.detach().reshape(len(nodes), len(v)), slopes.reshape(len(nodes), len(v))
-
-
-TRIED_SAMPLES = 32  # at which a proposal is tried
-TRIED_PAIRS = 100  # with which a network is tried
-COUNTED_SAMPLES = 900  # that a support is asked for: one more or less is beyond the tolerance of a probe
-STRETCHES = (1.0, 1.2, 1.5, 2.0, 4.0)  # by which samples are moved away from their mean, to tell supports apart
-
-
-@dataclass(frozen=True)
-class MatchedLoss:
-    """The loss for one target and one proposal, as `train` takes it."""
-
-    matching: BalanceMatching
-    target: Target
-    proposal: Proposal
-    coordinates: Coordinates | None
-    probe: Probe
-    anchors: Anchors | None = None
-
-    def __repr__(self) -> str:
-        """Show the loss and the proposal, the same in every process."""
-        anchored = "" if self.anchors is None else f", with {len(self.anchors)} pairs of anchors"
-        return f"{self.matching} for {checks.steady(self.proposal)}{anchored}"
-
-    def anchored(self, anchors: Anchors) -> "MatchedLoss":
-        """Return the loss with anchors, which tell it from others as well."""
-        return replace(self, anchors=anchors, probe=self.probe.joined(Probe.of(anchors.log_density)))
-
-    def terms(
-        self, net: nn.Module, x: Tensor, *, progress: float, generator: torch.Generator | None = None
-    ) -> dict[str, Tensor]:
-        """Return the loss of a batch and its terms."""
-        terms = self.matching.terms(
-            net,
-            self.target,
-            self.proposal,
-            x,
-            coordinates=self.coordinates,
-            progress=progress,
-            generator=generator,
-        )
-        if self.anchors is None:
-            return terms
-        error = self.anchors.loss(Form.of(net), generator=generator)
-        return terms | {"loss": terms["loss"] + self.matching.anchor_weight * error, "anchors": error.detach()}
-
-    def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return the held-out loss: without the graph of the gradients, and without crossing thousands of samples."""
-        held_out = None if self.anchors is None else replace(self.anchors, held_out=True)
-        judge = replace(self, matching=replace(self.matching, all_pairs=False), anchors=held_out)
-        with torch.no_grad():
-            return judge.terms(net, x, progress=1.0, generator=generator)["loss"]
-
-
-@dataclass(frozen=True, eq=False)
-class AcceptancePlan:
-    """What to train. Printing it shows all that was chosen.
-
-    Args:
-        form: The acceptance function, with its first weights.
-        loss: Loss for the target and the proposal.
-        recipe: How to train.
-        samples: Samples inside the support, `(sample, *event)`.
-        anchors: The function x -> log p(x) whose values join the loss, or None.
-    """
-
-    form: Form
-    loss: MatchedLoss
-    recipe: Recipe
-    samples: Tensor = field(repr=False)
-    anchors: LogDensityFn | None = None
-
-    def __str__(self) -> str:
-        """Show the plan in a few lines."""
-        what, inside = f"{type(self.form).__name__.lower()} acceptance", self.form.net
-        net = inside.net if isinstance(inside, InputsInCoordinates) else inside
-        text = plan_text(what, net, self.loss, self.loss.coordinates, self.samples, self.recipe)
-        return text if self.anchors is None else f"{text}\n  anchors: log p at up to {2 * TABLE_PAIRS:,} points"
-
-
-def acceptance_plan(
-    target: TargetLike,
-    proposal: Proposal,
-    samples: Tensor,
-    *,
-    form: FormName | None = None,
-    matching: BalanceMatching | None = None,
-    net: nn.Module | None = None,
-    preset: str | None = None,
-    standardize: bool = True,
-    recipe: Recipe | None = None,
-    anchors: LogDensityFn | bool | None = False,
-    generator: torch.Generator | None = None,
-) -> AcceptancePlan:
-    """Return what `fit_acceptance` would train with these arguments, which are its own."""
-    known = scored_target(target, proposal)
-    samples = _validated_samples(known, samples)
-    _require_kinds(form, matching, net, recipe)
-    event = tuple(samples.shape[1:])
-    if preset is not None:
-        _require_preset_alone(preset, form, matching, net, recipe)
-        row = PRESETS[preset]
-        form, matching, standardize, recipe = "free", row.matching, False, row.recipe
-        net = row.network(event, generator)
-    form, values = form or "potential", _anchor_function(anchors, known)
-    matching = matching or default_matching(form, event, anchored=values is not None)
-    _require_own_terms(form, matching)
-    net = FORMS[form].network(event, generator=rng.child(generator)) if net is None else net
-    net.to(samples)
-    try_proposal(known, proposal, samples[:TRIED_SAMPLES], differentiate=FORMS[form].one_proposal)
-    coordinates = Affine.whitening(samples) if standardize else None
-    made_for = ProposalProbe.of(known, proposal, samples) if FORMS[form].one_proposal else None
-    whole = FORMS[form](net if coordinates is None else InputsInCoordinates(net, coordinates), made_for)
-    try_network(whole, type(net), samples[:TRIED_PAIRS])
-    if values is not None:
-        try_anchors(values, samples[:TRIED_SAMPLES])
-    loss = MatchedLoss(matching, known, proposal, coordinates, problem_probe(known, proposal, samples))
-    return AcceptancePlan(whole, loss, recipe or RECIPE, samples, values)
-
-
-def problem_probe(target: Target, proposal: Proposal, samples: Tensor) -> Probe:
-    """Return numbers of the proposal, the score and the support: a checkpoint belongs to one problem."""
-    assert target.score is not None
-    log_q = ProposalProbe.of(target, proposal, samples).probe
-    few = samples[:COUNTED_SAMPLES]
-    stretched = (few.mean(0) + stretch * (few - few.mean(0)) for stretch in STRETCHES)
-    counts = [len(few) if target.support is None else int(target.support(x).sum()) for x in stretched]
-    return log_q.joined(Probe.of(target.score(samples[:4]), torch.tensor(counts)))
-
-
-def _validated_samples(target: Target, samples: Tensor) -> Tensor:
-    """Return the samples inside the support, refused where they are too few."""
-    checks.events(samples, "samples")
-    samples = checks.to_learn_from(samples)
-    if target.support is not None:
-        samples = samples[checks.inside(target.support(samples), samples)]
-    if len(samples) < PROBED_SAMPLES:
-        got, fix = f"{len(samples)}", "Thousands are needed for an acceptance one can trust."
-        raise ValueError(checks.message(f"at least {PROBED_SAMPLES} samples inside the support", got, fix))
-    return samples
-
-
-def _anchor_function(anchors: LogDensityFn | bool | None, target: Target) -> LogDensityFn | None:
-    """Return the function x -> log p(x) of the anchors, through noise where they are True; None for False."""
-    if anchors is False:
-        return None
-    if anchors is None:
-        fix = "A score of one noise level knows no log p; leave anchors out to train on gradients alone."
-        raise ValueError(checks.message("anchors to be a function of x, True or False", "None", fix))
-    if anchors is not True:
-        return anchors
-    if target.levels is None:
-        fix = "Pass a function x -> log p(x), or what fit_score returns as the target."
-        got = "a score of one level, or a product"
-        raise ValueError(checks.message("a target that knows the scores of all noise levels", got, fix))
-    return diffusion.LogDensity(target.levels)
-
-
-def _require_kinds(
-    form: str | None, matching: BalanceMatching | None, net: nn.Module | None, recipe: Recipe | None
-) -> None:
-    """Refuse arguments of another kind than they should be."""
-    if form is not None:
-        checks.one_of(form, tuple(FORMS), "form")
-    checks.optional(matching, BalanceMatching, "matching")
-    checks.optional(net, nn.Module, "net")
-    checks.optional(recipe, Recipe, "recipe")
-
-
-def _require_own_terms(form: str, matching: BalanceMatching) -> None:
-    """Refuse terms of the loss that belong to another form."""
-    if not FORMS[form].free_scale and (matching.entropy or matching.scale):
-        got, fix = f"{matching} with form={form!r}", "Leave them out: the scale of this form is not free."
-        raise ValueError(checks.message('entropy and scale with form="free" alone', got, fix))
-
-
-def _require_preset_alone(
-    preset: str, form: str | None, matching: BalanceMatching | None, net: nn.Module | None, recipe: Recipe | None
-) -> None:
-    """Refuse an unknown preset, and one with what it stands for."""
-    checks.one_of(preset, tuple(PRESETS), "preset")
-    if form not in (None, "free") or matching is not None or net is not None or recipe is not None:
-        fix = (
-            f"Leave the preset out, and start from scoremh.balance_matching.PRESETS[{preset!r}], without its entropy "
-            "for other forms than the free one."
-        )
-        got = "a preset with a form, a matching, a net or a recipe"
-        raise ValueError(checks.message("a preset alone", got, fix))
-
-
-def fit_acceptance(
-    target: TargetLike,
-    proposal: Proposal,
-    samples: Tensor,
-    *,
-    form: FormName | None = None,
-    matching: BalanceMatching | None = None,
-    net: nn.Module | None = None,
-    preset: str | None = None,
-    standardize: bool = True,
-    recipe: Recipe | None = None,
-    anchors: LogDensityFn | bool | None = False,
-    generator: torch.Generator | None = None,
-    progress: bool = False,
-    checkpoint: str | Path | None = None,
-) -> AcceptanceFit:
-    """Learn when to accept: an acceptance function under which a proposal is in detailed balance with a score.
-
-    Args:
-        target: Target with a score; pairs outside its support do not count.
-        proposal: q. Free and antisymmetric forms need a `log_prob` without jumps that autograd can differentiate, and
-            reversible steps: q(x | x') > 0 where q(x' | x) > 0.
-        samples: Samples of the target, `(sample, *event)`; those outside the support are left out.
-        form: "free" (the paper's), "antisymmetric" or "potential", which is the default.
-        matching: The loss and its pairs; `balance_matching.MATCHING[form]` if None, with anchors clipped at 2.5 times
-            the root of the number of coordinates of a pair. To change one setting:
-            `dataclasses.replace(MATCHING["free"], clip=10.0)`.
-        net: `net(proposed, current)` for log a (free) or for half of the log ratio (antisymmetric), `net(x)` for a
-            potential, trained in place; one for the form if None.
-        preset: A row of the paper's Table 3 by name, instead of form, matching, net, standardize and recipe.
-        standardize: Whether the network sees coordinates in which the samples have mean 0 and unit covariance.
-        recipe: How to train; `balance_matching.RECIPE` if None.
-        anchors: Function x -> log p(x), up to a constant, such as `fit.log_density` of a learned score, or True for
-            log p through noise of a target that knows noise levels: its values at thousands of points on, between and
-            around the samples join the loss, with the weight `matching.anchor_weight`. Gradients alone leave the
-            weights of modes open that lie far from each other.
-        generator: Random number generator; the same seed gives the same weights.
-        progress: Show a progress bar.
-        checkpoint: File to write checkpoints to; the same call with the same file resumes an interrupted training.
-
-    Returns:
-        The acceptance function, for `Learned`.
-
-    Example:
-        >>> import torch
-        >>> from scoremh import Learned, RandomWalk, Recipe, fit_acceptance, metropolis_hastings, targets
-        >>> g, normal = torch.Generator().manual_seed(0), targets.Gaussian([0.0, 0.0])
-        >>> x, short = normal.sample(1000, generator=g), Recipe(steps=20, check_every=10)
-        >>> fit = fit_acceptance(normal, RandomWalk(1.0), x, form="antisymmetric", recipe=short, generator=g)
-        >>> kernel = metropolis_hastings(normal, RandomWalk(1.0), Learned(fit, balance="metropolis"))
-    """
-    plan = acceptance_plan(
-        target,
-        proposal,
-        samples,
-        form=form,
-        matching=matching,
-        net=net,
-        preset=preset,
-        standardize=standardize,
-        recipe=recipe,
-        anchors=anchors,
-        generator=generator,
-    )
-    return train_acceptance(plan, generator=generator, progress=progress, checkpoint=checkpoint)
-
-
-def train_acceptance(
-    plan: AcceptancePlan,
-    *,
-    generator: torch.Generator | None = None,
-    progress: bool = False,
-    checkpoint: str | Path | None = None,
-) -> AcceptanceFit:
-    """Train an acceptance as planned, and return it.
-
-    Args:
-        plan: What `acceptance_plan` returned; its network is trained in place.
-        generator: Random number generator; the same seed gives the same weights.
-        progress: Show a progress bar.
-        checkpoint: File to write checkpoints to; the same call with the same file resumes an interrupted training.
-    """
-    loss = plan.loss
-    if plan.anchors is not None:
-        table = anchor_table(plan.anchors, loss.target, loss.proposal, plan.samples, plan.form, progress=progress)
-        loss = loss.anchored(table)
-    fit = train(
-        plan.form,
-        loss,
-        plan.samples,
-        recipe=plan.recipe,
-        generator=generator,
-        progress=progress,
-        checkpoint=checkpoint,
-    )
-    return AcceptanceFit(**vars(fit), loss=checks.named(loss.matching), proposal=checks.named(loss.proposal))

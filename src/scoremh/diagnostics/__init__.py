@@ -7,12 +7,10 @@
 | `disagreement` | Do two acceptance rules take the same decisions? |
 | `balance_residual` | Is a learned acceptance in detailed balance? |
 | `conservativity`, `conservativity_by_level` | Is a score the gradient of a log density? Down to which noise level? |
-| `calibration` | Are posterior draws right on average over simulated data? |
 | `kernel_stein_discrepancy` | How far are samples from the distribution with this score? |
 """
 
 from scoremh.diagnostics.balance import BalanceResidual, balance_residual
-from scoremh.diagnostics.calibration import Calibration, calibration
 from scoremh.diagnostics.conservativity import (
     MAX_CIRCULATION,
     Conservativity,
@@ -28,14 +26,12 @@ from scoremh.diagnostics.summary import Caution, Summary, summary
 __all__ = [
     "MAX_CIRCULATION",
     "BalanceResidual",
-    "Calibration",
     "Caution",
     "Conservativity",
     "Disagreement",
     "Stationarity",
     "Summary",
     "balance_residual",
-    "calibration",
     "conservativity",
     "conservativity_by_level",
     "disagreement",

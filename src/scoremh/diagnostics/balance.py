@@ -16,6 +16,7 @@ from scoremh._shared.algebra import Quadrature, gauss_legendre, inner, scores_al
 from scoremh._shared.checks import Samples, as_tensor
 from scoremh.kernel.metropolis import scored_target
 from scoremh.networks import Form
+from scoremh.training import Fit
 from scoremh.types import Need, Point, Proposal, Target, TargetLike
 
 MAX_WORST_PAIRS = 5  # shown
@@ -23,15 +24,7 @@ MAX_WORST_PAIRS = 5  # shown
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Residuals D_a - log r over pairs, in log units.
-
-    Args:
-        rms: Root of the mean square of the residuals.
-        bias: Mean of the residuals.
-        correlation: Correlation of D_a with log r.
-        worst: Largest residuals, with their signs.
-        worst_pairs: Pairs with the largest residuals, x and x': `(pair, 2, *event)`.
-    """
+    """Residuals D_a - log r over pairs, in log units."""
 
     rms: float
     bias: float
@@ -48,15 +41,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Distance:
-    """Residuals of the pairs whose distance |x' - x| is between two numbers.
-
-    Args:
-        low: Smallest distance.
-        high: Largest distance.
-        pairs: Number of pairs.
-        rms: Root of the mean square of their residuals.
-        bias: Mean of their residuals.
-    """
+    """Residuals of the pairs whose distance |x' - x| is between two numbers."""
 
     low: float
     high: float
@@ -152,7 +137,7 @@ def balance_residual(
 
 def _form(net: Any) -> Form:
     """Return a network, or the network of a fit, as a form; a fit of something else is an error."""
-    network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", net)
+    network: Any = net.net if isinstance(net, Fit) else net
     kind = nn.Module if network is net else Form  # any network may be an acceptance; that of a fit is one or is not
     checks.kind(network, kind, "a network for an acceptance", "Pass what fit_acceptance returned, or its net.")
     return Form.of(network)

@@ -54,14 +54,7 @@ class Caution:
 
 
 def mixing_cautions(r_hat: NDArray[np.float64], names: Sequence[str], *, limit: float, advice: str) -> list[Caution]:
-    """Return a caution that names the coordinate with the largest R-hat; none if that is within the limit.
-
-    Args:
-        r_hat: R-hat of each coordinate; those that are not finite are left out.
-        names: Names of the coordinates.
-        limit: Largest R-hat of chains that have mixed.
-        advice: What to do, in the words of the caller's own options.
-    """
+    """Return a caution that names the coordinate with the largest R-hat; none if that is within the limit."""
     worst = int(np.nanargmax(r_hat))
     value = float(r_hat[worst])
     if value <= limit:
@@ -177,15 +170,14 @@ def summary(chains: Record) -> Summary:
 
     checks.events(chains.draws, "chains.draws", finite=False)
     x = chains.draws.double().cpu().numpy()
-    axes = {"chain_axis": 0, "draw_axis": 1}
     with np.errstate(divide="ignore", invalid="ignore"):  # R-hat of a column that never changes is not a number
         table: dict[str, NDArray[np.float64]] = {
             "mean": x.mean((0, 1)),
             "sd": x.std((0, 1)),
-            "mcse_mean": np.asarray(array_stats.mcse(x, **axes, method="mean")),
-            "ess_bulk": np.asarray(array_stats.ess(x, **axes, method="bulk")),
-            "ess_tail": np.asarray(array_stats.ess(x, **axes, method="tail", prob=(0.05, 0.95))),
-            "r_hat": np.asarray(array_stats.rhat(x, **axes)),
+            "mcse_mean": np.asarray(array_stats.mcse(x, chain_axis=0, draw_axis=1, method="mean")),
+            "ess_bulk": np.asarray(array_stats.ess(x, chain_axis=0, draw_axis=1, method="bulk")),
+            "ess_tail": np.asarray(array_stats.ess(x, chain_axis=0, draw_axis=1, method="tail", prob=(0.05, 0.95))),
+            "r_hat": np.asarray(array_stats.rhat(x, chain_axis=0, draw_axis=1)),
         }
     fewest = float(np.min(table["ess_bulk"]))
     return Summary(

@@ -4,8 +4,8 @@ For `p_sigma = p * N(0, sigma^2 I)` the heat equation gives
 
     d log p_sigma(x) / d log sigma = sigma^2 (div s(x, sigma) + |s(x, sigma)|^2)
 
-so that log p at a low level is an integral along the noise axis, from a level where p_sigma is normal. It asks the
-score only where x is typical of a blurred distribution, never between the modes, where a learned score is wrong.
+so that log p at a low level is an integral along the noise axis, from a level where p_sigma is normal. The score is
+evaluated only where x is typical of a blurred distribution, never between modes, where a learned score is wrong.
 
 | name | what |
 |---|---|
@@ -15,7 +15,7 @@ score only where x is typical of a blurred distribution, never between the modes
 | `level_score(score, x, sigma)` | score and divergence of any network, by forward-mode differentiation |
 | `random_directions(size, like, probes)` | the probes of Hutchinson's estimate of a divergence |
 
-Other people's networks come in by an adapter, and are then one kind of object, a `DiffusionModel`:
+Adapters make one kind of object of other people's networks, a `DiffusionModel`:
 
 | adapter | for a network that is |
 |---|---|

@@ -27,15 +27,7 @@ PREDICTIONS = {"epsilon": EPSILON, "sample": X0, "v_prediction": V}  # diffusers
 
 
 class Conditional(nn.Module):
-    """A network with a class label, guidance, and the score's half of an output with a learned variance.
-
-    Args:
-        unet: Network of diffusers, or any function of an input and a time.
-        class_label: Label of all events; None without classes.
-        guidance_scale: Weight g of `F(null) + g (F(label) - F(null))`; 1 for none.
-        null_label: Label that stands for no class.
-        learned_variance: Whether the second half of the output's channels is a variance.
-    """
+    """A network with a class label, guidance, and the score's half of an output with a learned variance."""
 
     def __init__(
         self,

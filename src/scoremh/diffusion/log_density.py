@@ -1,4 +1,4 @@
-r"""log p along the noise axis.
+r"""log p from the scores of all noise levels, normalised.
 
 With `g(x, sigma) = sigma^2 (div s + |s|^2)`, along any path x(u), sigma(u) from the level lo to a level hi,
 
@@ -8,13 +8,12 @@ The radial path x k(sigma) / k(lo), `k^2 = v + sigma^2` with v the variance of p
 path stays at x. Both integrals are taken by Gauss-Legendre quadrature in log sigma, of the difference to the same
 integral for N(0, k^2 I): a normal distribution is exact with any number of nodes.
 
-log p by the probability flow, a second estimate from the same scores along other paths.
-
-In the coordinates u of the model, `du / d sigma = -sigma s(u, sigma)` carries p_lo to p_hi, and along it
+`flow_log_density` is a second estimate, from the same scores along other paths. In the coordinates u of the model the
+probability flow `du / d sigma = -sigma s(u, sigma)` carries p_lo to p_hi, and along it
 
     log p_lo(u_lo) = log p_hi(u_hi) - int sigma div s(u, sigma) d sigma
 
-It costs several times what the integral along the noise axis does. Where the two differ, neither is to be believed.
+It costs several times as much. Where the two differ, neither is to be believed.
 """
 
 import math

@@ -1,8 +1,8 @@
-r"""What a diffusion network is told of the noise level: sigma itself, a continuous time, or the index of a timestep.
+r"""Other people's diffusion networks as one kind of object: the scores of all noise levels.
 
-What a diffusion network predicts, and how the score follows from it.
-
-In the coordinates x = x0 + sigma z every network F gives the score as
+Every adapter returns a `DiffusionModel`. A network is called as `net(input, time)` with inputs `(chain, *event)` and
+one time per chain, in its own dtype and on its own device; the time is sigma itself, another continuous time, or the
+index of a timestep. In the coordinates x = x0 + sigma z every network F gives the score as
 
     s(x, sigma) = skip(sigma) x + gain(sigma) F(scale(sigma) x, time)
 
@@ -18,46 +18,7 @@ With abar = 1 / (1 + sigma^2) and t = sigma / (1 + sigma), and D = x + sigma^2 s
 | `VELOCITY` | E[z \| x] - D | (1 - t) x | -(1 - t) (x + F) / sigma |
 | `preconditioned` | what Karras et al. (2022) precondition | x / sqrt(sigma^2 + sigma_data^2) | see there |
 
-The divergence of a score: exact, by a forward tangent for every coordinate, or estimated along random directions.
-
-Denoisers that need no network, only samples of the data: what every network has to match.
-
-With x = x0 + sigma z, E[x0 | x] has the least squared error of all functions of x: less than each of these.
-
-| denoiser | D(x) | best of |
-|---|---|---|
-| `linear_denoiser` | m + v (x - m) / (v + sigma^2) | those that shrink all directions alike; v is the mean variance |
-| `wiener` | m + C (C + sigma^2)^-1 (x - m) | the linear ones |
-| `kernel` | sum_i w_i x_i,  w_i ~ exp(-\|x - x_i\|^2 / (2 sigma^2)) | all of them, where samples are dense |
-
-In the last two, no point is denoised with its own sample: m and C are those of the other half of the samples, and the
-sum is over the others.
-
-Is a network wrapped as what it is? What the score of noise says.
-
-Where a distribution has variance v, its denoiser D = x + sigma^2 s follows x with slope v / (v + sigma^2) at levels
-above its own width, whatever its shape, and always with a positive one. So the score of x = +-k z, k^2 = v + sigma^2,
-is read at some levels; the odd part in x is free of the mean of the data.
-
-| test | where | must be |
-|---|---|---|
-| score | highest level | -x / k^2, within `SCORE_ERROR` |
-| direct | highest level, for networks that answer D there | slope of D along z, within `DIRECT_SLOPE` sqrt(v) |
-| variance | 3 sqrt(v), for the same networks 10 sqrt(v) too | the v that the slope of D says, within `VARIANCES` v |
-| slope | 0.02 sqrt(v) | slope of D above `LEAST_SLOPE` |
-| samples | sqrt(v), and sqrt(v) / 2 but for x0 and denoisers | squared error of D over a linear one: `LINEAR_EXCESS` |
-| answer | sqrt(v), where the network answers nearly 0 | the same over the best simple denoiser's: `SILENT_EXCESS` |
-
-A network that is told times of another kind may answer nearly 0, which read as v is right for N(0, I), or its input,
-which read as a velocity is a linear denoiser too. Noise alone cannot tell these; samples do. The simple denoisers are
-those of `scoremh.diffusion.model`. What cannot be told at all: silence where the data are N(0, I).
-
-A diffusion model as the scores of all noise levels.
-
-Other people's diffusion networks as one kind of object: the scores of all noise levels.
-
-Every adapter returns a `DiffusionModel`. A network is called as `net(input, time)` with inputs `(chain, *event)` and
-one time per chain, in its own dtype and on its own device.
+`check_wrapping` tests whether a network is wrapped as what it is.
 """
 
 import itertools
@@ -96,11 +57,7 @@ def log_time(sigma: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Timesteps:
-    """The index of a noise level among those of training; between two of them linear in log sigma.
-
-    Args:
-        levels: Noise level of every timestep, rising or falling.
-    """
+    """The index of a noise level among those of training; between two of them linear in log sigma."""
 
     levels: tuple[float, ...]
 
@@ -134,8 +91,7 @@ class Timesteps:
 def from_alphas_cumprod(alphas_cumprod: Tensor | Sequence[float]) -> Timesteps:
     """Return the timesteps of a process that preserves the variance; sigma^2 = (1 - abar) / abar.
 
-    Args:
-        alphas_cumprod: abar of every timestep, falling. Timesteps with abar = 0, of noise alone, have no level.
+    Timesteps with abar = 0, of noise alone, have no level.
     """
     abar = torch.as_tensor(alphas_cumprod, dtype=torch.float64, device="cpu").flatten()
     if not bool(((abar >= 0) & (abar < 1)).all()):
@@ -189,10 +145,6 @@ def preconditioned(sigma_data: float, sign: float = 1.0) -> Prediction:
 
     D = sigma_data^2 x / w^2 + sigma sigma_data F / w with w^2 = sigma^2 + sigma_data^2, so that the score is
     -x / w^2 + sigma_data F / (sigma w).
-
-    Args:
-        sigma_data: Standard deviation of the data.
-        sign: Sign of the network's output; -1 where it was trained as v.
     """
 
     def scale(sigma: Tensor) -> Tensor:
@@ -204,6 +156,13 @@ def preconditioned(sigma_data: float, sign: float = 1.0) -> Prediction:
         lambda sigma: -scale(sigma).square(),
         lambda sigma: sign * sigma_data * scale(sigma) / sigma,
     )
+
+
+class Reading(NamedTuple):
+    """One way to read a network: what it predicts, and what it is told of the noise level."""
+
+    prediction: Prediction
+    time: Time
 
 
 LevelScoreFn = Callable[[Tensor, Tensor], Tensor]
@@ -251,257 +210,6 @@ def random_directions(size: int, like: Tensor, probes: int, seed: int = 0) -> Fl
     signs = rng.uniform((probes, size), like, rng.seeded(seed, like.device)).sub(0.5).sign()
     directions: Tensor = signs / probes**0.5
     return directions
-
-
-Rows = Float[Tensor, "sample d"]
-
-
-def linear_denoiser(samples: Rows, x: Rows, sigma: float) -> Rows:
-    """Return noisy samples denoised by the best factor for all directions."""
-    mean = samples.mean(0)
-    variance = float((samples - mean).square().mean())
-    return torch.lerp(mean.expand_as(x), x, variance / (variance + sigma**2))
-
-
-def wiener(samples: Rows, x: Rows, sigma: float) -> Rows:
-    """Return noisy samples denoised by the mean and the covariance of the other half of them."""
-    middle = len(samples) // 2
-    halves = (samples[middle:], x[:middle]), (samples[:middle], x[middle:])
-    return torch.cat([_wiener(seen, noisy, sigma) for seen, noisy in halves])
-
-
-def _wiener(samples: Rows, x: Rows, sigma: float) -> Rows:
-    """Return C (C + sigma^2)^-1 (x - m) + m, with a matrix over the samples: there may be more coordinates."""
-    mean = samples.mean(0)
-    rows = (samples - mean) / math.sqrt(max(1, len(samples) - 1))  # C is their rows^T rows
-    gram = rows @ rows.T
-    gram.diagonal().add_(sigma**2)
-    shares: Tensor = torch.linalg.solve(gram, rows @ (x - mean).T)
-    return mean + shares.T @ rows
-
-
-def kernel(samples: Rows, x: Rows, sigma: float) -> Rows:
-    """Return noisy samples denoised by a mean of the others, weighted by how likely x is from each."""
-    log_weights = -torch.cdist(x, samples).square() / (2 * sigma**2)
-    own = torch.cdist(samples, samples) == 0  # and exact copies of it
-    return log_weights.masked_fill(own, -math.inf).softmax(1).nan_to_num() @ samples
-
-
-def least_error(samples: Float[Tensor, "sample *event"], x: Float[Tensor, "sample *event"], sigma: float) -> float:
-    """Return the mean squared error of the best of these denoisers on noisy samples.
-
-    Args:
-        samples: Samples of the data.
-        x: The same with noise.
-        sigma: Standard deviation of the noise.
-    """
-    rows, noisy = samples.flatten(1), x.flatten(1)
-    return min(
-        float((denoise(rows, noisy, sigma) - rows).square().mean()) for denoise in (linear_denoiser, wiener, kernel)
-    )
-
-
-ROWS = 8  # points of noise, each with its opposite; more where an axis of the event is as long as all of them
-SCORE_ERROR = 0.3  # relative; networks reach a few per cent
-DIRECT_SLOPE = 0.5  # an epsilon network has 1 / sqrt(v), a denoiser sqrt(v) / k
-VARIANCES = 0.01, 2.5  # the lower one for a variance left at 1, and images in [0, 1] (0.07) that vary in few directions
-LEAST_SLOPE = 0.1  # a denoiser has nearly 1 at low noise
-LINEAR_EXCESS = 1.1  # a denoiser has less than 1, but for what it has not learned
-SAMPLE_LEVELS = 0.5, 1.0  # in units of sqrt(v): a velocity that is its input is nearly right at one of them at most
-SILENT_EXCESS = 1.03  # for what chance does to the errors on 256 samples; where nothing is answered nothing was learned
-LEAST_ANSWER = 0.01  # root mean square of the odd part of a network's output at 3 sqrt(v): less says nothing
-MAX_SAMPLES = 256
-NOISE_ANSWERS = EPSILON, SCORE
-DATA_ANSWERS = DENOISER, X0
-
-
-class WrappingWarning(UserWarning):
-    """A network does not look like what it was wrapped as."""
-
-
-class Reading(NamedTuple):
-    """One way to read a network: what it predicts, and what it is told of the noise level."""
-
-    prediction: Prediction
-    time: Time
-
-
-class Probe(NamedTuple):
-    """Everything the tests need beside the reading: levels, the data's variance, noise, and samples if there are."""
-
-    score: Callable[[Reading, Tensor, float], Tensor]
-    noise_range: tuple[float, float]
-    variance: float
-    noise: Tensor
-    samples: Tensor | None
-
-
-def check_wrapping(
-    score: Callable[[Reading, Tensor, float], Tensor],
-    own: Reading,
-    *,
-    noise_range: tuple[float, float],
-    variance: float,
-    like: Tensor,
-    samples: Tensor | None = None,
-    other_times: bool = True,
-) -> str | None:
-    """Return what is wrong with the reading of a network, and warn of it; None where nothing is.
-
-    Args:
-        score: Function of a reading, points and a noise level that returns the score.
-        own: How the network is read.
-        noise_range: Lowest and highest noise level.
-        variance: Variance of the data; that of the samples where they are given.
-        like: Tensor with the shape of an event, its dtype and its device.
-        samples: Samples of the data, `(sample, *event)`.
-        other_times: Whether the network may be called with other times than the indices of its timesteps.
-    """
-    rows = next(n for n in itertools.count(ROWS) if 2 * n not in like.shape)
-    noise = rng.normal((rows, *like.shape), like, rng.seeded(0, like.device))
-    if samples is not None:
-        samples = samples[:MAX_SAMPLES]
-        variance = float((samples - samples.mean(0)).square().mean())
-    probe = Probe(score, noise_range, variance, noise, samples)
-    with torch.no_grad():
-        found = misfits(probe, own)
-        if max(found.values()) <= 1:
-            return None
-        message = _message(probe, own, found, _better_reading(probe, own, other_times))
-    warnings.warn(message, WrappingWarning, stacklevel=5)
-    return message
-
-
-def misfits(probe: Probe, reading: Reading) -> dict[str, float]:
-    """Return how far a reading is from what the tests ask, by their names; above 1 is too far, infinite for NaN."""
-    low, high = probe.noise_range
-    width, k = math.sqrt(probe.variance), math.sqrt(probe.variance + high**2)
-    direct = reading.prediction not in NOISE_ANSWERS
-    error, slope = _response(probe, reading, high)
-    found = {"score": error / SCORE_ERROR}
-    if direct:
-        found["direct"] = abs(slope * k - probe.variance / k) / (DIRECT_SLOPE * width)
-    for ratio in (3, 10) if direct else (3,):
-        sigma = ratio * width
-        if low <= sigma <= high:
-            slope = _response(probe, reading, sigma)[1]
-            found[f"variance at {sigma:.3g}"] = _variance_misfit(_said(slope, sigma) / probe.variance)
-    lowest = max(low, 0.02 * width)
-    slope = _response(probe, reading, lowest)[1]
-    found["slope"] = LEAST_SLOPE / slope if slope > 0 else math.inf
-    if probe.samples is not None:
-        found |= _sample_misfits(probe, reading, probe.samples)
-    return {name: value if math.isfinite(value) else math.inf for name, value in found.items()}
-
-
-def _odd_part(probe: Probe, reading: Reading, sigma: float) -> tuple[Tensor, Tensor]:
-    """Return noise as wide as the data at a level, and the odd part of the score there."""
-    x = math.sqrt(probe.variance + sigma**2) * probe.noise
-    up, down = probe.score(reading, torch.cat([x, -x]), sigma).chunk(2)
-    return x, (up - down) / 2
-
-
-def _response(probe: Probe, reading: Reading, sigma: float) -> tuple[float, float]:
-    """Return the relative error of the odd part of the score of noise, and the slope of D along x."""
-    x, odd = _odd_part(probe, reading, sigma)
-    expected = -x / (probe.variance + sigma**2)
-    slope = 1 + sigma**2 * float((odd * x).sum() / x.square().sum())
-    return float((odd - expected).norm() / expected.norm()), slope
-
-
-def _said(slope: float, sigma: float) -> float:
-    """Return the variance v for which v / (v + sigma^2) is this slope."""
-    return slope * sigma**2 / (1 - slope) if slope < 1 else math.inf
-
-
-def _variance_misfit(ratio: float) -> float:
-    """Return how far a ratio of variances is from 1, in units of the bounds on either side."""
-    if not 0 < ratio < math.inf:
-        return math.inf
-    return math.log(ratio) / math.log(VARIANCES[1] if ratio > 1 else VARIANCES[0])
-
-
-def _sample_misfits(probe: Probe, reading: Reading, samples: Tensor) -> dict[str, float]:
-    """Return how far the errors of D on noisy samples are from what the tests ask."""
-    width, found = math.sqrt(probe.variance), {}
-    # where a network answers D, its error is that of D, at low noise as at high; that of others shrinks with sigma
-    for ratio in SAMPLE_LEVELS[reading.prediction in DATA_ANSWERS :]:
-        sigma, x, error = _noisy_samples(probe, reading, samples, ratio * width)
-        linear = linear_denoiser(samples.flatten(1), x.flatten(1), sigma)
-        excess = error / float((linear - samples.flatten(1)).square().mean())
-        found[f"samples at {sigma:.3g}"] = excess / LINEAR_EXCESS
-    silence_denoises = reading.prediction not in (*NOISE_ANSWERS, *DATA_ANSWERS)
-    if silence_denoises and not _answers(probe, reading):  # the last level is sqrt(v)
-        found["answer"] = error / least_error(samples, x, sigma) / SILENT_EXCESS
-    return found
-
-
-def _noisy_samples(probe: Probe, reading: Reading, samples: Tensor, sigma: float) -> tuple[float, Tensor, float]:
-    """Return a level that the network knows, samples with its noise, and the mean squared error of D on them."""
-    sigma = min(max(sigma, probe.noise_range[0]), probe.noise_range[1])
-    x = samples + sigma * rng.normal(tuple(samples.shape), samples, rng.seeded(1, samples.device))
-    denoised = x + sigma**2 * probe.score(reading, x, sigma)
-    return sigma, x, float((denoised - samples).square().mean())
-
-
-def _answers(probe: Probe, reading: Reading) -> bool:
-    """Return whether the network's output depends on its input: one that does not fits several readings."""
-    raw = reading.prediction._replace(skip=torch.zeros_like, gain=torch.ones_like)
-    sigma = min(3 * math.sqrt(probe.variance), probe.noise_range[1])
-    _, odd = _odd_part(probe, reading._replace(prediction=raw), sigma)
-    return float(odd.square().mean()) > LEAST_ANSWER**2
-
-
-def _better_reading(probe: Probe, own: Reading, other_times: bool) -> tuple[str, str] | None:
-    """Return what the network looks like and the call for it: the reading that fits best, where one fits."""
-    # where the timesteps are not known, those of the first diffusion models: Ho et al. (2020)
-    usual = from_alphas_cumprod((1 - torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)).cumprod(0))
-    index = own.time if isinstance(own.time, Timesteps) else usual
-    readings = {
-        "diffusion.from_epsilon(net, alphas_cumprod)": Reading(EPSILON, index),
-        "diffusion.from_x0(net, alphas_cumprod)": Reading(X0, index),
-        "diffusion.from_v(net, alphas_cumprod)": Reading(V, index),
-        "diffusion.from_score(net, sigmas)": Reading(SCORE, index),
-    }
-    if other_times:
-        readings |= {
-            "diffusion.from_denoiser(net)": Reading(DENOISER, torch.clone),
-            "diffusion.from_velocity(net)": Reading(VELOCITY, flow_time),
-            'diffusion.from_score(net, sigmas, by="sigma")': Reading(SCORE, torch.clone),
-        }
-    fits: dict[str, float] = {}
-    for call, reading in readings.items():
-        with suppress(Exception):  # a guess: a network may refuse what it was not made for
-            found = misfits(probe, reading).values()
-            if max(found) <= 1 and _answers(probe, reading):
-                fits[call] = sum(found) / len(found)
-    if not fits:
-        return None
-    best = min(fits, key=fits.__getitem__)
-    return readings[best].prediction.name, best
-
-
-def _better_variance(probe: Probe, own: Reading) -> float | None:
-    """Return the variance that the network says the data have, where with it the reading is right."""
-    sigma = min(10 * math.sqrt(probe.variance), probe.noise_range[1])
-    said = _said(_response(probe, own, sigma)[1], sigma)
-    if not 0 < said < math.inf or max(misfits(probe._replace(variance=said), own).values()) > 1:
-        return None
-    return said
-
-
-def _message(probe: Probe, own: Reading, found: dict[str, float], better: tuple[str, str] | None) -> str:
-    """Return the text of the warning."""
-    worst = max(found, key=found.__getitem__)
-    text = f"wrapped as {own.prediction.name}, the network is not one (test {worst!r}: {found[worst]:.3g} of at most 1)"
-    if better is not None:
-        return f"{text}: this looks like {better[0]}. Use {better[1]}."
-    if (said := _better_variance(probe, own)) is not None:
-        return f"variance={probe.variance:.3g} was passed, and the network was trained on about {said:.2g}: pass that."
-    return (
-        f"{text}, and nothing else that scoremh.diffusion knows. Is it trained, is its schedule the one that was "
-        f"passed, and is the data's variance {probe.variance:.3g}?"
-    )
 
 
 Network = Callable[[Tensor, Tensor], object]
@@ -693,12 +401,7 @@ class DiffusionModel:
 
 
 def event_like(like: Tensor | Sequence[int], net: Network) -> Tensor:
-    """Return an event of the shape of samples, or of this shape in the dtype and on the device of a network.
-
-    Args:
-        like: Samples of the data, `(sample, *event)`, or the shape of an event.
-        net: Network or function.
-    """
+    """Return an event of the shape of samples, or of this shape in the dtype and on the device of a network."""
     if isinstance(like, Tensor):
         checks.events(like, "like")
         return like[0]
@@ -893,14 +596,7 @@ def from_score(
 def discrete(
     net: Network, prediction: Prediction, time: Timesteps, **settings: Unpack[TimestepSettings]
 ) -> DiffusionModel:
-    """Return the model of a network with timesteps.
-
-    Args:
-        net: Network.
-        prediction: What it predicts.
-        time: Its timesteps.
-        settings: Settings of the model, see `TimestepSettings`.
-    """
+    """Return the model of a network with timesteps."""
     return built(net, prediction, time, (min(time.levels), max(time.levels)), **settings)
 
 
@@ -911,15 +607,7 @@ def built(
     noise_range: tuple[float, float],
     **settings: Unpack[TimestepSettings],
 ) -> DiffusionModel:
-    """Return the model of a network, having refused a random one, and checked its wrapping where the event is known.
-
-    Args:
-        net: Network.
-        prediction: What it predicts.
-        time: Function from sigma to what the network is told of it.
-        noise_range: Lowest and highest noise level.
-        settings: Settings of the model, see `TimestepSettings`.
-    """
+    """Return the model of a network, having refused a random one, and checked its wrapping where the event is known."""
     if not callable(net):
         fix = "Pass a network or a function of x and a time."
         raise TypeError(checks.message("a network to call", checks.describe(net), fix))
@@ -940,3 +628,251 @@ def _mixes_or_draws(part: nn.Module) -> bool:
     if isinstance(part, nn.modules.dropout._DropoutNd):
         return part.p > 0
     return isinstance(part, nn.modules.batchnorm._BatchNorm)
+
+
+class WrappingWarning(UserWarning):
+    """A network does not look like what it was wrapped as."""
+
+
+ROWS = 8  # points of noise, each with its opposite; more where an axis of the event is as long as all of them
+SCORE_ERROR = 0.3  # relative; networks reach a few per cent
+DIRECT_SLOPE = 0.5  # an epsilon network has 1 / sqrt(v), a denoiser sqrt(v) / k
+VARIANCES = 0.01, 2.5  # the lower one for a variance left at 1, and images in [0, 1] (0.07) that vary in few directions
+LEAST_SLOPE = 0.1  # a denoiser has nearly 1 at low noise
+LINEAR_EXCESS = 1.1  # a denoiser has less than 1, but for what it has not learned
+SAMPLE_LEVELS = 0.5, 1.0  # in units of sqrt(v): a velocity that is its input is nearly right at one of them at most
+SILENT_EXCESS = 1.03  # for what chance does to the errors on 256 samples; where nothing is answered nothing was learned
+LEAST_ANSWER = 0.01  # root mean square of the odd part of a network's output at 3 sqrt(v): less says nothing
+MAX_SAMPLES = 256
+NOISE_ANSWERS = EPSILON, SCORE
+DATA_ANSWERS = DENOISER, X0
+
+
+class Probe(NamedTuple):
+    """Everything the tests need beside the reading: levels, the data's variance, noise, and samples if there are."""
+
+    score: Callable[[Reading, Tensor, float], Tensor]
+    noise_range: tuple[float, float]
+    variance: float
+    noise: Tensor
+    samples: Tensor | None
+
+
+def check_wrapping(
+    score: Callable[[Reading, Tensor, float], Tensor],
+    own: Reading,
+    *,
+    noise_range: tuple[float, float],
+    variance: float,
+    like: Tensor,
+    samples: Tensor | None = None,
+    other_times: bool = True,
+) -> str | None:
+    r"""Return what is wrong with the reading of a network, and warn of it; None where nothing is.
+
+    Where a distribution has variance v, its denoiser D = x + sigma^2 s follows x with slope v / (v + sigma^2) at levels
+    above its own width, whatever its shape, and always with a positive one. So the score of x = +-k z, k^2 = v +
+    sigma^2, is read at some levels; the odd part in x is free of the mean of the data.
+
+    | test | where | must be |
+    |---|---|---|
+    | score | highest level | -x / k^2, within `SCORE_ERROR` |
+    | direct | highest level, for networks that answer D there | slope of D along z, within `DIRECT_SLOPE` sqrt(v) |
+    | variance | 3 sqrt(v), for the same networks 10 sqrt(v) too | the v that the slope of D gives, in `VARIANCES` v |
+    | slope | 0.02 sqrt(v) | slope of D above `LEAST_SLOPE` |
+    | samples | sqrt(v), and sqrt(v) / 2 except x0 and denoisers | squared error of D over a linear one's |
+    | answer | sqrt(v), where the network answers nearly 0 | the same over the best simple denoiser's |
+
+    A network that is told times of another kind may answer nearly 0, which read as v is right for N(0, I), or its
+    input, which read as a velocity is a linear denoiser too. Noise alone cannot tell these; samples do. What cannot be
+    told at all: silence where the data are N(0, I).
+    """
+    rows = next(n for n in itertools.count(ROWS) if 2 * n not in like.shape)
+    noise = rng.normal((rows, *like.shape), like, rng.seeded(0, like.device))
+    if samples is not None:
+        samples = samples[:MAX_SAMPLES]
+        variance = float((samples - samples.mean(0)).square().mean())
+    probe = Probe(score, noise_range, variance, noise, samples)
+    with torch.no_grad():
+        found = misfits(probe, own)
+        if max(found.values()) <= 1:
+            return None
+        message = _message(probe, own, found, _better_reading(probe, own, other_times))
+    warnings.warn(message, WrappingWarning, stacklevel=5)
+    return message
+
+
+def misfits(probe: Probe, reading: Reading) -> dict[str, float]:
+    """Return how far a reading is from what the tests ask, by their names; above 1 is too far, infinite for NaN."""
+    low, high = probe.noise_range
+    width, k = math.sqrt(probe.variance), math.sqrt(probe.variance + high**2)
+    direct = reading.prediction not in NOISE_ANSWERS
+    error, slope = _response(probe, reading, high)
+    found = {"score": error / SCORE_ERROR}
+    if direct:
+        found["direct"] = abs(slope * k - probe.variance / k) / (DIRECT_SLOPE * width)
+    for ratio in (3, 10) if direct else (3,):
+        sigma = ratio * width
+        if low <= sigma <= high:
+            slope = _response(probe, reading, sigma)[1]
+            found[f"variance at {sigma:.3g}"] = _variance_misfit(_said(slope, sigma) / probe.variance)
+    lowest = max(low, 0.02 * width)
+    slope = _response(probe, reading, lowest)[1]
+    found["slope"] = LEAST_SLOPE / slope if slope > 0 else math.inf
+    if probe.samples is not None:
+        found |= _sample_misfits(probe, reading, probe.samples)
+    return {name: value if math.isfinite(value) else math.inf for name, value in found.items()}
+
+
+def _odd_part(probe: Probe, reading: Reading, sigma: float) -> tuple[Tensor, Tensor]:
+    """Return noise as wide as the data at a level, and the odd part of the score there."""
+    x = math.sqrt(probe.variance + sigma**2) * probe.noise
+    up, down = probe.score(reading, torch.cat([x, -x]), sigma).chunk(2)
+    return x, (up - down) / 2
+
+
+def _response(probe: Probe, reading: Reading, sigma: float) -> tuple[float, float]:
+    """Return the relative error of the odd part of the score of noise, and the slope of D along x."""
+    x, odd = _odd_part(probe, reading, sigma)
+    expected = -x / (probe.variance + sigma**2)
+    slope = 1 + sigma**2 * float((odd * x).sum() / x.square().sum())
+    return float((odd - expected).norm() / expected.norm()), slope
+
+
+def _said(slope: float, sigma: float) -> float:
+    """Return the variance v for which v / (v + sigma^2) is this slope."""
+    return slope * sigma**2 / (1 - slope) if slope < 1 else math.inf
+
+
+def _variance_misfit(ratio: float) -> float:
+    """Return how far a ratio of variances is from 1, in units of the bounds on either side."""
+    if not 0 < ratio < math.inf:
+        return math.inf
+    return math.log(ratio) / math.log(VARIANCES[1] if ratio > 1 else VARIANCES[0])
+
+
+def _sample_misfits(probe: Probe, reading: Reading, samples: Tensor) -> dict[str, float]:
+    """Return how far the errors of D on noisy samples are from what the tests ask."""
+    width, found = math.sqrt(probe.variance), {}
+    # where a network answers D, its error is that of D, at low noise as at high; that of others shrinks with sigma
+    for ratio in SAMPLE_LEVELS[reading.prediction in DATA_ANSWERS :]:
+        sigma, x, error = _noisy_samples(probe, reading, samples, ratio * width)
+        linear = linear_denoiser(samples.flatten(1), x.flatten(1), sigma)
+        excess = error / float((linear - samples.flatten(1)).square().mean())
+        found[f"samples at {sigma:.3g}"] = excess / LINEAR_EXCESS
+    silence_denoises = reading.prediction not in (*NOISE_ANSWERS, *DATA_ANSWERS)
+    if silence_denoises and not _answers(probe, reading):  # the last level is sqrt(v)
+        found["answer"] = error / least_error(samples, x, sigma) / SILENT_EXCESS
+    return found
+
+
+def _noisy_samples(probe: Probe, reading: Reading, samples: Tensor, sigma: float) -> tuple[float, Tensor, float]:
+    """Return a level that the network knows, samples with its noise, and the mean squared error of D on them."""
+    sigma = min(max(sigma, probe.noise_range[0]), probe.noise_range[1])
+    x = samples + sigma * rng.normal(tuple(samples.shape), samples, rng.seeded(1, samples.device))
+    denoised = x + sigma**2 * probe.score(reading, x, sigma)
+    return sigma, x, float((denoised - samples).square().mean())
+
+
+def _answers(probe: Probe, reading: Reading) -> bool:
+    """Return whether the network's output depends on its input: one that does not fits several readings."""
+    raw = reading.prediction._replace(skip=torch.zeros_like, gain=torch.ones_like)
+    sigma = min(3 * math.sqrt(probe.variance), probe.noise_range[1])
+    _, odd = _odd_part(probe, reading._replace(prediction=raw), sigma)
+    return float(odd.square().mean()) > LEAST_ANSWER**2
+
+
+def _better_reading(probe: Probe, own: Reading, other_times: bool) -> tuple[str, str] | None:
+    """Return what the network looks like and the call for it: the reading that fits best, where one fits."""
+    # where the timesteps are not known, those of the first diffusion models: Ho et al. (2020)
+    usual = from_alphas_cumprod((1 - torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)).cumprod(0))
+    index = own.time if isinstance(own.time, Timesteps) else usual
+    readings = {
+        "diffusion.from_epsilon(net, alphas_cumprod)": Reading(EPSILON, index),
+        "diffusion.from_x0(net, alphas_cumprod)": Reading(X0, index),
+        "diffusion.from_v(net, alphas_cumprod)": Reading(V, index),
+        "diffusion.from_score(net, sigmas)": Reading(SCORE, index),
+    }
+    if other_times:
+        readings |= {
+            "diffusion.from_denoiser(net)": Reading(DENOISER, torch.clone),
+            "diffusion.from_velocity(net)": Reading(VELOCITY, flow_time),
+            'diffusion.from_score(net, sigmas, by="sigma")': Reading(SCORE, torch.clone),
+        }
+    fits: dict[str, float] = {}
+    for call, reading in readings.items():
+        with suppress(Exception):  # a guess: a network may refuse what it was not made for
+            found = misfits(probe, reading).values()
+            if max(found) <= 1 and _answers(probe, reading):
+                fits[call] = sum(found) / len(found)
+    if not fits:
+        return None
+    best = min(fits, key=fits.__getitem__)
+    return readings[best].prediction.name, best
+
+
+def _better_variance(probe: Probe, own: Reading) -> float | None:
+    """Return the variance that the network says the data have, where with it the reading is right."""
+    sigma = min(10 * math.sqrt(probe.variance), probe.noise_range[1])
+    said = _said(_response(probe, own, sigma)[1], sigma)
+    if not 0 < said < math.inf or max(misfits(probe._replace(variance=said), own).values()) > 1:
+        return None
+    return said
+
+
+def _message(probe: Probe, own: Reading, found: dict[str, float], better: tuple[str, str] | None) -> str:
+    """Return the text of the warning."""
+    worst = max(found, key=found.__getitem__)
+    text = f"wrapped as {own.prediction.name}, the network is not one (test {worst!r}: {found[worst]:.3g} of at most 1)"
+    if better is not None:
+        return f"{text}: this looks like {better[0]}. Use {better[1]}."
+    if (said := _better_variance(probe, own)) is not None:
+        return f"variance={probe.variance:.3g} was passed, and the network was trained on about {said:.2g}: pass that."
+    return (
+        f"{text}, and nothing else that scoremh.diffusion knows. Is it trained, is its schedule the one that was "
+        f"passed, and is the data's variance {probe.variance:.3g}?"
+    )
+
+
+# Denoisers that need only samples. With x = x0 + sigma z, E[x0 | x] has the least squared error of all functions of x:
+# less than each of these. In the last two no point is denoised with its own sample.
+Rows = Float[Tensor, "sample d"]
+
+
+def linear_denoiser(samples: Rows, x: Rows, sigma: float) -> Rows:
+    """Return noisy samples denoised by the best factor for all directions."""
+    mean = samples.mean(0)
+    variance = float((samples - mean).square().mean())
+    return torch.lerp(mean.expand_as(x), x, variance / (variance + sigma**2))
+
+
+def wiener(samples: Rows, x: Rows, sigma: float) -> Rows:
+    """Return noisy samples denoised by the mean and the covariance of the other half of them."""
+    middle = len(samples) // 2
+    halves = (samples[middle:], x[:middle]), (samples[:middle], x[middle:])
+    return torch.cat([_wiener(seen, noisy, sigma) for seen, noisy in halves])
+
+
+def _wiener(samples: Rows, x: Rows, sigma: float) -> Rows:
+    """Return C (C + sigma^2)^-1 (x - m) + m, with a matrix over the samples: there may be more coordinates."""
+    mean = samples.mean(0)
+    rows = (samples - mean) / math.sqrt(max(1, len(samples) - 1))  # C is their rows^T rows
+    gram = rows @ rows.T
+    gram.diagonal().add_(sigma**2)
+    shares: Tensor = torch.linalg.solve(gram, rows @ (x - mean).T)
+    return mean + shares.T @ rows
+
+
+def kernel(samples: Rows, x: Rows, sigma: float) -> Rows:
+    """Return noisy samples denoised by a mean of the others, weighted by how likely x is from each."""
+    log_weights = -torch.cdist(x, samples).square() / (2 * sigma**2)
+    own = torch.cdist(samples, samples) == 0  # and exact copies of it
+    return log_weights.masked_fill(own, -math.inf).softmax(1).nan_to_num() @ samples
+
+
+def least_error(samples: Float[Tensor, "sample *event"], x: Float[Tensor, "sample *event"], sigma: float) -> float:
+    """Return the mean squared error of the best of these denoisers on noisy samples."""
+    rows, noisy = samples.flatten(1), x.flatten(1)
+    return min(
+        float((denoise(rows, noisy, sigma) - rows).square().mean()) for denoise in (linear_denoiser, wiener, kernel)
+    )

@@ -7,29 +7,23 @@ from scoremh.networks.scores import (
     InCoordinates,
     InputsInCoordinates,
     NoiseConditionalMLP,
-    NoiseConditionalPotential,
     ScoreMLP,
 )
-from scoremh.networks.siamese import AtLevelAndStep, SiameseAcceptance
-from scoremh.networks.unet import PotentialUNet, UNet
+from scoremh.networks.unet import UNet
 
 __all__ = [
     "FORMS",
     "AcceptanceMLP",
     "Antisymmetric",
-    "AtLevelAndStep",
     "AtNoiseLevel",
     "Form",
     "Free",
     "InCoordinates",
     "InputsInCoordinates",
     "NoiseConditionalMLP",
-    "NoiseConditionalPotential",
     "Potential",
     "PotentialMLP",
-    "PotentialUNet",
     "ScoreMLP",
-    "SiameseAcceptance",
     "UNet",
     "build",
     "describe",

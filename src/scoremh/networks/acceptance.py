@@ -1,8 +1,4 @@
-r"""Networks for acceptance functions: the paper's, of pairs, and one for a log density, of points.
-
-The proposal that an acceptance was learned for, recognised by its answers.
-
-The forms in which an acceptance function can be learned.
+r"""Networks for acceptance functions, and the forms in which an acceptance is learned.
 
 | form | log a(x', x) | D_a = log a(x', x) - log a(x, x') |
 |---|---|---|
@@ -10,25 +6,28 @@ The forms in which an acceptance function can be learned.
 | `Antisymmetric` | logsigmoid g, with g = f(x', x) - f(x, x') | g |
 | `Potential` | logsigmoid g, with g = phi(x') - phi(x) + log q(x \| x') - log q(x' \| x) | g |
 
-The first two belong to one proposal and its step. A potential is a log density up to a constant: it serves all.
-All that differs between forms is in these classes; the default loss of each is in `balance_matching.presets`.
+f is a network of pairs, `AcceptanceMLP` by default, and phi one of points, `PotentialMLP`. The first two forms belong
+to one proposal and its step, which a `ProposalProbe` recognises by its values of log q. A potential is a log density up
+to a constant: it serves all. All that differs between forms is in these classes; the default loss of each is in
+`balance_matching.MATCHING`.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import gelu, logsigmoid
+from torch.nn.functional import gelu, logsigmoid, silu
 
 from scoremh._shared import checks, detailed_balance
 from scoremh._shared.probe import Probe
-from scoremh.networks.layers import Event, ScalarMLP, event_shape, linear
+from scoremh.networks.layers import Event, event_shape, linear
 from scoremh.types import LogDensityFn, Point, Proposal, Target
 
 Points = Float[Tensor, "chain *event"]
@@ -104,20 +103,40 @@ class _SiluAndSlope(torch.autograd.Function):
         return bend.mul_(for_slope).addcmul_(for_y, slope)
 
 
-class PotentialMLP(ScalarMLP):
+class PotentialMLP(nn.Module):
     """A log density up to a constant, `phi(x) = net(x) - |x|^2 / 2`: a standard normal before it is trained.
 
     Args:
         event: Shape of one event, or its dimension.
-        hidden: Width of the hidden layers.
+        hidden: Width of the hidden layers, with silu.
         layers: Number of hidden layers.
         generator: Random number generator of the first weights; the same seed gives the same weights.
     """
 
+    def __init__(
+        self, event: Event, hidden: int = 128, layers: int = 3, *, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        checks.count(hidden, "hidden")
+        checks.count(layers, "layers")
+        self.event, self.hidden, self.layers = event_shape(event), hidden, layers
+        sizes = [math.prod(self.event), *[hidden] * layers]
+        self.body = nn.ModuleList(linear(a, b, generator) for a, b in pairwise(sizes))
+        self.last = linear(hidden, 1, generator, bias=False)  # a constant changes no gradient
+        nn.init.zeros_(self.last.weight)
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The arguments that make such a network again."""
+        return {"event": list(self.event), "hidden": self.hidden, "layers": self.layers}
+
     def forward(self, x: Points) -> PerChain:
         """Return phi(x)."""
-        flat = x.flatten(1)
-        return self.value(flat).squeeze(1) - flat.square().sum(1) / 2
+        flat = y = x.flatten(1)
+        for layer in self.body:
+            y = silu(layer(y))
+        value: Tensor = self.last(y)
+        return value.squeeze(1) - flat.square().sum(1) / 2
 
     def value_and_gradient(self, x: Points) -> tuple[PerChain, Points]:
         """Return phi(x) and its gradient, both differentiable in the weights."""
@@ -138,14 +157,7 @@ PROBED_SAMPLES = 6  # between which log q is computed, from each of three to one
 
 @dataclass(frozen=True)
 class ProposalProbe:
-    """A proposal: what it is called, and its log q between a few samples.
-
-    Args:
-        proposal: Its name and parameters.
-        samples: Some of the training samples, flattened, one after the other.
-        event: Shape of one of them.
-        probe: log q between them: two proposals with the same answers are the same.
-    """
+    """A proposal: what it is called, and its log q between a few samples."""
 
     proposal: str
     samples: tuple[float, ...]
@@ -160,13 +172,7 @@ class ProposalProbe:
         return cls(checks.named(proposal), tuple(few.flatten().tolist()), tuple(few.shape[1:]), probe)
 
     def require(self, target: Target, proposal: Proposal, like: Tensor) -> None:
-        """Refuse a proposal with other answers: its own, or because the target's score is another.
-
-        Args:
-            target: What the proposal needs to know of p.
-            proposal: Proposal to compare with.
-            like: Tensor whose dtype and device to compare in.
-        """
+        """Refuse a proposal with other answers: its own, or because the target's score is another."""
         few = torch.tensor(self.samples, dtype=like.dtype, device=like.device).reshape(-1, *self.event)
         name = checks.named(proposal)
         Probe.of(detailed_balance.log_q_between(target, proposal, few)).require_same(

@@ -1,12 +1,9 @@
 """What the networks are built of: seeded layers, and inputs of unit scale at every noise level."""
 
 import math
-from itertools import pairwise
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
 
 from scoremh._shared import checks, rng
 
@@ -22,14 +19,7 @@ def event_shape(event: Event) -> tuple[int, ...]:
 
 
 def linear(inputs: int, outputs: int, generator: torch.Generator | None, *, bias: bool = True) -> nn.Linear:
-    """Return a linear layer with the weights that torch's own would have from a global generator in the same state.
-
-    Args:
-        inputs: Number of inputs.
-        outputs: Number of outputs.
-        generator: Random number generator of the weights; the same seed gives the same weights.
-        bias: Whether to add a bias.
-    """
+    """Return a linear layer with the weights that torch's own would have from a global generator in the same state."""
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias)
     generator = rng.resolve(generator, torch.device("cpu"))
     nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)  # torch's choice: +- 1 / sqrt(inputs)
@@ -44,13 +34,6 @@ def convolution(
     """Return a convolution that keeps the size of images, or halves it, with weights of He et al. (2015).
 
     Its outputs have the variance of its inputs behind an activation like the ReLU, so that no normalisation is needed.
-
-    Args:
-        inputs: Number of channels that it takes.
-        outputs: Number of channels that it gives.
-        generator: Random number generator of the weights; the same seed gives the same weights.
-        size: Width of its window, odd.
-        stride: 2 halves the images, rounded up.
     """
     layer: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, stride=stride, padding=size // 2)
     nn.init.kaiming_normal_(layer.weight, generator=rng.resolve(generator, torch.device("cpu")))
@@ -59,50 +42,7 @@ def convolution(
 
 
 def preconditioned(flat: Tensor, sigma: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return sigma and k = sqrt(1 + sigma^2) for every chain, and the inputs x / k and log(sigma) / 4 of a network.
-
-    Args:
-        flat: Points x, one a row.
-        sigma: Noise level, a number or one per chain.
-    """
+    """Return sigma and k = sqrt(1 + sigma^2) for every chain, and the inputs x / k and log(sigma) / 4 of a network."""
     level = torch.as_tensor(sigma, dtype=flat.dtype, device=flat.device).reshape(-1, 1)
     scale = (1 + level.square()).sqrt()
     return level, scale, torch.cat([flat / scale, (level.log() / 4).expand(len(flat), 1)], 1)
-
-
-class ScalarMLP(nn.Module):
-    """Hidden layers of silu and one output, which is 0 before it is trained.
-
-    Args:
-        event: Shape of one event, or its dimension.
-        hidden: Width of the hidden layers.
-        layers: Number of hidden layers.
-        generator: Random number generator of the first weights; the same seed gives the same weights.
-    """
-
-    conditions: ClassVar[int] = 0
-    """Number of inputs besides the event."""
-
-    def __init__(
-        self, event: Event, hidden: int = 128, layers: int = 3, *, generator: torch.Generator | None = None
-    ) -> None:
-        super().__init__()
-        checks.count(hidden, "hidden")
-        checks.count(layers, "layers")
-        self.event, self.hidden, self.layers = event_shape(event), hidden, layers
-        sizes = [math.prod(self.event) + self.conditions, *[hidden] * layers]
-        self.body = nn.ModuleList(linear(a, b, generator) for a, b in pairwise(sizes))
-        self.last = linear(hidden, 1, generator, bias=False)  # a constant changes no gradient
-        nn.init.zeros_(self.last.weight)
-
-    @property
-    def config(self) -> dict[str, object]:
-        """The arguments that make such a network again."""
-        return {"event": list(self.event), "hidden": self.hidden, "layers": self.layers}
-
-    def value(self, y: Tensor) -> Tensor:
-        """Return the output, `(chain, 1)`, at inputs `(chain, input)`."""
-        for layer in self.body:
-            y = silu(layer(y))
-        out: Tensor = self.last(y)
-        return out

@@ -13,20 +13,15 @@ from scoremh.networks.scores import (
     InCoordinates,
     InputsInCoordinates,
     NoiseConditionalMLP,
-    NoiseConditionalPotential,
     ScoreMLP,
 )
-from scoremh.networks.siamese import SiameseAcceptance
-from scoremh.networks.unet import PotentialUNet, UNet
+from scoremh.networks.unet import UNet
 
 CLASSES = (
     AcceptanceMLP,
     NoiseConditionalMLP,
-    NoiseConditionalPotential,
     PotentialMLP,
-    PotentialUNet,
     ScoreMLP,
-    SiameseAcceptance,
     UNet,
 )
 PLAIN: dict[str, Any] = {cls.__name__: cls for cls in CLASSES}

@@ -8,15 +8,12 @@ deviation sigma, k = sqrt(1 + sigma^2), and a network F whose inputs and targets
 F halves the image from one number of channels to the next, and comes back up: at every size, what comes from below is
 added to what was there on the way down. Every convolution has a bias that is a function of the noise level.
 
-`PotentialUNet` is the score of a log density by construction: with u = x / k,
-
-    phi(x, sigma) = u . F(u, log(sigma) / 4) / sigma - |x|^2 / (2 k^2),    s = grad phi
-
 Pixels are taken to have a mean square of about 1: images in [-1, 1] that are mostly dark do, and others standardised.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -26,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, gelu, interpolate, silu, softplus
 
 from scoremh._shared import checks
-from scoremh._shared.algebra import inner, per_chain
+from scoremh._shared.algebra import per_chain
 from scoremh.networks.layers import convolution, linear
 
 Activation = Literal["silu", "softplus", "gelu"]
@@ -44,11 +41,7 @@ TUTORIAL_CHANNELS = (32, 64, 128, 256)
 
 
 class Embedding(nn.Module):
-    """Numbers for the logarithm of a noise level or a step: a small network of its waves.
-
-    Args:
-        generator: Random number generator of the first weights; the same seed gives the same weights.
-    """
+    """Numbers for the logarithm of a noise level or a step: a small network of its waves."""
 
     def __init__(self, generator: torch.Generator | None) -> None:
         super().__init__()
@@ -64,16 +57,7 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """A convolution with a bias that depends on the noise level, and an activation; added to its input if residual.
-
-    Args:
-        inputs: Number of channels that it takes.
-        outputs: Number of channels that it gives.
-        generator: Random number generator of the first weights.
-        activation: "silu", "softplus" or "gelu".
-        stride: 2 halves the image.
-        residual: Whether to add the input.
-    """
+    """A convolution with a bias that depends on the noise level, and an activation; added to its input if residual."""
 
     def __init__(
         self,
@@ -132,13 +116,13 @@ class UNet(nn.Module):
         for number in self.channels:
             checks.count(number, "channels")
         checks.one_of(activation, get_args(Activation), "activation")
-        make = {"generator": generator, "activation": activation}
+        block = partial(Block, generator=generator, activation=activation)
         self.embedding = Embedding(generator)
-        self.first = Block(self.event[0], self.channels[0], **make)  # type: ignore[arg-type]
-        self.halved = nn.ModuleList(Block(a, b, **make, stride=2) for a, b in pairwise(self.channels))  # type: ignore[arg-type]
-        self.deeper = nn.ModuleList(Block(b, b, **make, residual=True) for b in self.channels[1:])  # type: ignore[arg-type]
+        self.first = block(self.event[0], self.channels[0])
+        self.halved = nn.ModuleList(block(a, b, stride=2) for a, b in pairwise(self.channels))
+        self.deeper = nn.ModuleList(block(b, b, residual=True) for b in self.channels[1:])
         self.narrowed = nn.ModuleList(convolution(b, a, generator, size=1) for a, b in pairwise(self.channels))
-        self.joined = nn.ModuleList(Block(a, a, **make) for a in self.channels[:-1])  # type: ignore[arg-type]
+        self.joined = nn.ModuleList(block(a, a) for a in self.channels[:-1])
         self.last = convolution(self.channels[0], self.event[0], generator)
         nn.init.zeros_(self.last.weight)  # the score starts as that of a standard normal, blurred
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a fifth less time of a CPU
@@ -166,49 +150,6 @@ class UNet(nn.Module):
         """Return the score at noise level sigma, a number or one per chain."""
         level, k = level_and_scale(x, sigma)
         return self.raw(x / per_chain(k, x), level) / per_chain(level * k, x) - x / per_chain(k.square(), x)
-
-
-class PotentialUNet(nn.Module):
-    """A log density of images up to a constant for every noise level; `net(x, sigma)` is its gradient, a score.
-
-    Args:
-        event: Shape of one image, (channel, row, column).
-        channels: Channels at every size of the image, as for `UNet`.
-        activation: "silu", "softplus" or "gelu".
-        generator: Random number generator of the first weights; the same seed gives the same weights.
-    """
-
-    def __init__(
-        self,
-        event: tuple[int, ...],
-        channels: Sequence[int] = CHANNELS,
-        activation: Activation = "silu",
-        *,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__()
-        self.inside = UNet(event, channels, activation, generator=generator)
-
-    @property
-    def config(self) -> dict[str, object]:
-        """The arguments that make such a network again."""
-        return self.inside.config
-
-    def potential(self, x: Images, sigma: Tensor | float) -> PerChain:
-        """Return phi at noise level sigma, a number or one per chain."""
-        level, k = level_and_scale(x, sigma)
-        u = x / per_chain(k, x)
-        return inner(u, self.inside.raw(u, level)) / level - inner(u, u) / 2
-
-    def forward(self, x: Images, sigma: Tensor | float) -> Images:
-        """Return the score, the gradient of phi, differentiable in the weights while they learn."""
-        learning = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.enable_grad():
-            points = x.clone() if x.is_inference() else x
-            points = points if points.requires_grad else points.detach().requires_grad_()
-            phi = self.potential(points, sigma.clone() if isinstance(sigma, Tensor) else sigma)
-            (gradient,) = torch.autograd.grad(phi.sum(), points, create_graph=learning)
-        return gradient
 
 
 def image_shape(event: Sequence[int]) -> tuple[int, int, int]:

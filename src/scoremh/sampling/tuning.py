@@ -12,20 +12,18 @@ doubling length, after each of which the covariance C is estimated anew from tha
 The step is searched as `tune` does, from 1 again after each new C: in the coordinates that C whitens, a good step is
 near 1. The chains move at every step, also while a step is doubled or halved.
 
-With the covariance S of the n points x of all chains in a window, the covariance G of their scores s, and
-F = mean of s s^T:
+With the covariance S of the n points x of all chains in a window, and the covariance G of their scores s:
 
 | estimate | C |
 |---|---|
 | "draws" | S |
-| "fisher" | inverse of F |
 | "geometric" | C with C G C = S: the geometric mean of S and the inverse of G (Seyboldt, Carlson and Carpenter 2026) |
 
-each of S, F and G shrunk as Stan does, in the unit of the target: n / (n + 5) S + 5e-3 / (n + 5) m I, with m the median
-of the diagonal. All three are Cov(x) for a Gaussian once the chains have come in. Chains that are still far out along a
-wide direction have large scores there, which make "fisher" narrow and keep them there: start it near the target.
-"draws" widens there, and they come in. "geometric" is Cov(x) for a Gaussian wherever the chains are: scores
-s = -P (x - m) have G = P S P, of which P^-1 is the solution, up to the shrinkage, which matters in the first windows.
+both S and G shrunk as Stan does, in the unit of the target: n / (n + 5) S + 5e-3 / (n + 5) m I, with m the median of
+the diagonal. Both estimates are Cov(x) for a Gaussian once the chains have come in. While they are still far out along
+a wide direction, "draws" widens there, and they come in. "geometric" is Cov(x) for a Gaussian wherever the chains are:
+scores s = -P (x - m) have G = P S P, of which P^-1 is the solution, up to the shrinkage, which matters in the first
+windows.
 """
 
 import inspect
@@ -232,17 +230,6 @@ class Moments:
         """Return the covariance, shrunk; None where it is not finite or the events are constant."""
         return self._shrunk(self.scatter / max(1, self.count - 1))
 
-    def inverse_second_moment(self) -> Tensor | None:
-        """Return the inverse of the second moment about 0, shrunk; None where it is not finite or 0."""
-        shrunk = self._shrunk(self.scatter / max(1, self.count) + self._square(self.mean[None]))
-        if shrunk is None or self.diagonal:
-            return None if shrunk is None else 1 / shrunk
-        values, vectors = torch.linalg.eigh(shrunk)
-        if not bool(values[0] > 0):
-            return None
-        inverse: Tensor = (vectors / values) @ vectors.mT
-        return (inverse + inverse.mT).div(2)
-
     def _shrunk(self, estimate: Tensor) -> Tensor | None:
         diagonal = estimate if self.diagonal else estimate.diagonal()
         unit = diagonal.median()
@@ -274,7 +261,7 @@ def geometric_mean(covariance: Tensor, precision: Tensor) -> Tensor | None:
 
 
 Shape = Literal["dense", "diagonal"]
-Estimate = Literal["draws", "fisher", "geometric"]
+Estimate = Literal["draws", "geometric"]
 MakeKernel = Callable[[float, Tensor], Kernel]
 
 # Stan's first window, last window and shortest window for the shape, and the shares of the first and the last where
@@ -357,9 +344,9 @@ def warmup(
         initial: Where the chains start; best wider than the target. The more of them, the better the shape is known.
         steps: Transitions in all, at least 20.
         covariance: "dense" for a matrix over the flattened event, "diagonal" for one variance per coordinate.
-        estimate: "draws" for the covariance of the points, "fisher" for the inverse second moment of their scores,
-            "geometric" for the geometric mean of the points' covariance and their scores' inverse covariance. None is
-            "geometric" where points keep their scores, as with MALA or `LineIntegral`, else "draws".
+        estimate: "draws" for the covariance of the points, "geometric" for the geometric mean of that and of the
+            inverse covariance of their scores. None is "geometric" where points keep their scores, as with MALA or
+            `LineIntegral`, else "draws".
         target_rate: Acceptance rate to reach; by default the kernel's own.
         start: The first step size to try, with the identity as covariance.
         upper: The largest step size allowed.
@@ -444,9 +431,8 @@ class _Learning:
             kernel = self.make_kernel(search.step, self.covariance)
             self.point, accept = transition(kernel, self.point, self.generator)
             search.update(accept)
-            if self.estimate != "fisher":
-                points.add(self.point.x)
-            if self.estimate != "draws":
+            points.add(self.point.x)
+            if self.estimate == "geometric":
                 assert self.point.score is not None  # looked for before the first window
                 scores.add(self.point.score)
             total += accept
@@ -464,8 +450,6 @@ class _Learning:
         self.covariance = found.to(self.point.x)
 
     def _estimated(self, points: Moments, scores: Moments) -> Tensor | None:
-        if self.estimate == "fisher":
-            return scores.inverse_second_moment()
         covariance = points.covariance()
         if self.estimate == "draws" or covariance is None:
             return covariance

@@ -1,23 +1,21 @@
-"""A product of parts, p = prod_i p_i^w_i: what is known of it exactly, and what by a score alone.
-
-    log p(x) = known(x) + rest(x),    known = sum of w_i log p_i over the parts with a log density
-
-Acceptance rules difference `known` between two points and integrate the score of `rest` on the way from one to the
-other. `product`, `posterior` and `temper` build it.
-
-Whether a product of parts can be normalised, as far as that can be seen.
-
-With negative weights a product may grow in its tails. For normal parts the sum of w_i C_i^-1 has to be positive
-definite. For others the score is asked far out: along a direction u, log p changes by s.u per unit of length, and
-p ~ r^-a, whose slope is -a / r, has an integral in d dimensions only for a > d:
-
-    r s(m + r u).u < -d    for every direction u
-
-Targets made from a log density, from a target and a support, or from several targets.
+"""Targets made of others: of a log density, of a target and a support, or of several targets.
 
 - `from_log_density`: score = grad log p, by automatic differentiation.
 - `truncate`: p*(x) proportional to p(x) on a support and 0 outside, the paper's truncated density (section 3.3).
 - `product`: p(x) proportional to prod_i p_i(x)^w_i; `posterior`: prior times likelihood; `temper`: p(x)^beta.
+
+A product has a part that is known exactly and a part known by its score alone,
+
+    log p(x) = known(x) + rest(x),    known = sum of w_i log p_i over the parts with a log density
+
+Acceptance rules difference `known` between two points and integrate the score of `rest` on the way from one to the
+other.
+
+With negative weights a product may grow in its tails. For normal parts the sum of w_i C_i^-1 has to be positive
+definite. For others the score is evaluated far out: along a direction u, log p changes by s.u per unit of length, and
+p ~ r^-a, whose slope is -a / r, has an integral in d dimensions only for a > d:
+
+    r s(m + r u).u < -d    for every direction u
 """
 
 import math
@@ -44,12 +42,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightedSum:
-    """The sum of weighted scores or of weighted log densities; one that answers with a wrong shape is refused.
-
-    Args:
-        terms: Weights and functions of x.
-        per_chain: Whether every function returns one number per chain, as log densities do, and not an event.
-    """
+    """The sum of weighted scores or of weighted log densities; one that answers with a wrong shape is refused."""
 
     terms: tuple[Term, ...]
     per_chain: bool = False
@@ -73,11 +66,7 @@ class WeightedSum:
 
 @dataclass(frozen=True)
 class Intersection:
-    """The support of all x that lie in several supports.
-
-    Args:
-        supports: Functions of x that return a bool per chain.
-    """
+    """The support of all x that lie in several supports."""
 
     supports: tuple[SupportFn, ...]
 
@@ -150,12 +139,7 @@ def require_normalizable(parts: Sequence[TargetLike], weights: Sequence[float]) 
 
 
 def share_outward(score: ScoreFn, x: Tensor) -> float:
-    """Return the share of directions in which p does not fall fast enough to have an integral, far out from points x.
-
-    Args:
-        score: Grad log p.
-        x: Points near most of p, `(chain, *event)`.
-    """
+    """Return the share of directions in which p falls too slowly, far out from points x, to have an integral."""
     centre, size = x.mean(0, keepdim=True), x[0].numel()
     farthest = float((x - centre).abs().max()) or float(centre.abs().max()) or 1.0
     noise = torch.randn(RANDOM_DIRECTIONS, size, generator=torch.Generator().manual_seed(0)).to(x)

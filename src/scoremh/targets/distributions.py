@@ -1,33 +1,20 @@
-r"""What every distribution has: score, normalised log density, sampler and support.
+r"""Distributions with exact score, normalised log density and sampler.
 
-score(x) = grad log p(x)
-
-Normal mixtures as score models: blurred by noise of level sigma, every C_k becomes C_k + sigma^2 I.
-
-With responsibilities r_k(x) and the scores s_k of the components,
-
-    s = sum_k r_k s_k,    div s = sum_k r_k (div s_k + |s_k|^2) - |s|^2
-
-Normal distributions and their mixtures.
-
-- `Gaussian`: N(m, C), score = -C^-1 (x - m).
+- `Gaussian`: N(m, C), score = -C^-1 (x - m). A matrix C = L L' enters through its whitening W = L^-1: with
+  u = W (x - m) the quadratic form is |u|^2, its gradient 2 W' u, and x = m + L u makes draws from standard normal u.
 - `GaussianMixture`: sum_k w_k N(m_k, C_k), score = sum_k P(k | x) score_k(x).
-
-A matrix C = L L' enters through its whitening W = L^-1: with u = W (x - m), the quadratic form is |u|^2, its gradient
-2 W' u, and x = m + L u makes draws from standard normal u.
-
-Curved distributions, on which samplers are commonly tested.
-
 - `Banana`: x1 ~ N(0, width^2), x2 | x1 ~ N(curvature (x1^2 - width^2), 1);
   score = (2 curvature x1 r - x1 / width^2, -r), where r = x2 - curvature (x1^2 - width^2).
 - `Funnel`: v = x[0] ~ N(0, width^2), x[i] | v ~ N(0, exp(v)).
-
-Distributions with heavy tails.
-
 - `StudentT`: p(x) proportional to (1 + q / df)^(-(df + d) / 2), where q = (x - m)' S^-1 (x - m);
   score = -(df + d) / (df + q) S^-1 (x - m).
 - `GeneralizedExtremeValue`: P(X <= x) = exp(-exp(-y)), where y = log(t) / xi, t = 1 + xi z and z = (x - mu) / sigma;
   score = (exp(-y) - 1 - xi) / (sigma t).
+
+The first two are score models as well: blurred by noise of level sigma, every C_k becomes C_k + sigma^2 I, and with
+responsibilities r_k(x) and the scores s_k of the components,
+
+    s = sum_k r_k s_k,    div s = sum_k r_k (div s_k + |s_k|^2) - |s|^2
 """
 
 import math

@@ -1,12 +1,17 @@
-r"""The paper's acceptance network for images: one network for every noise level and step.
+r"""Networks of images for acceptances at every noise level and step: the paper's, of pairs, and a potential, of points.
 
-Two convolutional branches that do not share weights see x' / k and x / k, k = sqrt(1 + sigma^2); learned embeddings of
-the noise level and of the step are biases of all their layers; a common head sees both. With F its answer,
+`SiameseAcceptance`, the paper's: two convolutional branches that do not share weights see x' / k and x / k with
+k = sqrt(1 + sigma^2); learned embeddings of the noise level and of the step are biases of all their layers; a common
+head sees both. With F its output,
 
     log a(x', x) = logsigmoid(F / sigma + b)
 
 since log ratios at noise level sigma have gradients of the size 1 / sigma. Read literally, the paper has a GELU between
 the last layer and the sigmoid. A GELU is never less than -0.17: such a network accepts at least 0.458 of everything.
+
+`PotentialUNet` is a log density up to a constant: with u = x / k and F the raw `UNet`,
+
+    phi(x, sigma) = u . F(u, log(sigma) / 4) / sigma - |x|^2 / (2 k^2),    s = grad phi
 """
 
 from collections.abc import Sequence
@@ -16,9 +21,20 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, logsigmoid
 
 from scoremh._shared import checks
-from scoremh._shared.algebra import per_chain
+from scoremh._shared.algebra import inner, per_chain
+from scoremh.networks import UNet
 from scoremh.networks.layers import linear
-from scoremh.networks.unet import EMBEDDED, Block, Embedding, Images, PerChain, image_shape, level_and_scale
+from scoremh.networks.unet import (
+    CHANNELS,
+    EMBEDDED,
+    Activation,
+    Block,
+    Embedding,
+    Images,
+    PerChain,
+    image_shape,
+    level_and_scale,
+)
 
 
 class Branch(nn.Module):
@@ -108,6 +124,49 @@ class SiameseAcceptance(nn.Module):
         return logsigmoid(self.logit(proposed, current, sigma, step))
 
 
+class PotentialUNet(nn.Module):
+    """A log density of images up to a constant for every noise level; `net(x, sigma)` is its gradient, a score.
+
+    Args:
+        event: Shape of one image, (channel, row, column).
+        channels: Channels at every size of the image, as for `UNet`.
+        activation: "silu", "softplus" or "gelu".
+        generator: Random number generator of the first weights; the same seed gives the same weights.
+    """
+
+    def __init__(
+        self,
+        event: tuple[int, ...],
+        channels: Sequence[int] = CHANNELS,
+        activation: Activation = "silu",
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.inside = UNet(event, channels, activation, generator=generator)
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The arguments that make such a network again."""
+        return self.inside.config
+
+    def potential(self, x: Images, sigma: Tensor | float) -> PerChain:
+        """Return phi at noise level sigma, a number or one per chain."""
+        level, k = level_and_scale(x, sigma)
+        u = x / per_chain(k, x)
+        return inner(u, self.inside.raw(u, level)) / level - inner(u, u) / 2
+
+    def forward(self, x: Images, sigma: Tensor | float) -> Images:
+        """Return the score, the gradient of phi, differentiable in the weights while they learn."""
+        learning = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.enable_grad():
+            points = x.clone() if x.is_inference() else x
+            points = points if points.requires_grad else points.detach().requires_grad_()
+            phi = self.potential(points, sigma.clone() if isinstance(sigma, Tensor) else sigma)
+            (gradient,) = torch.autograd.grad(phi.sum(), points, create_graph=learning)
+        return gradient
+
+
 class AtLevelAndStep(nn.Module):
     """A network for every noise level and step, read at one: what a form of an acceptance is made of.
 
@@ -124,8 +183,8 @@ class AtLevelAndStep(nn.Module):
     def forward(self, *points: Images) -> PerChain:
         """Return log a of pairs, or the potential of points."""
         answer: Tensor
-        if hasattr(self.net, "potential"):
-            answer = self.net.potential(points[0], _for_all(self.sigma, points[0]))  # type: ignore[operator]
+        if isinstance(self.net, PotentialUNet):
+            answer = self.net.potential(points[0], _for_all(self.sigma, points[0]))
         else:
             answer = self.net(*points, _for_all(self.sigma, points[0]), _for_all(self.step, points[0]))
         return answer
@@ -141,3 +200,11 @@ def _for_all(value: Tensor | float, x: Images) -> Tensor | float:
     """Return one value per chain, repeated where x holds pairs in both orders, one after the other."""
     many = isinstance(value, Tensor) and value.ndim == 1 and len(value) not in (1, len(x))
     return value.repeat(len(x) // len(value)) if many and isinstance(value, Tensor) else value
+
+
+def acceptance_network(name: str, generator: torch.Generator | None = None) -> nn.Module:
+    """Return the network of an acceptance that is kept, with its first weights."""
+    if name == "potential":
+        return PotentialUNet((1, 28, 28), (8, 16, 32, 64), generator=generator)
+    first_logit = -5.0 if name == "free" else 0.0  # where log a is flat a free form may never learn
+    return SiameseAcceptance((1, 28, 28), literal=name == "literal", first_logit=first_logit, generator=generator)

@@ -1,6 +1,6 @@
 r"""Barker's probability for the true ratio, from scores alone, by tossing two coins (Lam et al., arXiv:2605.09654).
 
-With S by Simpson's rule, `R = int (f - g) dt` what it misses (`acceptance.residual`) and `M >= |f - g|`, a loop
+With S by Simpson's rule, `R = int (f - g) dt` what it misses (`scoremh.acceptance.exact`) and `M >= |f - g|`, a loop
 shows heads with the probability `c = sigmoid(S + log q ratio)`, and then
 
     heads: accept with probability exp(-(M - R) / 2);  tails: reject with probability exp(-(M + R) / 2);  else again

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from scoremh._shared import checks, rng
 from scoremh._shared.algebra import per_chain
 from scoremh._shared.probe import Probe
-from scoremh.balance_matching.fit import MATCHING, FormName
-from scoremh.balance_matching.losses import BalanceMatching
+from scoremh.balance_matching import MATCHING, BalanceMatching, FormName
 from scoremh.coordinates import Elementwise
-from scoremh.networks import FORMS, AtLevelAndStep, Form
+from scoremh.networks import FORMS, Form
 from scoremh.training import Fit, Recipe, train
 from scoremh.types import Proposal, Target
+from studies.mnist.networks import AtLevelAndStep
 
 PROBED_SAMPLES = 4
 LevelScore = Callable[[Tensor, Tensor], Tensor]
@@ -189,6 +189,5 @@ def fit_acceptance_at_levels(
     few = samples[:PROBED_SAMPLES]
     probe = Probe.of(score(few, few.new_full((len(few),), math.sqrt(math.prod(noise_range)))))
     loss = LevelMatching(matching, score, proposal_of, form, noise_range, steps, lag, probe)
-    options = {"recipe": recipe, "generator": generator, "progress": progress, "checkpoint": checkpoint}
-    fit = train(net, loss, samples, **options)  # type: ignore[arg-type]
+    fit = train(net, loss, samples, recipe=recipe, generator=generator, progress=progress, checkpoint=checkpoint)
     return LevelAcceptanceFit(**vars(fit), form=form, loss=repr(loss))

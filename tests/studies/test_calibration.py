@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from scoremh import MALA, Always, LineIntegral, Target, diagnostics, metropolis_hastings, targets
+from scoremh import MALA, Always, LineIntegral, Target, metropolis_hastings, targets
 from scoremh.acceptance import Rule
+from studies.posteriors.calibration import Calibration, calibration
 
 FALSE_ALARM_RATE = 1e-3
 PRIOR = targets.Gaussian([0.0, 1.0], [[1.0, 0.5], [0.5, 2.0]])
@@ -48,8 +49,8 @@ def by_chains(rule: Rule, step_size: float) -> Callable[..., Tensor]:
     return draws
 
 
-def verdict(sample_posterior: Any, simulations: int = 200, seed: int = 0) -> diagnostics.Calibration:
-    return diagnostics.calibration(
+def verdict(sample_posterior: Any, simulations: int = 200, seed: int = 0) -> Calibration:
+    return calibration(
         PRIOR.sample,
         simulate,
         sample_posterior,
@@ -79,7 +80,7 @@ def test_p_values_are_uniform_for_right_draws() -> None:
 
     p_values = []
     for seed in range(100):
-        found = diagnostics.calibration(
+        found = calibration(
             lambda n, generator: torch.rand(n, 1, generator=generator),
             lambda x, generator: x,
             lambda _, generator: torch.rand(30, 1, generator=generator),
@@ -91,7 +92,7 @@ def test_p_values_are_uniform_for_right_draws() -> None:
 
 
 def test_ties_are_broken_at_random() -> None:
-    found = diagnostics.calibration(
+    found = calibration(
         lambda n, generator: torch.randint(2, (n, 1), generator=generator).float(),
         lambda x, generator: x,
         lambda _, generator: torch.randint(2, (19, 1), generator=generator).float(),
@@ -136,4 +137,4 @@ def test_bad_input_is_refused(options: dict[str, Any], text: str) -> None:
         "generator": seeded(),
     }
     with pytest.raises(ValueError, match=text):
-        diagnostics.calibration(**(parts | options))
+        calibration(**(parts | options))

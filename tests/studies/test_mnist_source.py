@@ -1,4 +1,4 @@
-"""Images against their bytes, and where MNIST is found: a folder, an environment variable, the cache, the mirror."""
+"""MNIST against its bytes, and where it is found: a folder, an environment variable, the cache, the mirror."""
 
 import functools
 import gzip
@@ -16,21 +16,16 @@ from typing import Any
 import pytest
 import torch
 
-from scoremh import datasets
+from studies.mnist import source
+from studies.mnist.source import mnist
 
-SHARED = Path(__file__).parents[2] / "shared" / "data" / "mnist"
-DATA = Path(__file__).parents[1] / "studies" / "data"  # the test split, in a clone
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "mnist"
+DATA = Path(__file__).parents[2] / "studies" / "data"  # the test split, in a clone
 IMAGES, LABELS = "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
 
 
-def test_digits_are_those_of_scikit_learn_in_17_levels() -> None:
-    x = datasets.digits()
-    assert (x.shape, x.dtype) == ((1797, 1, 8, 8), torch.float32)
-    assert torch.equal(x.unique(), torch.linspace(-1, 1, 17))
-
-
 def test_a_clone_has_the_test_split() -> None:
-    x, y = datasets.mnist("test", root=DATA, labels=True)
+    x, y = mnist("test", root=DATA, labels=True)
     assert (x.shape, x.dtype, y.shape, y.dtype) == ((10_000, 1, 28, 28), torch.float32, (10_000,), torch.int64)
     assert torch.equal(x.unique(), torch.arange(256) / 127.5 - 1)
     assert y[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
@@ -38,19 +33,19 @@ def test_a_clone_has_the_test_split() -> None:
     means = torch.stack([x[y == k].mean(0) for k in range(10)])
     assert (torch.cdist(x.flatten(1), means.flatten(1)).argmin(1) == y).float().mean() > 0.75
     for name in (IMAGES, LABELS):
-        assert hashlib.sha256((DATA / name).read_bytes()).hexdigest() == datasets._SHA256[name]
+        assert hashlib.sha256((DATA / name).read_bytes()).hexdigest() == source._SHA256[name]
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"the four files are not in {SHARED}")
 @pytest.mark.parametrize(("split", "n"), [("train", 60_000), ("test", 10_000)])
-def test_mnist_from_the_shared_folder(split: datasets.Split, n: int) -> None:
-    x, y = datasets.mnist(split, root=SHARED, labels=True)
+def test_mnist_from_the_shared_folder(split: source.Split, n: int) -> None:
+    x, y = mnist(split, root=SHARED, labels=True)
     assert (x.shape, y.shape) == ((n, 1, 28, 28), (n,))
     assert set(y.tolist()) == set(range(10))
     if split == "test":
-        assert torch.equal(x, datasets.mnist("test", root=DATA))
+        assert torch.equal(x, mnist("test", root=DATA))
     for path in SHARED.iterdir():
-        assert hashlib.sha256(path.read_bytes()).hexdigest() == datasets._SHA256[path.name]
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == source._SHA256[path.name]
 
 
 def idx(*shape: int, magic: bytes | None = None) -> bytes:
@@ -66,7 +61,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("SCOREMH_DATA", raising=False)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(datasets, "MIRROR", "http://127.0.0.1:9/")  # nobody listens there
+    monkeypatch.setattr(source, "MIRROR", "http://127.0.0.1:9/")  # nobody listens there
     return tmp_path / "cache" / "scoremh" / "mnist"
 
 
@@ -81,7 +76,7 @@ def test_where_mnist_is_found(
         (folder / (name.removesuffix(".gz") if raw else name)).write_bytes(data if raw else gzip.compress(data))
     if where == "SCOREMH_DATA":
         monkeypatch.setenv("SCOREMH_DATA", str(tmp_path))
-    x, y = datasets.mnist("test", root=tmp_path / "a" if "root" in where else None, labels=True)
+    x, y = mnist("test", root=tmp_path / "a" if "root" in where else None, labels=True)
     assert y.tolist() == [0, 1, 2]
     assert x[0, 0, 0, :3].tolist() == pytest.approx([-1, 1 / 127.5 - 1, 2 / 127.5 - 1])
 
@@ -104,7 +99,7 @@ def test_bad_idx_files_are_refused_by_name(case: str, tmp_path: Path) -> None:
     data, text = BAD_IDX[case]
     (tmp_path / IMAGES).write_bytes(data)
     with pytest.raises(ValueError, match=re.escape(text)) as caught:
-        datasets.mnist("test", root=tmp_path)
+        mnist("test", root=tmp_path)
     assert str(tmp_path / IMAGES) in str(caught.value)
     assert "Replace it by a whole copy of MNIST's file." in str(caught.value)
 
@@ -113,20 +108,20 @@ def test_labels_for_other_images_are_refused(tmp_path: Path) -> None:
     (tmp_path / IMAGES).write_bytes(idx(3, 28, 28))
     (tmp_path / LABELS).write_bytes(idx(2))
     with pytest.raises(ValueError, match="to hold 3 labels, one per image, got 2"):
-        datasets.mnist("test", root=tmp_path, labels=True)
+        mnist("test", root=tmp_path, labels=True)
 
 
 def test_a_root_without_the_files_says_which_to_put_there(tmp_path: Path) -> None:
     with pytest.raises(
         FileNotFoundError, match=f"expected {IMAGES} in {tmp_path} or its folder mnist, got no such file"
     ):
-        datasets.mnist("test", root=tmp_path)
+        mnist("test", root=tmp_path)
 
 
 def test_offline_it_says_exactly_what_to_put_where(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCOREMH_DATA", "/nowhere")
     with pytest.raises(OSError, match="Connection refused") as caught:
-        datasets.mnist()
+        mnist()
     reason, train = caught.value.__cause__, "train-images-idx3-ubyte.gz"
     four = f"{train}, train-labels-idx1-ubyte.gz, {IMAGES} and {LABELS}"
     assert str(caught.value) == (
@@ -138,10 +133,10 @@ def test_offline_it_says_exactly_what_to_put_where(cache: Path, monkeypatch: pyt
 
 def test_a_silent_mirror_is_given_up(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setattr(datasets, "MIRROR", f"http://127.0.0.1:{silent.getsockname()[1]}/")
-        monkeypatch.setattr(datasets, "TIMEOUT_SECONDS", 0.05)
+        monkeypatch.setattr(source, "MIRROR", f"http://127.0.0.1:{silent.getsockname()[1]}/")
+        monkeypatch.setattr(source, "TIMEOUT_SECONDS", 0.05)
         with pytest.raises(OSError, match=r"got timed out\. Put train-images"):
-            datasets.mnist()
+            mnist()
 
 
 @pytest.fixture
@@ -155,7 +150,7 @@ def mirror(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     folder.mkdir()
     handler = functools.partial(Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        monkeypatch.setattr(datasets, "MIRROR", f"http://127.0.0.1:{server.server_port}/")
+        monkeypatch.setattr(source, "MIRROR", f"http://127.0.0.1:{server.server_port}/")
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield folder
         server.shutdown()
@@ -164,22 +159,27 @@ def mirror(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 def test_a_download_is_kept(mirror: Path, cache: Path) -> None:
     for name in (IMAGES, LABELS):
         shutil.copy(DATA / name, mirror)
-    x, y = datasets.mnist("test", labels=True)
-    assert torch.equal(x, datasets.mnist("test", root=DATA))
+    x, y = mnist("test", labels=True)
+    assert torch.equal(x, mnist("test", root=DATA))
     assert {path.name for path in cache.iterdir()} == {IMAGES, LABELS}
     for name in (IMAGES, LABELS):
         (mirror / name).unlink()
-    assert torch.equal(datasets.mnist("test", labels=True)[1], y)
+    assert torch.equal(mnist("test", labels=True)[1], y)
 
 
 def test_a_download_with_another_checksum_is_not_kept(mirror: Path, cache: Path) -> None:
     (mirror / IMAGES).write_bytes(gzip.compress(idx(3, 28, 28)))
     with pytest.raises(OSError, match=r"got a file with SHA-256 \w{64} instead of 8d422c7b.*Put train-images"):
-        datasets.mnist("test")
+        mnist("test")
     assert not cache.exists()
 
 
 def test_a_file_that_is_not_on_the_mirror(mirror: Path, cache: Path) -> None:
     with pytest.raises(OSError, match=r"got HTTP Error 404: File not found. Put train-images"):
-        datasets.mnist("test")
+        mnist("test")
     assert not cache.exists()
+
+
+def test_an_unknown_split_is_refused() -> None:
+    with pytest.raises(ValueError, match="split to be one of 'train', 'test', got 'valid'"):
+        mnist("valid")  # type: ignore[call-overload]
