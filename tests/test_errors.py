@@ -225,7 +225,7 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
         "transform to be one of 'default', 'pandas', got 'polars'",
     ),
     "a sampler of a target": ("Sampler(Target(score=lambda x: -x))", "the scores of all noise levels, got Target"),
-    "a rule by name": ("Sampler(fit, acceptance='simpson')", "expected an Acceptance, got str 'simpson'"),
+    "a rule by name": ("Sampler(fit, acceptance='simpson')", "expected an acceptance rule, got str 'simpson'"),
     "a sampler's proposal": ("Sampler(fit, proposal=MALA(0.1))", "proposal to be one of 'mala', 'rw', 'pcn'"),
     "a level as text": ("Sampler(fit, noise_level='0.3')", "noise_level to be a number, got str '0.3'"),
     "a kernel to tune": ("tune(kernel, torch.zeros(3, 2))", "expected a function from a step size to a kernel"),
@@ -264,17 +264,20 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
     ),
     "a proposal that is not whole": (
         "metropolis_hastings(Target(lambda x: -x), type('Half', (), {'needs': frozenset(), 'sample': 0})(), Always())",
-        ", which has no log_prob. Pass MALA(0.1)",
+        ". Pass MALA(0.1), for example; your own derive from Proposal",
     ),
     "arguments in another order": (
         "fit_acceptance(Target(lambda x: -x), torch.zeros(9, 2), MALA(0.1))",
-        "a Proposal, got a float32 tensor of shape (9, 2), which has no log_prob and no needs and no sample",
+        "a Proposal, got a float32 tensor of shape (9, 2)",
     ),
     "a need that nobody has": (
         "metropolis_hastings(Target(lambda x: -x), type('Own', (MALA,), {'needs': {'gradient'}})(0.1), Always())",
         "needs to be of 'score', 'inner_score', 'log_density', 'rest_score', got {'gradient'} of Own",
     ),
-    "a word as rule": ("metropolis_hastings(Target(lambda x: -x), MALA(0.1), 'simpson')", "an Acceptance, got str"),
+    "a word as rule": (
+        "metropolis_hastings(Target(lambda x: -x), MALA(0.1), 'simpson')",
+        "an acceptance rule, got str",
+    ),
     "a seed as generator": (
         "sample(kernel, torch.zeros(3, 2), draws=1, generator=0)",
         "a torch.Generator, got int 0. Use torch.Generator().manual_seed(0)",

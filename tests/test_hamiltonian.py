@@ -367,7 +367,6 @@ NORMAL = Target(lambda x: -x, lambda x: -x.square().sum(1) / 2)
         ((NORMAL, 0.1, 5, LineIntegral(bend=(0.0, 1.0))), "one straight line"),
         ((NORMAL, 0.1, 5, Taylor(1)), "judge a whole trajectory"),
         ((NORMAL, 0.1, 5, LEARNED["learned-free"]), "judge a whole trajectory"),
-        ((NORMAL, 0.1, 5, Exact), "an Acceptance"),
         ((NORMAL, -0.1, 5, Exact()), "step_size"),
         ((NORMAL, 0.1, 0, Exact()), "steps"),
         ((NORMAL, 0.1, 2.5, Exact()), "steps"),

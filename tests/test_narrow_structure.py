@@ -21,7 +21,7 @@ from scoremh import (
     sample,
     targets,
 )
-from scoremh.acceptance.exact import LONG, MAX_SHARE, FiveNodes, Residual, Tally, bounds, limits, shared_correction
+from scoremh.acceptance.exact import LONG, MAX_SHARE, FiveNodes, Residual, bounds, limits, shared_correction
 from scoremh.types import Point
 from studies.acceptance.elsewhere import ELSEWHERE
 from studies.acceptance.exactness import REFUSED, never_refused, refused_at
@@ -86,7 +86,7 @@ def mean_acceptance(rule: Any, ends: Tensor, n: int = 50_000) -> tuple[float, fl
     generator = torch.Generator().manual_seed(0)
     parts = {"target": Target(MODES.score), "proposal": RandomWalk(1.0), "generator": generator}
     uniform = torch.rand(n, generator=generator, dtype=torch.float64)
-    accepted = (uniform.log() < rule.log_accept_against(current, proposed, uniform.log(), **parts)).double()
+    accepted = (uniform.log() < rule.decide(current, proposed, uniform.log(), **parts).log_accept).double()
     return float(accepted.mean()), float(accepted.std()) / math.sqrt(n)
 
 
@@ -252,11 +252,10 @@ def test_a_bound_beyond_measure_is_a_rejection_and_no_lack_of_memory(rule: Any, 
     current, proposed = (Point(x, -steepness * x**3) for x in (torch.full((3, 1), -1.0), torch.full((3, 1), 1.01)))
     parts: dict[str, Any] = {"target": Target(lambda x: -steepness * x**3), "proposal": RandomWalk(1.0)}
     for ends in ((current, proposed), (proposed, current)):
-        tally = Tally()
-        log_accept = rule.log_accept_against(*ends, torch.full((3,), -1e-3), **parts, tally=tally)
-        assert log_accept.isfinite().all()
-        assert (log_accept < -80).all()
-        assert tally.factors == 0
+        decision = rule.decide(*ends, torch.full((3,), -1e-3), **parts)
+        assert decision.log_accept.isfinite().all()
+        assert (decision.log_accept < -80).all()
+        assert decision.factors == 0
 
 
 @pytest.mark.parametrize(("step_size", "warned"), [(0.05, False), (0.8, True)])

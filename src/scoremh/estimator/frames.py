@@ -119,7 +119,8 @@ def layout_of(X: Any) -> Layout | None:
     if is_frame(X):
         return tuple(ColumnLayout.of(X.iloc[:, j]) for j in range(X.shape[1]))
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "iub":
-        return (ColumnLayout(str(X.dtype)),) * X.shape[1]
+        columns: int = X.shape[1]
+        return (ColumnLayout(str(X.dtype)),) * columns
     return None
 
 

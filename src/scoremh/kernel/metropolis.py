@@ -379,12 +379,13 @@ def transition_of(target: TargetLike, proposal: Proposal, acceptance: Rule, *, a
     product = target if isinstance(target, Product) and acceptance.integrates else None
     if product is not None and product.rest_score is None:  # every part has a log density: nothing to integrate
         acceptance = Exact(balance="barker" if acceptance.balance == "barker" else "metropolis")
+    partly = product is not None and product.rest_score is not None
+    if partly and isinstance(proposal, Proposal) and "log_density" in proposal.needs:
+        fix = "Give every part a log density, or use another proposal."
+        got = "a product with parts that have a score only"
+        raise ValueError(checks.message(f"a target with a log_density, which {proposal} needs", got, fix))
     known = validated_target(target, proposal, acceptance)
-    if product is not None and product.rest_score is not None:
-        if "log_density" in proposal.needs:
-            fix = "Give every part a log density, or use another proposal."
-            got = "a product with parts that have a score only"
-            raise ValueError(checks.message(f"a target with a log_density, which {proposal} needs", got, fix))
+    if product is not None and partly:
         known = known._replace(
             score=product.rest_score, log_density=product.known.log_density, known_score=product.known.score
         )
