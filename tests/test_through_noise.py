@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
@@ -135,7 +136,7 @@ def test_every_chain_may_have_levels_of_its_own(monkeypatch: pytest.MonkeyPatch)
         diffusion.log_density_change(MIXTURE, row[None], float(a), float(b))
         for row, a, b in zip(x, low, high, strict=True)
     ]
-    monkeypatch.setattr("scoremh.diffusion.log_density.MAX_CALL_NUMBERS", 48)  # four rows a call
+    monkeypatch.setattr(import_module("scoremh.diffusion.log_density"), "MAX_CALL_NUMBERS", 48)  # four rows a call
     torch.testing.assert_close(diffusion.log_density_change(MIXTURE, x, low, high), torch.cat(each))
 
 
@@ -170,7 +171,7 @@ def test_calls_are_divided_without_a_change(fit: ScoreFit, monkeypatch: pytest.M
     assert fit.log_density is not None
     x = MIXTURE.sample(50, generator=seeded(3)).float()
     whole = fit.log_density(x)
-    monkeypatch.setattr("scoremh.diffusion.log_density.MAX_CALL_NUMBERS", 100)
+    monkeypatch.setattr(import_module("scoremh.diffusion.log_density"), "MAX_CALL_NUMBERS", 100)
     torch.testing.assert_close(fit.log_density(x), whole, rtol=1e-5, atol=1e-5)
 
 
