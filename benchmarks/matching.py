@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from benchmarks import timing
 from benchmarks.timing import Case, Effort, Ratio
 from scoremh import MALA, Learned, LineIntegral, RandomWalk, Target, metropolis_hastings, sample
-from scoremh._shared import detailed_balance
 from scoremh.acceptance import Rule
 from scoremh.balance_matching import MATCHING
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP, ScoreMLP
+from scoremh.networks.acceptance import wanted_gradient
 from scoremh.types import Point, Proposal
 
 BATCH = 512
@@ -63,7 +63,7 @@ def naive(net: nn.Module, target: Target, proposal: Proposal, x: Tensor, generat
     x = x.clone().requires_grad_()
     current = Point.at(x, target, frozenset({"score"}))
     y = proposal.sample(current.map(torch.Tensor.detach), generator=generator).requires_grad_()
-    wanted = detailed_balance.wanted_gradient(proposal, current, Point.at(y, target, frozenset({"score"})))
+    wanted = wanted_gradient(proposal, current, Point.at(y, target, frozenset({"score"})))
     forth = torch.autograd.grad(net(y, x).sum(), (x, y), create_graph=True)
     back = torch.autograd.grad(net(x, y).sum(), (x, y), create_graph=True)
     given = torch.cat([a - b for a, b in zip(forth, back, strict=True)], 1)

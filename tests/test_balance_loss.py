@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from scoremh import MALA, BalanceMatching, Point, RandomWalk, Target, targets
-from scoremh._shared import detailed_balance
 from scoremh.coordinates import Affine
 from scoremh.networks import AcceptanceMLP, Free
+from scoremh.networks.acceptance import leaf, wanted_gradient
 from tests.balance_cases import (
     ALL,
     MIXTURE,
@@ -73,9 +73,7 @@ def test_the_wanted_gradient_is_that_of_the_log_ratio(law: str, name: str) -> No
     target, proposal = known(TARGETS[law]), PROPOSALS[name]
     x = TARGETS[law].sample(40, generator=seeded())
     y = proposal.sample(Point.at(x, target, proposal.needs), generator=seeded(1))
-    wanted = detailed_balance.wanted_gradient(
-        proposal, detailed_balance.leaf(x, target, proposal), detailed_balance.leaf(y, target, proposal)
-    )
+    wanted = wanted_gradient(proposal, leaf(x, target, proposal), leaf(y, target, proposal))
     ratio, step = Rule(TARGETS[law], proposal, "barker").ratio, 1e-5
     columns = []
     for pair in range(2):
@@ -91,10 +89,7 @@ def test_the_gradient_goes_through_a_score_by_autograd() -> None:
     target, proposal = targets.from_log_density(MIXTURE.log_density), MALA(0.2)
     x, y = (MIXTURE.sample(20, generator=seeded(i)) for i in range(2))
     ours, direct = (
-        detailed_balance.wanted_gradient(
-            proposal, detailed_balance.leaf(x, t, proposal), detailed_balance.leaf(y, t, proposal)
-        )
-        for t in (target, known(MIXTURE))
+        wanted_gradient(proposal, leaf(x, t, proposal), leaf(y, t, proposal)) for t in (target, known(MIXTURE))
     )
     torch.testing.assert_close(ours, direct, atol=1e-10, rtol=1e-10)
 
@@ -201,7 +196,7 @@ def test_entropy_and_acceptance_are_those_of_the_way_forth() -> None:
             return logsigmoid(3 * (proposed - current)[:, 0]) - math.log(2)
 
     x, walk = MIXTURE.sample(50, generator=seeded()), RandomWalk(1.0)
-    current = detailed_balance.leaf(x, known(MIXTURE), walk)
+    current = leaf(x, known(MIXTURE), walk)
     terms = BalanceMatching().between(Right(), known(MIXTURE), walk, current, x + f64(1.0, 0.0))
     a = 0.5 / (1 + math.exp(-3))
     assert float(terms["acceptance"]) == pytest.approx(a)
@@ -210,11 +205,9 @@ def test_entropy_and_acceptance_are_those_of_the_way_forth() -> None:
 
 def test_clipping_bounds_both_sides_and_is_counted() -> None:
     net, x = made("free"), MIXTURE.sample(400, generator=seeded())
-    current = detailed_balance.leaf(x, known(MIXTURE), RandomWalk(1.0))
+    current = leaf(x, known(MIXTURE), RandomWalk(1.0))
     proposed = x.roll(1, 0)
-    wanted = detailed_balance.wanted_gradient(
-        RandomWalk(1.0), current, detailed_balance.leaf(proposed, known(MIXTURE), RandomWalk(1.0))
-    )
+    wanted = wanted_gradient(RandomWalk(1.0), current, leaf(proposed, known(MIXTURE), RandomWalk(1.0)))
     beyond = float((wanted.norm(dim=1) > 2).double().mean())
     assert 0.05 < beyond < 0.95
     nn.init.zeros_(net.net.last.weight)  # its own gradients are 0
@@ -237,7 +230,7 @@ def test_the_gradient_of_an_acceptance_is_clipped_too_by_a_factor_that_is_taken_
 
     flat, net, walk = Target(torch.zeros_like), Steep(), RandomWalk(1.0)
     x = torch.randn(50, 2, generator=seeded(), dtype=torch.float64)
-    terms = BalanceMatching(clip=2.0).between(net, flat, walk, detailed_balance.leaf(x, flat, walk), x.roll(1, 0))
+    terms = BalanceMatching(clip=2.0).between(net, flat, walk, leaf(x, flat, walk), x.roll(1, 0))
     assert float(terms["clipped"]) == 1
     assert float(terms["balance"]) == pytest.approx(4)
     terms["loss"].backward()
@@ -259,12 +252,12 @@ def test_the_gradient_is_compared_in_standard_coordinates() -> None:
 
     net = made("free")
     in_u = BalanceMatching(clip=1.0).between(
-        net, Target(lambda z: -z), RandomWalk(1.0), detailed_balance.leaf(u, Target(lambda z: -z), RandomWalk(1.0)), v
+        net, Target(lambda z: -z), RandomWalk(1.0), leaf(u, Target(lambda z: -z), RandomWalk(1.0)), v
     )
     x, y = (law.mean + z @ root.T for z in (u, v))
     walk = RandomWalk(1.0, covariance=COVARIANCE)
     in_x = BalanceMatching(clip=1.0).between(
-        Inside(), known(law), walk, detailed_balance.leaf(x, known(law), walk), y, Affine(law.mean, root)
+        Inside(), known(law), walk, leaf(x, known(law), walk), y, Affine(law.mean, root)
     )
     for term, value in in_u.items():
         torch.testing.assert_close(in_x[term], value, atol=1e-9, rtol=1e-9)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from scoremh import MALA, BalanceMatching, RandomWalk, Recipe, Target, fit_acceptance, targets
-from scoremh._shared import detailed_balance
+from scoremh.networks.acceptance import leaf
 from scoremh.types import Proposal
 from tests.balance_cases import (
     MIXTURE,
@@ -67,9 +67,7 @@ def test_all_pairs_is_the_mean_over_pairs() -> None:
     matching = BalanceMatching(entropy=1.0, pairs="independent", all_pairs=True, alpha=0.0)
     whole = matching.terms(net, known(MIXTURE), proposal, x, generator=seeded())
     one = [
-        matching.between(
-            net, known(MIXTURE), proposal, detailed_balance.leaf(a[None], known(MIXTURE), proposal), b[None]
-        )
+        matching.between(net, known(MIXTURE), proposal, leaf(a[None], known(MIXTURE), proposal), b[None])
         for a in x[:6]
         for b in x[6:]
     ]
@@ -95,7 +93,7 @@ def test_pairs_outside_the_support_do_not_count_and_the_score_is_not_asked_there
     inside = box(proposed)
     assert 0.1 < float(inside.double().mean()) < 0.9
     terms = BalanceMatching().between(net, Target(score, support=box), walk, current, proposed)
-    few = detailed_balance.leaf(x[inside], Target(lambda x: -x), walk)
+    few = leaf(x[inside], Target(lambda x: -x), walk)
     expected = BalanceMatching().between(net, Target(lambda x: -x), walk, few, proposed[inside])
     for term, value in expected.items():
         torch.testing.assert_close(terms[term], value)

@@ -27,10 +27,10 @@ from scoremh import (
     networks,
     sample,
 )
-from scoremh._shared import detailed_balance
 from scoremh.balance_matching import MATCHING
 from scoremh.coordinates import Affine
 from scoremh.networks import FORMS, AcceptanceMLP, Antisymmetric, Free, InputsInCoordinates, Potential, PotentialMLP
+from scoremh.networks.acceptance import leaf
 from scoremh.types import Proposal
 from tests.balance_cases import MIXTURE, NORMAL, Box, Counting, X, fitted, known, made, seeded, shaken
 from tests.cases import COVARIANCE, GAUSSIAN, PROPOSALS
@@ -66,9 +66,7 @@ def test_the_terms_of_the_proposal_cancel_for_a_potential(name: str) -> None:
 
     x, y = (MIXTURE.sample(50, generator=seeded(i)) for i in range(2))
     short, long = (
-        BalanceMatching(entropy=1.0).between(
-            n, known(MIXTURE), proposal, detailed_balance.leaf(x, known(MIXTURE), proposal), y
-        )
+        BalanceMatching(entropy=1.0).between(n, known(MIXTURE), proposal, leaf(x, known(MIXTURE), proposal), y)
         for n in (net, Long())
     )
     for term in short:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.functional import huber_loss
 
 from scoremh import diffusion
-from scoremh._shared import checks, detailed_balance, rng
+from scoremh._shared import checks, rng
 from scoremh._shared.algebra import gauss_legendre, inner, line, per_chain, rows_finite, weighted_sum, whole_way
 from scoremh._shared.probe import Probe
 from scoremh._shared.progress import progress_bar
@@ -37,7 +37,7 @@ from scoremh.balance_matching.losses import BalanceMatching
 from scoremh.coordinates import Affine, Coordinates
 from scoremh.kernel.metropolis import scored_target
 from scoremh.networks import FORMS, Form, InputsInCoordinates
-from scoremh.networks.acceptance import PROBED_SAMPLES, ProposalProbe
+from scoremh.networks.acceptance import PROBED_SAMPLES, ProposalProbe, leaf
 from scoremh.training import Fit, Recipe, train
 from scoremh.types import LogDensityFn, Point, Proposal, Target, TargetLike
 
@@ -462,7 +462,7 @@ def _require_graph(target: Target, proposal: Proposal, x: Tensor) -> None:
     near = x.lerp(x.roll(1, 0), 1e-3)
     if target.support is not None:
         near = near.where(per_chain(target.support(near), x), x)
-    here, beside = detailed_balance.leaf(x, target, proposal), Point.at(near, target, proposal.needs)
+    here, beside = leaf(x, target, proposal), Point.at(near, target, proposal.needs)
     for name in ("score", "log_density"):
         answer, moved = getattr(here, name), getattr(beside, name)
         if name not in proposal.needs or answer.requires_grad:

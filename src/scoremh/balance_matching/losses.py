@@ -9,10 +9,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, smooth_l1_loss
 
-from scoremh._shared import checks, detailed_balance
+from scoremh._shared import checks
 from scoremh._shared.algebra import per_chain
 from scoremh.coordinates import Coordinates
 from scoremh.networks import Form
+from scoremh.networks.acceptance import leaf
 from scoremh.types import Point, Proposal, Target
 
 Pairs = Literal["independent", "proposed", "mixed"]
@@ -90,14 +91,14 @@ class BalanceMatching:
             generator: Random number generator; the same seed gives the same pairs.
         """
         if others is None:
-            current = detailed_balance.leaf(x, target, proposal)
+            current = leaf(x, target, proposal)
             own = self._proposed_pairs(len(x))
             origin = current.map(lambda part: torch.cat([part[:own], part[own:].roll(1, 0)]).detach())
             return current, self._candidates(origin, proposal, progress, generator)
         proposed = self._candidates(Point.at(others, target, proposal.needs), proposal, progress, generator)
         if self.all_pairs:
             x, proposed = x.repeat_interleave(len(others), 0), proposed.repeat(len(x), *(1,) * (x.ndim - 1))
-        return detailed_balance.leaf(x, target, proposal), proposed
+        return leaf(x, target, proposal), proposed
 
     def _proposed_pairs(self, pairs: int) -> int:
         """Return the number of pairs, the first ones, in which x' comes from x itself."""
@@ -125,7 +126,7 @@ class BalanceMatching:
         if target.support is not None:  # no chain will ask for a there, and the score may be worth nothing
             inside = target.support(proposed)
             proposed = torch.where(per_chain(inside, proposed), proposed, _another(current.x.detach()))
-        there = detailed_balance.leaf(proposed, target, proposal)
+        there = leaf(proposed, target, proposal)
         learned, wanted, forth, back = Form.of(net).regression(current, there, proposal=proposal)
         if inside is not None:  # what the proposal says of such a pair may not be a number
             wanted = torch.where(inside[:, None], wanted, learned.detach())

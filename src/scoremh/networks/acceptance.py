@@ -14,7 +14,7 @@ to a constant: it serves all. All that differs between forms is in these classes
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import gelu, logsigmoid, silu
 
-from scoremh._shared import checks, detailed_balance
+from scoremh._shared import checks
 from scoremh._shared.probe import Probe
 from scoremh.networks.layers import Event, event_shape, linear
 from scoremh.types import LogDensityFn, Point, Proposal, Target
@@ -155,6 +155,61 @@ class PotentialMLP(nn.Module):
 PROBED_SAMPLES = 6  # between which log q is computed, from each of three to one of the others
 
 
+# Detailed balance in terms of a score. An acceptance a is balanced for p and q if D_a(x', x) = log r(x', x), with
+#
+#     D_a(x', x) = log a(x', x) - log a(x, x'),    log r = log p(x') - log p(x) + log q(x | x') - log q(x' | x)
+#
+# A score knows neither side, but it knows the gradient of log r with respect to (x, x'):
+#
+#     (-s(x), s(x')) + grad [log q(x | x') - log q(x' | x)]
+
+
+def log_accepts(net: Callable[[Tensor, Tensor], Tensor], proposed: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the values of a network of pairs in both orders, log a(x', x) and log a(x, x'), from one forward."""
+    forth, back = net(torch.cat([proposed, current]), torch.cat([current, proposed])).chunk(2)
+    return forth, back
+
+
+def leaf(x: Tensor, target: Target, proposal: Proposal) -> Point:
+    """Return a point with its score; what the proposal needs of x can be differentiated."""
+    x = x.detach().requires_grad_()
+    with torch.set_grad_enabled(bool(proposal.needs)), checks.explained():
+        return Point.at(x, target, proposal.needs | {"score"})
+
+
+def score_gradient(current: Point, proposed: Point) -> Float[Tensor, "chain gradient"]:
+    """Return (-s(x), s(x')), flattened: the gradient of log p(x') - log p(x)."""
+    assert current.score is not None
+    assert proposed.score is not None
+    return torch.cat([-current.score.detach().flatten(1), proposed.score.detach().flatten(1)], 1)
+
+
+def q_gradient(proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, "chain gradient"]:
+    """Return the gradient of log q(x | x') - log q(x' | x) with respect to (x, x'), flattened; both are leaves."""
+    ends = current.x, proposed.x
+    gradients = tuple(map(torch.zeros_like, ends))
+    with torch.enable_grad():
+        change = proposal.log_q_ratio(current, proposed).sum()
+    if change.requires_grad:
+        gradients = torch.autograd.grad(change, ends, materialize_grads=True)
+    return torch.cat([gradient.flatten(1) for gradient in gradients], 1)
+
+
+def wanted_gradient(proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, "chain gradient"]:
+    """Return the gradient of log r with respect to (x, x'), flattened; both points are leaves."""
+    return score_gradient(current, proposed) + q_gradient(proposal, current, proposed)
+
+
+def log_q_between(target: Target, proposal: Proposal, x: Tensor) -> Float[Tensor, " value"]:
+    """Return log q from the first half of some points to the second, and to points on the way for bounded steps."""
+    with checks.explained():
+        every, half = Point.at(x, target, proposal.needs), -(-len(x) // 2)
+    given, to = every.map(lambda part: part[:half]), every.map(lambda part: part[half:])
+    return torch.cat(
+        [proposal.log_prob(to._replace(x=given.x.lerp(to.x, share)), given=given) for share in (1.0, 0.1, 0.01)]
+    ).detach()
+
+
 @dataclass(frozen=True)
 class ProposalProbe:
     """A proposal: what it is called, and its log q between a few samples."""
@@ -168,14 +223,14 @@ class ProposalProbe:
     def of(cls, target: Target, proposal: Proposal, samples: Tensor) -> "ProposalProbe":
         """Return the probe of a proposal at the first samples."""
         few = samples[:PROBED_SAMPLES].detach().double()
-        probe = Probe.of(detailed_balance.log_q_between(target, proposal, few.to(samples)))
+        probe = Probe.of(log_q_between(target, proposal, few.to(samples)))
         return cls(checks.named(proposal), tuple(few.flatten().tolist()), tuple(few.shape[1:]), probe)
 
     def require(self, target: Target, proposal: Proposal, like: Tensor) -> None:
         """Refuse a proposal with other answers: its own, or because the target's score is another."""
         few = torch.tensor(self.samples, dtype=like.dtype, device=like.device).reshape(-1, *self.event)
         name = checks.named(proposal)
-        Probe.of(detailed_balance.log_q_between(target, proposal, few)).require_same(
+        Probe.of(log_q_between(target, proposal, few)).require_same(
             self.probe,
             f"{self.proposal}, for which this acceptance was learned",
             f"{name} with another {'step or score' if name == self.proposal else 'log q'}",
@@ -267,7 +322,7 @@ class Form(nn.Module, ABC):
             forth, back = self.log_accepts(current, proposed, proposal=proposal)
             ends = current.x, proposed.x
             gradients = torch.autograd.grad((forth - back).sum(), ends, create_graph=learning)
-            wanted = detailed_balance.wanted_gradient(proposal, current, proposed)
+            wanted = wanted_gradient(proposal, current, proposed)
         return Regression(torch.cat([gradient.flatten(1) for gradient in gradients], 1), wanted, forth, back)
 
     def inputs(self, x: Points) -> tuple[Points, ...]:
@@ -305,7 +360,7 @@ class Free(Form):
 
     def log_accepts(self, current: Point, proposed: Point, *, proposal: Proposal) -> tuple[PerChain, PerChain]:
         """Return log a(x', x) and log a(x, x'), in one forward."""
-        return detailed_balance.log_accepts(self.net, proposed.x, current.x)
+        return log_accepts(self.net, proposed.x, current.x)
 
     def require_answer(self, answer: Tensor) -> None:
         """Refuse an acceptance above 1."""
@@ -336,7 +391,7 @@ class Antisymmetric(Form):
     def _ratio(self, proposed: Points, current: Points) -> PerChain:
         """Return g(proposed, current) = -g(current, proposed)."""
         half = getattr(self.net, "logit", self.net)
-        forth, back = detailed_balance.log_accepts(half, proposed, current)
+        forth, back = log_accepts(half, proposed, current)
         return forth - back
 
 
@@ -400,7 +455,7 @@ class Potential(Form):
         ratio = after - before + log_q
         return Regression(
             torch.cat([-at_current, at_proposed], 1),
-            detailed_balance.score_gradient(current, proposed),
+            score_gradient(current, proposed),
             logsigmoid(ratio),
             logsigmoid(-ratio),
         )
