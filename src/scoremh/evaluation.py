@@ -1,26 +1,17 @@
 """Judging draws against rows: distances beside their floors, checks with their limits, and one verdict in words.
 
-A check of draws against rows: a number, the limits of "good" and "usable" for it, and whether it is chance.
+`evaluate` measures distances of draws to rows. The floor of a distance is its value between two samples of the rows
+themselves: no sampler comes closer than that, except by chance. All of it is in units of the standard deviations of the
+rows, column by column: in those of the data, a column in thousands would hide all others. The p-values and the verdict
+are on all rows and draws, up to 2,000 and 1,000 of them; the distances on half, since a floor needs as many rows again.
+
+`agreement` makes eight checks of whether draws agree with rows, in standard coordinates of the rows. Columns with heavy
+tails are replaced by normal scores, the normal quantiles of their ranks among the rows, since a few far rows would
+decide every distance. P-values of shares and correlations are those of random exchanges of draws and rows.
 
 A number counts against the draws only where it is beyond chance as well: its p-value, corrected for the number of
 checks (Holm 1979), is below a rate. So of samplers whose draws are fresh rows at most the share `USABLE_RATE` is called
 usable, and at most `DO_NOT_USE_RATE` is called do not use, by all checks together, whatever their number.
-
-One verdict on draws, in words: good, usable, or do not use, with its reason and the one thing to do next.
-
-Do draws agree with rows? Eight checks, in standard coordinates of the rows.
-
-Columns are divided by their standard deviations, so that one in thousands hides no other; those with heavy tails are
-replaced by normal scores, the normal quantiles of their ranks among the rows, since a few far rows would decide every
-distance. P-values of shares and correlations are those of random exchanges of draws and rows (`PERMUTATIONS`).
-
-Evaluation: the distances of samples to reference rows, each beside its floor, and a two-sample test.
-
-The floor of a metric is its value between two samples of the reference itself: no sampler comes closer than that, but
-for chance. All of it is in units of the standard deviations of the reference, column by column: in those of the data, a
-column in thousands would hide all others. Distances of the kind `metrics.w1` need the extra `metrics`. The p-values and
-the verdict are on all rows and draws, up to 2,000 and 1,000 of them; the distances on half, since a floor needs as many
-rows again.
 """
 
 import html
@@ -99,11 +90,7 @@ class Check:
 
 
 def corrected(checks: Sequence[Check]) -> tuple[Check, ...]:
-    """Return the checks with p-values corrected for their number, by Holm's method.
-
-    Args:
-        checks: Checks with their own p-values.
-    """
+    """Return the checks with p-values corrected for their number, by Holm's method."""
     order = sorted(range(len(checks)), key=lambda i: checks[i].p_value)
     largest, found = 0.0, list(checks)
     for rank, i in enumerate(order):
@@ -113,11 +100,7 @@ def corrected(checks: Sequence[Check]) -> tuple[Check, ...]:
 
 
 def worst(checks: Sequence[Check]) -> Check | None:
-    """Return the check that decides the verdict; None where all are good.
-
-    Args:
-        checks: Checks, corrected for their number.
-    """
+    """Return the check that decides the verdict; None where all are good."""
     bad = [check for check in checks if check.level != "good"]
     return max(bad, key=lambda check: (LEVELS.index(check.level), check.value / check.usable), default=None)
 
@@ -175,12 +158,7 @@ def verdict(found: "Agreement", advice: str = "") -> Verdict:
 
 
 def power_line(noticed_shift: float, rows: int) -> str:
-    """Return what a comparison could have seen.
-
-    Args:
-        noticed_shift: Shift of one column, in standard deviations, that would have been noticed.
-        rows: Number of rows that draws were compared with.
-    """
+    """Return what a comparison could have seen."""
     return f"with {rows:,} rows a shift of {noticed_shift:.2g} standard deviations in one column would be noticed"
 
 
@@ -204,13 +182,7 @@ def probability(p: float) -> str:
 
 
 def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> str:
-    """Return a table for a terminal.
-
-    Args:
-        head: Names of the columns.
-        rows: Cells.
-        title: Line above it.
-    """
+    """Return a table for a terminal."""
     table = Table(*head, title=title or None, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
@@ -221,51 +193,30 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "")
 
 
 def html_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in HTML, its texts escaped.
-
-    Args:
-        head: Names of the columns.
-        rows: Cells.
-    """
+    """Return a table in HTML, its texts escaped."""
     names = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
     return f"<table><thead><tr>{names}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in lines)}</tbody></table>"
 
 
 def text_table(checks: Sequence[Check]) -> str:
-    """Return the checks as a table for a terminal.
-
-    Args:
-        checks: Checks, corrected for their number.
-    """
+    """Return the checks as a table for a terminal."""
     return f"{aligned(HEAD, [cells(check) for check in checks])}\n{P_NOTE}"
 
 
 def html_table(checks: Sequence[Check]) -> str:
-    """Return the checks as an HTML table.
-
-    Args:
-        checks: Checks, corrected for their number.
-    """
+    """Return the checks as an HTML table."""
     return html_rows(HEAD, [cells(check) for check in checks])
 
 
 def html_verdict(found: Verdict) -> str:
-    """Return a verdict as HTML.
-
-    Args:
-        found: Verdict to show.
-    """
+    """Return a verdict as HTML."""
     word = f'<strong style="color: {COLOURS[found.level]}">{found.level.capitalize()}</strong>'
     return f"<p>{word}: {html.escape(found.reason)}. {html.escape(found.advice)}</p>"
 
 
 def cells(check: Check) -> tuple[str, ...]:
-    """Return the cells of a row of a table.
-
-    Args:
-        check: Check to show.
-    """
+    """Return the cells of a row of a table."""
     numbers = map(number, (check.value, check.good, check.usable))
     return check.name, *numbers, probability(check.p_value), check.level
 
@@ -345,12 +296,7 @@ def agreement(
 
 
 def standard(x: Matrix, y: Matrix) -> tuple[Matrix, Matrix]:
-    """Return draws x and rows y in standard coordinates of y; columns with heavy tails in normal scores.
-
-    Args:
-        x: Draws.
-        y: Rows.
-    """
+    """Return draws x and rows y in standard coordinates of y; columns with heavy tails in normal scores."""
     centre, spread = np.median(y, 0), y.std(0)
     robust = stats.iqr(y, 0) / 1.349  # of a normal distribution, the standard deviation
     heavy = (np.abs(y - centre).max(0) > HEAVY_TAILS * robust) & (robust > 0)
@@ -370,11 +316,6 @@ def noticed_shift(v: Matrix, draws: int, checks: int) -> float:
     """Return the shift of one column that its Kolmogorov-Smirnov test would notice with probability `POWER`.
 
     Columns of few levels count where there are no others: the standard deviation of a rare level is no measure for it.
-
-    Args:
-        v: Rows in standard coordinates.
-        draws: Number of draws.
-        checks: Number of checks that p-values are corrected for.
     """
     rate = 1 / len(v) + 1 / draws
     level = USABLE_RATE / (checks * v.shape[1])
@@ -409,12 +350,7 @@ def _share_between(column: Matrix, shift: float) -> float:
 
 
 def transport_distance(u: Matrix, v: Matrix) -> float:
-    """Return the exact W1 between as many points of each.
-
-    Args:
-        u: Points.
-        v: As many other points.
-    """
+    """Return the exact W1 between as many points of each."""
     if u.shape[1] == 1:
         return float(np.abs(np.sort(u[:, 0]) - np.sort(v[:, 0])).mean())
     costs = cdist(u, v)

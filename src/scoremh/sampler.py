@@ -1,11 +1,8 @@
 """`Sampler`: a score, a noise level, a proposal, a rule and a step, from noise to draws.
 
-The kernel that moves chains at one noise level of a score.
-
-From noise to draws: a score, a noise level, a proposal, a rule and a step.
-
-A noise-conditional score knows the data blurred by every noise level sigma. All of a walk happens in the coordinates u
-of the score, in which the data have mean 0 (and unit covariance, where the score was learned) and the noise is sigma z:
+A noise-conditional score is the score of the data blurred by every noise level sigma. All of a walk happens in the
+coordinates u of the score, in which the data have mean 0 (and unit covariance, if the score was learned) and the noise
+is sigma z:
 
 1. `start`: broad noise, u ~ N(0, variance + sigma^2) at the highest level.
 2. `anneal`: MALA at falling levels leads every chain down to `noise_level`, where modes are still connected: a learned
@@ -14,7 +11,7 @@ of the score, in which the data have mean 0 (and unit covariance, where the scor
 4. `run`: steps of the kernel on the data blurred by `noise_level`, and
 5. `carry_down`: its draws along the probability flow to the data themselves, in the coordinates x of the data.
 
-`sample` is all of them but the tuning.
+`sample` is all of them except the tuning.
 """
 
 import math
@@ -42,14 +39,44 @@ from scoremh.sampling.pools import Pool, pool_for, run_jobs, started
 from scoremh.sampling.sample import Job, jobs_of, sample
 from scoremh.types import Kernel, Proposal, ScoreModel, TargetLike
 
-__all__ = ["ANNEALING_LEVELS", "ANNEALING_STEP_SIZE", "LevelKernel", "ProposalName", "Sampler"]
+__all__ = ["ANNEALING_LEVELS", "ANNEALING_STEP_SIZE", "ProposalName", "Sampler"]
+
+
+ANNEALING_LEVELS, ANNEALING_STEP_SIZE = 15, 0.5  # the latter of MALA, over the squared noise level
+FLOW_CHUNK_ROWS, FIRST_STEP_SIZE = 10_000, 0.05  # rows carried down at once; the step size that tuning tries first
 
 
 @dataclass(frozen=True, eq=False)
-class LevelKernel:
-    """A proposal, a rule and a step at one noise level of a score, in its coordinates u.
+class Sampler:
+    """A noise-conditional score with a proposal, a rule and a step, from noise to draws of the data.
 
-    Its arguments are those of `Sampler`.
+    Args:
+        score: Scores of all noise levels: what `fit_score` returns, a model of `scoremh.diffusion`, or a normal mixture
+            of `scoremh.targets`.
+        noise_level: Noise level at which the kernel runs, in the coordinates u: in units of the data's spread where
+            the score was learned.
+        proposal: "mala" (Langevin), "rw" (random walk), "pcn" (preconditioned Crank-Nicolson) or "student" (random walk
+            with steps of Student's distribution, for heavy tails).
+        acceptance: Acceptance rule, or a learned one: a free form decides as it was trained, others by Metropolis's
+            rule. None integrates the score: by Simpson's rule for MALA, adaptively for the longer moves of others.
+        step_size: Step size h of MALA, standard deviation of the walk (its scale, for "student") in units of the
+            blurred data's, or beta of pCN; None where it is still to be tuned.
+        moves: Number of moves after which log p through noise accepts or rejects all of them: an acceptance rule is
+            right about short moves, log p through noise about the weights of modes, and about wells that a learned
+            score has where there were no data. None leaves every move to the acceptance rule; so do
+            rules without a ratio of their own, such as `Always`.
+        adjust_above: Noise level below which annealing accepts every candidate, as `anneal` has it.
+        like: Shape of an event, such as `(3, 32, 32)`, or some events, where the score does not know it: a diffusion
+            model does where it was made with `like`.
+
+    Example:
+        >>> import torch
+        >>> from scoremh import Recipe, Sampler, datasets, fit_score
+        >>> g = torch.Generator().manual_seed(0)
+        >>> score = fit_score(datasets.moons(500, generator=g), recipe=Recipe(steps=20), generator=g)
+        >>> sampler = Sampler(score, noise_level=0.3).tune(100, steps=20, generator=g)
+        >>> sampler.sample(50, annealing_steps=1, chain_steps=10, generator=g).last.shape
+        torch.Size([50, 2])
     """
 
     score: ScoreModel
@@ -59,9 +86,10 @@ class LevelKernel:
     step_size: float | None = None
     moves: int | None = 10
     adjust_above: float = 0.0
+    like: Tensor | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse bad parameters."""
+        """Raise an error for invalid parameters."""
         fix = "Pass what fit_score returned, a model of scoremh.diffusion or a normal mixture of scoremh.targets."
         checks.kind(self.score, ScoreModel, "the scores of all noise levels", fix)
         checks.one_of(self.proposal, get_args(ProposalName), "proposal")
@@ -73,6 +101,254 @@ class LevelKernel:
             checks.count(self.moves, "moves")
         if self.step_size is not None:
             checks.positive(self.step_size, "step_size", ", or leave it out and call tune()")
+
+    def start(
+        self, n: int, *, noise_level: float | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "chain *event"]:
+        """Draw n points u of a normal distribution with the variance of the data blurred by a noise level.
+
+        Args:
+            n: Number of points.
+            noise_level: Noise level; the highest that the score knows by default.
+            generator: Random number generator; the same seed gives the same points.
+        """
+        checks.count(n, "n")
+        level = self.noise_range[1] if noise_level is None else noise_level
+        event = self._event
+        return math.sqrt(self.score.variance + level**2) * rng.normal((n, *event.shape), event, generator)
+
+    def anneal(
+        self,
+        n: int,
+        steps_per_level: int,
+        *,
+        levels: Sequence[float] | None = None,
+        watch: bool | None = None,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        store: str | Path | None = None,
+        pool: Pool = None,
+    ) -> annealing.Annealed:
+        """Lead n chains from the highest noise down to that of the kernel, in the coordinates u.
+
+        Args:
+            n: Number of chains.
+            steps_per_level: Transitions at each level.
+            levels: Noise levels from high to low; 15 down to that of the kernel by default.
+            watch: Measure whether chains have arrived at the levels, and warn where not, as `anneal` has it. `tune` and
+                `sample` do not: their chains go on at the last level.
+            generator: Random number generator; the same seed gives the same chains.
+            progress: Show a progress bar.
+            store: Folder from which an interrupted call resumes.
+            pool: Where blocks of chains are run, as for `sample`.
+        """
+        if levels is None:
+            levels = annealing.karras(self.noise_range[1], self.noise_level, ANNEALING_LEVELS)
+        rule = self.acceptance if isinstance(self.acceptance, Always) else LineIntegral()
+
+        def kernel_at(level: float) -> Kernel:
+            return metropolis_hastings(self.score.standard.at(level), MALA(ANNEALING_STEP_SIZE * level**2), rule)
+
+        start = self.start(n, noise_level=levels[0], generator=generator)
+        return annealing.anneal(
+            kernel_at,
+            levels,
+            start,
+            steps_per_level=steps_per_level,
+            adjust_above=self.adjust_above,
+            watch=watch,
+            generator=generator,
+            progress=progress,
+            store=store,
+            pool=pool,
+        )
+
+    def tune(
+        self,
+        start: int | Tensor,
+        *,
+        steps: int = 300,
+        annealing_steps: int = 20,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        pool: Pool = None,
+    ) -> "Sampler":
+        """Return the sampler with the step size at which its proposal is accepted at the most efficient rate.
+
+        The rate is that of the integrated score: `Always` has none, and an acceptance is learned for a known step.
+
+        Args:
+            start: Number of chains to anneal for it, or points u where chains have come down to.
+            steps: Transitions to tune on.
+            annealing_steps: Transitions at every level, where chains are annealed for it.
+            generator: Random number generator; the same seed gives the same step size.
+            progress: Show a progress bar.
+            pool: Where blocks of chains are annealed, as for `sample`; the step is tuned here, on all chains together.
+        """
+        if not isinstance(start, Tensor):
+            annealed = self.anneal(
+                start, annealing_steps, watch=False, generator=generator, progress=progress, pool=pool
+            )
+            start = annealed.draws
+        step_size = tune(
+            lambda step_size: metropolis_hastings(self.target, self.proposal_at(step_size), self.integral),
+            start,
+            start=FIRST_STEP_SIZE,
+            upper=1.0 if self.proposal == "pcn" else math.inf,
+            steps=steps,
+            generator=generator,
+            progress=progress,
+        )
+        return replace(self, step_size=step_size)
+
+    def run(
+        self,
+        start: Float[Tensor, "chain *event"],
+        steps: int,
+        *,
+        draws: int = 1,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        store: str | Path | None = None,
+        pool: Pool = None,
+    ) -> Chains:
+        """Make steps of the kernel from points u, and carry its draws down to rows x of the data.
+
+        Args:
+            start: Points u, one per chain.
+            steps: Transitions of every chain.
+            draws: Number of draws to keep of every chain, the last among them; where there are more than groups of
+                moves, those within a group are not judged through noise yet.
+            generator: Random number generator; the same seed gives the same draws.
+            progress: Show a progress bar.
+            store: Folder from which an interrupted call resumes.
+            pool: Where blocks of chains are run, as for `sample`.
+        """
+        if draws > steps:
+            raise ValueError(checks.message(f"draws of at most steps, {steps}", draws, "Keep fewer draws."))
+        thin = steps // draws
+        if self.moves is not None and thin >= self.moves:
+            thin -= thin % self.moves  # draws at the ends of groups, which are judged
+        levels = annealing.flow_levels(self.noise_level, self.noise_range[0])
+        with started(pool) as workers:
+            chains = sample(
+                self.kernel,
+                start,
+                draws=draws,
+                warmup=steps - thin * draws,
+                thin=thin,
+                generator=generator,
+                progress=progress,
+                store=store,
+                pool=workers,
+            )
+            with score_calls() as calls:
+                rows = self.carry_down(chains.draws.flatten(0, 1), levels, pool=workers)
+        total = chains.score_calls + calls.total
+        return replace(chains, draws=rows.reshape(chains.draws.shape), score_calls=total)
+
+    def carry_down(
+        self, u: Float[Tensor, "chain *event"], levels: Sequence[float] | None = None, *, pool: Pool = None
+    ) -> Float[Tensor, "chain *event"]:
+        """Return draws u of the first of these noise levels as rows x of the data, along the probability flow.
+
+        Args:
+            u: Draws of the data blurred by the first level.
+            levels: Noise levels from high to low; by default from that of the kernel to the lowest of the score;
+                the noise of the last is removed in one step.
+            pool: Where blocks of 10,000 draws are carried down, as for `sample`.
+        """
+        levels = annealing.flow_levels(self.noise_level, self.noise_range[0]) if levels is None else levels
+        jobs = jobs_of(u.split(FLOW_CHUNK_ROWS), kind="draws")
+        work = partial(_carried_down, self.score.standard.at, (*levels, 0.0))
+        rows = {}
+        for job, (part, calls) in run_jobs(pool_for(pool, jobs), work, jobs):
+            rows[job.block] = part
+            count(calls)
+        return self.score.coordinates(torch.cat([rows[job.block] for job in jobs]))  # type: ignore[no-any-return]
+
+    def sample(
+        self,
+        n: int,
+        *,
+        annealing_steps: int = 20,
+        chain_steps: int = 300,
+        draws: int = 1,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        store: str | Path | None = None,
+        pool: Pool = None,
+    ) -> Chains:
+        """Run n chains from noise to the data: start, anneal, run, carry down.
+
+        Args:
+            n: Number of chains.
+            annealing_steps: Transitions at every level on the way down.
+            chain_steps: Transitions of the kernel after that.
+            draws: Number of draws to keep of every chain, the last among them.
+            generator: Random number generator; the same seed gives the same draws.
+            progress: Show a progress bar.
+            store: Folder from which an interrupted call resumes.
+            pool: Where blocks of chains are run, as for `sample`.
+        """
+        with started(pool) as workers:
+            annealed = self.anneal(
+                n,
+                annealing_steps,
+                watch=False,
+                generator=generator,
+                progress=progress,
+                store=store and Path(store) / "annealing",
+                pool=workers,
+            )
+            chains = self.run(
+                annealed.draws,
+                chain_steps,
+                draws=draws,
+                generator=generator,
+                progress=progress,
+                store=store and Path(store) / "chains",
+                pool=workers,
+            )
+        return replace(chains, score_calls=chains.score_calls + annealed.score_calls)
+
+    def learn_acceptance(
+        self,
+        rows: Float[Tensor, "row *event"],
+        form: FormName,
+        *,
+        generator: torch.Generator | None = None,
+        **options: Any,
+    ) -> "Sampler":
+        """Return the sampler with an acceptance learned for its proposal and step.
+
+        Args:
+            rows: Rows of the data to learn from.
+            form: "free" (the paper's), "antisymmetric" or "potential".
+            generator: Random number generator; the same seed gives the same acceptance.
+            options: More arguments of `fit_acceptance`.
+        """
+        blurred = self.blur(rows, generator=generator)
+        acceptance = fit_acceptance(
+            self.target,
+            self.tuned_proposal,
+            blurred,
+            form=form,
+            generator=generator,
+            **{"standardize": False, **options},  # u is standard already
+        )
+        return replace(self, acceptance=acceptance)
+
+    def blur(
+        self, rows: Float[Tensor, "row *event"], *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "row *event"]:
+        """Return rows x of the data in the coordinates u, with noise of the kernel's level added.
+
+        Args:
+            rows: Rows of the data.
+            generator: Random number generator; the same seed gives the same noise.
+        """
+        return self.score.coordinates.inverse(rows) + self.noise_level * rng.normal(tuple(rows.shape), rows, generator)
 
     @property
     def noise_range(self) -> tuple[float, float]:
@@ -123,61 +399,6 @@ class LevelKernel:
             return metropolis_hastings(self.target, self.tuned_proposal, self.rule)
         return surrogate(self.target, self.tuned_proposal, self.rule, ThroughNoise(), moves=self.moves)
 
-
-ANNEALING_LEVELS, ANNEALING_STEP_SIZE = 15, 0.5  # the latter of MALA, over the squared noise level
-FLOW_CHUNK_ROWS, FIRST_STEP_SIZE = 10_000, 0.05  # rows carried down at once; the step size that tuning tries first
-
-
-@dataclass(frozen=True, eq=False)
-class Sampler(LevelKernel):
-    """A noise-conditional score with a proposal, a rule and a step, from noise to draws of the data.
-
-    Args:
-        score: Scores of all noise levels: what `fit_score` returns, a model of `scoremh.diffusion`, or a normal mixture
-            of `scoremh.targets`.
-        noise_level: Noise level at which the kernel runs, in the coordinates u: in units of the data's spread where
-            the score was learned.
-        proposal: "mala" (Langevin), "rw" (random walk), "pcn" (preconditioned Crank-Nicolson) or "student" (random walk
-            with steps of Student's distribution, for heavy tails).
-        acceptance: Acceptance rule, or a learned one: a free form decides as it was trained, others by Metropolis's
-            rule. None integrates the score: by Simpson's rule for MALA, adaptively for the longer moves of others.
-        step_size: Step size h of MALA, standard deviation of the walk (its scale, for "student") in units of the
-            blurred data's, or beta of pCN; None where it is still to be tuned.
-        moves: Number of moves after which log p through noise accepts or rejects all of them: an acceptance rule is
-            right about short moves, log p through noise about the weights of modes, and about wells that a learned
-            score has where there were no data. None leaves every move to the acceptance rule; so do
-            rules without a ratio of their own, such as `Always`.
-        adjust_above: Noise level below which annealing accepts every candidate, as `anneal` has it.
-        like: Shape of an event, such as `(3, 32, 32)`, or some events, where the score does not know it: a diffusion
-            model does where it was made with `like`.
-
-    Example:
-        >>> import torch
-        >>> from scoremh import Recipe, Sampler, datasets, fit_score
-        >>> g = torch.Generator().manual_seed(0)
-        >>> score = fit_score(datasets.moons(500, generator=g), recipe=Recipe(steps=20), generator=g)
-        >>> sampler = Sampler(score, noise_level=0.3).tune(100, steps=20, generator=g)
-        >>> sampler.sample(50, annealing_steps=1, chain_steps=10, generator=g).last.shape
-        torch.Size([50, 2])
-    """
-
-    like: Tensor | Sequence[int] | None = None
-
-    def start(
-        self, n: int, *, noise_level: float | None = None, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "chain *event"]:
-        """Draw n points u of a normal distribution with the variance of the data blurred by a noise level.
-
-        Args:
-            n: Number of points.
-            noise_level: Noise level; the highest that the score knows by default.
-            generator: Random number generator; the same seed gives the same points.
-        """
-        checks.count(n, "n")
-        level = self.noise_range[1] if noise_level is None else noise_level
-        event = self._event
-        return math.sqrt(self.score.variance + level**2) * rng.normal((n, *event.shape), event, generator)
-
     @property
     def _event(self) -> Tensor:
         """An event of the data's shape, dtype and device."""
@@ -191,197 +412,6 @@ class Sampler(LevelKernel):
             fix = "Pass like=(3, 32, 32), for example, or like=samples."
             raise ValueError(checks.message("a score that knows the shape of an event", "one that does not", fix))
         return known
-
-    def anneal(
-        self,
-        n: int,
-        steps_per_level: int,
-        *,
-        levels: Sequence[float] | None = None,
-        watch: bool | None = None,
-        generator: torch.Generator | None = None,
-        progress: bool = False,
-        store: str | Path | None = None,
-        pool: Pool = None,
-    ) -> annealing.Annealed:
-        """Lead n chains from the highest noise down to that of the kernel, in the coordinates u.
-
-        Args:
-            n: Number of chains.
-            steps_per_level: Transitions at each level.
-            levels: Noise levels from high to low; 15 down to that of the kernel by default.
-            watch: Measure whether chains have arrived at the levels, and warn where not, as `anneal` has it. `tune` and
-                `sample` do not: their chains go on at the last level.
-            generator: Random number generator; the same seed gives the same chains.
-            progress: Show a progress bar.
-            store: Folder from which an interrupted call resumes.
-            pool: Where blocks of chains are run, as for `sample`.
-        """
-        if levels is None:
-            levels = annealing.karras(self.noise_range[1], self.noise_level, ANNEALING_LEVELS)
-        rule = self.acceptance if isinstance(self.acceptance, Always) else LineIntegral()
-
-        def kernel_at(level: float) -> Kernel:
-            return metropolis_hastings(self.score.standard.at(level), MALA(ANNEALING_STEP_SIZE * level**2), rule)
-
-        start = self.start(n, noise_level=levels[0], generator=generator)
-        options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store, "pool": pool}
-        options |= {"steps_per_level": steps_per_level, "adjust_above": self.adjust_above, "watch": watch}
-        return annealing.anneal(kernel_at, levels, start, **options)
-
-    def tune(
-        self,
-        start: int | Tensor,
-        *,
-        steps: int = 300,
-        annealing_steps: int = 20,
-        generator: torch.Generator | None = None,
-        progress: bool = False,
-        pool: Pool = None,
-    ) -> "Sampler":
-        """Return the sampler with the step size at which its proposal is accepted at the most efficient rate.
-
-        The rate is that of the integrated score: `Always` has none, and an acceptance is learned for a known step.
-
-        Args:
-            start: Number of chains to anneal for it, or points u where chains have come down to.
-            steps: Transitions to tune on.
-            annealing_steps: Transitions at every level, where chains are annealed for it.
-            generator: Random number generator; the same seed gives the same step size.
-            progress: Show a progress bar.
-            pool: Where blocks of chains are annealed, as for `sample`; the step is tuned here, on all chains together.
-        """
-        if not isinstance(start, Tensor):
-            how: dict[str, Any] = {"watch": False, "pool": pool, "generator": generator, "progress": progress}
-            start = self.anneal(start, annealing_steps, **how).draws
-        options: dict[str, Any] = {"steps": steps, "generator": generator, "progress": progress}
-        step_size = tune(
-            lambda step_size: metropolis_hastings(self.target, self.proposal_at(step_size), self.integral),
-            start,
-            start=FIRST_STEP_SIZE,
-            upper=1.0 if self.proposal == "pcn" else math.inf,
-            **options,
-        )
-        return replace(self, step_size=step_size)
-
-    def run(
-        self,
-        start: Float[Tensor, "chain *event"],
-        steps: int,
-        *,
-        draws: int = 1,
-        generator: torch.Generator | None = None,
-        progress: bool = False,
-        store: str | Path | None = None,
-        pool: Pool = None,
-    ) -> Chains:
-        """Make steps of the kernel from points u, and carry its draws down to rows x of the data.
-
-        Args:
-            start: Points u, one per chain.
-            steps: Transitions of every chain.
-            draws: Number of draws to keep of every chain, the last among them; where there are more than groups of
-                moves, those within a group are not judged through noise yet.
-            generator: Random number generator; the same seed gives the same draws.
-            progress: Show a progress bar.
-            store: Folder from which an interrupted call resumes.
-            pool: Where blocks of chains are run, as for `sample`.
-        """
-        if draws > steps:
-            raise ValueError(checks.message(f"draws of at most steps, {steps}", draws, "Keep fewer draws."))
-        thin = steps // draws
-        if self.moves is not None and thin >= self.moves:
-            thin -= thin % self.moves  # draws at the ends of groups, which are judged
-        options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store}
-        levels = annealing.flow_levels(self.noise_level, self.noise_range[0])
-        with started(pool) as workers:
-            options |= {"draws": draws, "warmup": steps - thin * draws, "thin": thin, "pool": workers}
-            chains = sample(self.kernel, start, **options)
-            with score_calls() as calls:
-                rows = self.carry_down(chains.draws.flatten(0, 1), levels, pool=workers)
-        return replace(chains, draws=rows.reshape(chains.draws.shape), score_calls=chains.score_calls + calls.total)
-
-    def carry_down(
-        self, u: Float[Tensor, "chain *event"], levels: Sequence[float] | None = None, *, pool: Pool = None
-    ) -> Float[Tensor, "chain *event"]:
-        """Return draws u of the first of these noise levels as rows x of the data, along the probability flow.
-
-        Args:
-            u: Draws of the data blurred by the first level.
-            levels: Noise levels from high to low; by default from that of the kernel to the lowest of the score;
-                the noise of the last is removed in one step.
-            pool: Where blocks of 10,000 draws are carried down, as for `sample`.
-        """
-        levels = annealing.flow_levels(self.noise_level, self.noise_range[0]) if levels is None else levels
-        jobs = jobs_of(u.split(FLOW_CHUNK_ROWS), kind="draws")
-        work = partial(_carried_down, self.score.standard.at, (*levels, 0.0))
-        rows = {}
-        for job, (part, calls) in run_jobs(pool_for(pool, jobs), work, jobs):
-            rows[job.block] = part
-            count(calls)
-        return self.score.coordinates(torch.cat([rows[job.block] for job in jobs]))  # type: ignore[no-any-return]
-
-    def sample(
-        self,
-        n: int,
-        *,
-        annealing_steps: int = 20,
-        chain_steps: int = 300,
-        draws: int = 1,
-        generator: torch.Generator | None = None,
-        progress: bool = False,
-        store: str | Path | None = None,
-        pool: Pool = None,
-    ) -> Chains:
-        """Run n chains from noise to the data: start, anneal, run, carry down.
-
-        Args:
-            n: Number of chains.
-            annealing_steps: Transitions at every level on the way down.
-            chain_steps: Transitions of the kernel after that.
-            draws: Number of draws to keep of every chain, the last among them.
-            generator: Random number generator; the same seed gives the same draws.
-            progress: Show a progress bar.
-            store: Folder from which an interrupted call resumes.
-            pool: Where blocks of chains are run, as for `sample`.
-        """
-        stores = [None if store is None else Path(store) / name for name in ("annealing", "chains")]
-        options: dict[str, Any] = {"generator": generator, "progress": progress}
-        with started(pool) as options["pool"]:
-            annealed = self.anneal(n, annealing_steps, watch=False, store=stores[0], **options)
-            chains = self.run(annealed.draws, chain_steps, draws=draws, store=stores[1], **options)
-        return replace(chains, score_calls=chains.score_calls + annealed.score_calls)
-
-    def blur(
-        self, rows: Float[Tensor, "row *event"], *, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "row *event"]:
-        """Return rows x of the data in the coordinates u, with noise of the kernel's level added.
-
-        Args:
-            rows: Rows of the data.
-            generator: Random number generator; the same seed gives the same noise.
-        """
-        return self.score.coordinates.inverse(rows) + self.noise_level * rng.normal(tuple(rows.shape), rows, generator)
-
-    def learn_acceptance(
-        self,
-        rows: Float[Tensor, "row *event"],
-        form: FormName,
-        *,
-        generator: torch.Generator | None = None,
-        **options: Any,
-    ) -> "Sampler":
-        """Return the sampler with an acceptance learned for its proposal and step.
-
-        Args:
-            rows: Rows of the data to learn from.
-            form: "free" (the paper's), "antisymmetric" or "potential".
-            generator: Random number generator; the same seed gives the same acceptance.
-            options: More arguments of `fit_acceptance`.
-        """
-        blurred = self.blur(rows, generator=generator)
-        options = {"form": form, "standardize": False, "generator": generator, **options}  # u is standard already
-        return replace(self, acceptance=fit_acceptance(self.target, self.tuned_proposal, blurred, **options))
 
 
 def _carried_down(at: Callable[[float], TargetLike], levels: Sequence[float], job: Job) -> tuple[Tensor, int]:

@@ -12,7 +12,7 @@ from studies.tables.cells import METHODS, OURS, Chance, Config, Draws, FitTime, 
 from studies.tables.data import TABLES
 from studies.tables.development import DEVELOPMENT, LEVELS, Level
 
-detection_rules = (table.__doc__ or "").split("\n\n", 1)[1]  # what the code says of itself
+detection_rules = (inspect.getdoc(table.find_column) or "").split("\n\n", 1)[1]  # what the code says of itself
 level_rule = (inspect.getdoc(model.choose_noise_level) or "").split("\n\n", 1)[1]
 PRESETS = {
     "paper": Config(),

@@ -130,8 +130,8 @@ class Judged(Cell, kind="judged"):
         names = [f"x{i}" for i in range(model.n_features_in_)]
         some, numbers = draws[: config.draws], model.table_.numbers
         found = judge(model.sampler_, some, rows, len(kept["held_out"]), names, numbers, generator)
-        said = found["verdict"]
-        values = {f"{one.name}_{key}": getattr(one, key) for one in found["checks"] for key in ("value", "p_value")}
+        said = found.verdict
+        values = {f"{one.name}_{key}": getattr(one, key) for one in found.checks for key in ("value", "p_value")}
         others = numbers(draws[config.draws :]).float()
         truly = truth(others, self.law, numbers(rows).float(), generator)
         return truly | {"verdict": said.level, "reason": said.reason} | values

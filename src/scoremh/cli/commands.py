@@ -32,11 +32,7 @@ TRAINING_CHECKPOINTS, SAMPLING_CHECKPOINTS = ("score.checkpoint", "acceptance.ch
 
 
 def clear_run(path: Path) -> None:
-    """Remove a run, and nothing else, from a folder.
-
-    Args:
-        path: Path of the folder.
-    """
+    """Remove a run, and nothing else, from a folder."""
     from scoremh.estimator.files import ACCEPTANCE, CHAINS, CONFIG, HELD_OUT, METRICS, REPORT, SCORE
 
     if not (path / CONFIG).exists():
@@ -47,21 +43,12 @@ def clear_run(path: Path) -> None:
 
 
 def removal(names: Sequence[str], of: str) -> str:
-    """Return what to say of files that were removed.
-
-    Args:
-        names: Names of the files.
-        of: What they were about.
-    """
+    """Return what to say of files that were removed."""
     return f"; removed {' and '.join(names)}, which {'was' if len(names) == 1 else 'were'} about {of}" if names else ""
 
 
 def load_chains(folder: "RunFolder") -> "Chains":
-    """Return the chains of a run.
-
-    Args:
-        folder: Folder of the run.
-    """
+    """Return the chains of a run."""
     from scoremh import Chains
     from scoremh.estimator.files import CHAINS
 
@@ -69,12 +56,7 @@ def load_chains(folder: "RunFolder") -> "Chains":
 
 
 def reference_rows(folder: "RunFolder", reference: Path | None) -> tuple["Tensor", str]:
-    """Return rows to compare draws with, as events of the run, and what they are.
-
-    Args:
-        folder: Folder of the run.
-        reference: File of rows; the held-out rows of the run if None.
-    """
+    """Return rows to compare draws with, as events of the run, and what they are."""
     import numpy as np
     import torch
 
@@ -387,8 +369,9 @@ def evaluate(
     folder = RunFolder.open(run)
     chains, (rows, name) = load_chains(folder), reference_rows(folder, reference)
     with numbered_steps(2):
-        options: dict[str, Any] = {"points": points, "seed": seed, "columns": folder.config["columns"] or ()}
-        found = replace(chains.evaluate(rows, **options, progress=output.verbose), reference=name)
+        columns = folder.config["columns"] or ()
+        found = chains.evaluate(rows, points=points, seed=seed, columns=columns, progress=output.verbose)
+        found = replace(found, reference=name)
     with sole_writer(run):
         removed = folder.put(METRICS, partial(write_json, contents=found.to_dict()), outdates=(REPORT,))
     text = f"{found}\nSaved in {run / METRICS}{removal(removed, 'other distances')}. Next: scoremh report {run}"
@@ -432,11 +415,7 @@ def report(run: Path, /, *, reference: Path | None = None, output: Output = Outp
 
 
 def run_source(folder: "RunFolder") -> "Source":
-    """Return where the fit of a run came from, as `config.json` has it.
-
-    Args:
-        folder: Folder of the run.
-    """
+    """Return where the fit of a run came from, as `config.json` has it."""
     from scoremh.estimator.diagnosis import Source
 
     known = {name: folder.config[name] for name in ("command", "data", "rows", "versions") if name in folder.config}

@@ -35,14 +35,7 @@ FRESH = "fresh points"
 
 
 def run_demo(out: Path, picture: Path, seed: int, output: Output) -> None:
-    """Learn two moons, draw more of them, and write a report.
-
-    Args:
-        out: Folder for the run; an earlier demo in it is replaced.
-        picture: File for the picture.
-        seed: Random seed; the same seed gives the same run.
-        output: Verbosity and format of the output.
-    """
+    """Learn two moons, draw more of them, and write a report."""
     folder = _run_folder(out, picture)
     generator = torch.Generator().manual_seed(seed)
     x, fresh = (datasets.moons(n, generator=generator) for n in (ROWS, 2 * DRAWS))

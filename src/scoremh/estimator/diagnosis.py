@@ -1,20 +1,18 @@
-"""How well the weights of modes are known, by two estimates of log p from the same score.
-
-The one thing to do next where a fit is not good, with a value.
-
-The diagnosis of a fit: a verdict in words, the checks behind it, numbers of the fit, and cautions.
+"""The diagnosis of a fit: a verdict in words, the checks behind it, numbers of the fit, and cautions.
 
 Rows that an estimator draws are ends of independent chains, so the verdict is on these ends, compared with rows. ESS
 and R-hat are of the last kernel's steps: how fast it forgets where annealing left a chain. They decide nothing.
 
-The report of a fitted estimator: draws beside rows, chains, training, metrics and warnings.
+The file has `Diagnosis` and `diagnose`; the numbers behind them: at which noise levels an accept step means something
+(`find_adjustment`), and how well the weights of modes are known (`weights_known_to`); the one thing to do next for a
+fit that is not good (`advice`); and the contents of the report of a fitted estimator (`model_contents`).
 """
 
 import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -61,130 +59,6 @@ def acceptance_name(acceptance: Rule | AcceptanceFit | None) -> str:
     if isinstance(acceptance, AcceptanceFit):
         return type(acceptance.net).__name__.lower()
     return next(name for name, rule in RULES.items() if rule == acceptance)
-
-
-MAX_CIRCULATION_ROWS = 500  # that the circulation is measured at
-
-
-def find_adjustment(sampler: Sampler, rows: Tensor, *, generator: torch.Generator | None = None) -> Sampler:
-    """Return the sampler that anneals with an accept step only where the integral of its score has little circulation.
-
-    Args:
-        sampler: Sampler with a learned score.
-        rows: Rows of the data; the first 500 are used.
-        generator: Random number generator; the same seed gives the same level.
-    """
-    low, high = sampler.noise_range
-    levels, step = annealing.karras(high, low, ANNEALING_LEVELS), math.sqrt(2 * ANNEALING_STEP_SIZE)
-    u = sampler.score.coordinates.inverse(rows[:MAX_CIRCULATION_ROWS])
-    found = conservativity_by_level(sampler.score.standard.at, levels, u, step=step, generator=generator)
-    lowest = lowest_conservative_level(found)
-    return replace(sampler, adjust_above=0.0 if lowest == levels[-1] else lowest)
-
-
-def adjustment_line(sampler: Sampler) -> str:
-    """Return at which noise levels annealing has an accept step, as a report says it.
-
-    Args:
-        sampler: Sampler whose level was found.
-    """
-    if isinstance(sampler.acceptance, Always):
-        return "none"
-    limit = f"{MAX_CIRCULATION:g} nats around a triangle of the size of a step"
-    if sampler.adjust_above == 0:
-        return f"at every noise level: log p returns within {limit}"
-    return f"at noise levels from {sampler.adjust_above:.3g} up: below, log p fails to return within {limit}"
-
-
-def adjustment_cautions(sampler: Sampler) -> list[Caution]:
-    """Return a caution where the kernel integrates its score below the levels at which that means something.
-
-    Args:
-        sampler: Sampler whose level was found.
-    """
-    if sampler.noise_level >= sampler.adjust_above or not isinstance(sampler.rule, LineIntegral):
-        return []
-    text = (
-        f"At the kernel's noise level {sampler.noise_level:.3g} an accept step means little: the integral of the score "
-        f"depends on its way by more than {MAX_CIRCULATION:g} nats. Increase score_steps or noise_level."
-    )
-    return [Caution("conservativity", sampler.adjust_above, text)]
-
-
-CLUSTERS, ROWS_PER_CLUSTER = 5, 20  # number of clusters, fewer where there are few rows
-MAX_ROWS = 500  # of which log p is computed in both ways
-
-
-def weights_known_to(score: ScoreFit, held_out: Tensor) -> float:
-    """Return the error of the logarithm of a weight: how differently two estimates of log p weigh clusters of rows.
-
-    The probability flow and the integral along the noise axis agree on log p where the score is right; the standard
-    deviation over clusters of their difference is what the weights of modes are known to.
-
-    Args:
-        score: Learned score.
-        held_out: Rows that nothing was learned from.
-    """
-    from sklearn.cluster import KMeans
-
-    some = held_out[:MAX_ROWS]
-    u = score.coordinates.inverse(some).flatten(1).double().numpy()
-    count = min(CLUSTERS, max(1, len(held_out) // ROWS_PER_CLUSTER))
-    labels = torch.from_numpy(KMeans(count, n_init=4, random_state=0).fit_predict(u))
-    with torch.inference_mode():
-        differ = (diffusion.flow_log_density(score, some) - diffusion.log_density(score, some)).double()
-    parts = [differ[labels == k] for k in range(count)]
-    weights = torch.tensor([len(part) / len(some) for part in parts], dtype=torch.float64)
-    medians = torch.stack([part.median() for part in parts])
-    return math.sqrt(float(weights @ (medians - weights @ medians).square()))
-
-
-USUAL_SCORE_STEPS = 8000  # those of `ScoreMH`
-CONNECTING_LEVEL = 1.0  # noise level, in standard deviations, at which modes of a table are connected
-FALLING_SHARE = 0.1  # of all that a held-out loss fell; a larger one over the last half of training is still falling
-MIN_CHECKS = 4  # of a held-out loss; with fewer, nobody knows whether it still fell
-LEAKS = frozenset({"range", "density", "clusters"})  # checks that fail where chains are in the wrong places
-
-
-def advice(sampler: Sampler, checks: Sequence[Check], rows: int) -> str:
-    """Return what to change in a fit, with a value; more steps of a chain are no remedy for a wrong score.
-
-    Args:
-        sampler: Sampler that was learned.
-        checks: Checks of its draws.
-        rows: Number of rows, held out and learned from.
-    """
-    assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
-    made, allowed = int(sampler.score.history["step"][-1]), sampler.score.recipe.steps
-    if made == allowed and made < USUAL_SCORE_STEPS:
-        return f"Fit with score_steps={USUAL_SCORE_STEPS}."
-    bad = worst(checks)
-    if bad is not None and bad.name == "copies":
-        return f"Fit with score_steps={max(1, made // 2)}: draws repeat rows that were learned from."
-    if bad is not None and bad.name in LEAKS and sampler.noise_level < CONNECTING_LEVEL:
-        return f"Fit with noise_level={CONNECTING_LEVEL}."
-    if still_falling(sampler.score):
-        return f"Fit with score_steps={2 * allowed}: the held-out loss was still falling."
-    return f"Fit with about {4 * rows:,} rows: the held-out loss no longer fell, and more steps would not help."
-
-
-def still_falling(score: ScoreFit) -> bool:
-    """Return whether the held-out loss still fell when training ended at its limit of steps, or nobody knows.
-
-    It fell over the last half of the training, by more than a share of all that it fell and by more than it rose
-    between checks; or there were too few checks to tell.
-
-    Args:
-        score: Score that was learned with held-out rows.
-    """
-    held_out = np.array(score.history["held_out"])
-    if score.history["step"][-1] < score.recipe.steps:
-        return False  # training stopped early
-    if len(held_out) < MIN_CHECKS:
-        return True
-    late = held_out[len(held_out) // 2 - 1 :]
-    rises = np.diff(late).clip(min=0).sum()
-    return bool(late[0] - late[-1] > max(rises, FALLING_SHARE * (held_out[0] - held_out.min())))
 
 
 MAX_BALANCE_RESIDUAL, MIN_ACCEPTANCE_RATE = 0.5, 0.05  # beyond, there is a caution
@@ -272,17 +146,7 @@ def diagnose(
     numbers: Callable[[Tensor], Tensor] = lambda points: points,
     generator: torch.Generator,
 ) -> Diagnosis:
-    """Return the diagnosis of a fit.
-
-    Args:
-        sampler: Sampler that was learned.
-        chains: Chains that it drew.
-        held_out: Rows that it has not seen, in the coordinates that the score was learned in.
-        columns: Names of the columns.
-        seen: Rows that it was fitted to, to compare with more rows.
-        numbers: Function from these coordinates to the numbers of the table, in which draws are compared with rows.
-        generator: Random number generator; the same seed gives the same diagnosis.
-    """
+    """Return the diagnosis of a fit."""
     table = diagnostics.summary(chains).table
     loss = conservativity = balance = weights = None
     if len(held_out) >= MIN_ROWS:
@@ -307,8 +171,17 @@ def diagnose(
         weights,
     )
     rows = held_out if seen is None else torch.cat([held_out, seen])
-    found = replace(found, **judge(sampler, chains.last, rows, len(held_out), columns, numbers, generator))
+    judged = judge(sampler, chains.last, rows, len(held_out), columns, numbers, generator)
+    found = replace(found, verdict=judged.verdict, checks=judged.checks, noticed_shift=judged.noticed_shift)
     return replace(found, warnings=(*_cautions(found), *adjustment_cautions(sampler)))
+
+
+class Judgement(NamedTuple):
+    """The verdict on draws, and what it is founded on."""
+
+    verdict: Verdict
+    checks: tuple[Check, ...] = ()
+    noticed_shift: float | None = None
 
 
 def judge(
@@ -319,35 +192,26 @@ def judge(
     columns: Sequence[str],
     numbers: Callable[[Tensor], Tensor],
     generator: torch.Generator,
-) -> dict[str, Any]:
-    """Return verdict, checks and noticed shift of draws.
-
-    Args:
-        sampler: Sampler that was learned.
-        draws: Independent draws, in the coordinates that the score was learned in.
-        rows: Rows, in the same coordinates; those that it has not seen come first.
-        held: Number of rows that it has not seen.
-        columns: Names of the columns.
-        numbers: Function from these coordinates to the numbers of the table, in which draws are compared with rows.
-        generator: Random number generator; the same seed gives the same answer.
-    """
+) -> Judgement:
+    """Return the verdict on draws, by rows of which the first `held` are held out, in the coordinates of the score."""
     lost = int((~draws.flatten(1).isfinite().all(1)).sum())
     if lost:
         reason = f"{lost:,} of {len(draws):,} draws are not finite; the limit is 0"
-        return {"verdict": Verdict("do not use", reason, advice(sampler, (), len(rows)))}
+        return Judgement(Verdict("do not use", reason, advice(sampler, (), len(rows))))
     if held < MIN_ROWS:
         reason = f"only {held} rows were held out, and {MIN_ROWS} are needed to test the draws"
-        return {"verdict": Verdict("usable", reason, f"Fit with at least {10 * MIN_ROWS} rows.")}
+        return Judgement(Verdict("usable", reason, f"Fit with at least {10 * MIN_ROWS} rows."))
     densities = None
     if draws[0].numel() <= MAX_WEIGHED_COLUMNS // 2:
-        some = draws[:MAX_DENSITIES], rows[torch.randperm(len(rows), generator=generator)[:MAX_DENSITIES]]
+        some = rows[torch.randperm(len(rows), generator=generator)[:MAX_DENSITIES]]
         with torch.inference_mode():
-            densities = tuple(diffusion.log_density(sampler.score, one) for one in some)
+            of_draws = diffusion.log_density(sampler.score, draws[:MAX_DENSITIES])
+            densities = of_draws, diffusion.log_density(sampler.score, some)
     seen = numbers(rows[held:]) if len(rows) > held else None
-    options: dict[str, Any] = {"seen": seen, "log_densities": densities, "generator": generator}
-    judged = agreement(numbers(draws), numbers(rows[:held]), columns, **options)
-    said = _verdict(sampler, judged, len(rows))
-    return {"verdict": said, "checks": judged.checks, "noticed_shift": judged.noticed_shift}
+    found = agreement(
+        numbers(draws), numbers(rows[:held]), columns, seen=seen, log_densities=densities, generator=generator
+    )
+    return Judgement(_verdict(sampler, found, len(rows)), found.checks, found.noticed_shift)
 
 
 def _verdict(sampler: Sampler, judged: Agreement, rows: int) -> Verdict:
@@ -386,6 +250,103 @@ def _cautions(found: Diagnosis) -> list[Caution]:
     return cautions
 
 
+MAX_CIRCULATION_ROWS = 500  # that the circulation is measured at
+
+
+def find_adjustment(sampler: Sampler, rows: Tensor, *, generator: torch.Generator | None = None) -> Sampler:
+    """Return the sampler that anneals with an accept step only where its score has little circulation."""
+    low, high = sampler.noise_range
+    levels, step = annealing.karras(high, low, ANNEALING_LEVELS), math.sqrt(2 * ANNEALING_STEP_SIZE)
+    u = sampler.score.coordinates.inverse(rows[:MAX_CIRCULATION_ROWS])
+    found = conservativity_by_level(sampler.score.standard.at, levels, u, step=step, generator=generator)
+    lowest = lowest_conservative_level(found)
+    return replace(sampler, adjust_above=0.0 if lowest == levels[-1] else lowest)
+
+
+def adjustment_line(sampler: Sampler) -> str:
+    """Return at which noise levels annealing has an accept step, as a report says it."""
+    if isinstance(sampler.acceptance, Always):
+        return "none"
+    limit = f"{MAX_CIRCULATION:g} nats around a triangle of the size of a step"
+    if sampler.adjust_above == 0:
+        return f"at every noise level: log p returns within {limit}"
+    return f"at noise levels from {sampler.adjust_above:.3g} up: below, log p fails to return within {limit}"
+
+
+def adjustment_cautions(sampler: Sampler) -> list[Caution]:
+    """Return a caution where the kernel integrates its score below the levels at which that means something."""
+    if sampler.noise_level >= sampler.adjust_above or not isinstance(sampler.rule, LineIntegral):
+        return []
+    text = (
+        f"At the kernel's noise level {sampler.noise_level:.3g} an accept step means little: the integral of the score "
+        f"depends on its way by more than {MAX_CIRCULATION:g} nats. Increase score_steps or noise_level."
+    )
+    return [Caution("conservativity", sampler.adjust_above, text)]
+
+
+CLUSTERS, ROWS_PER_CLUSTER = 5, 20  # number of clusters, fewer where there are few rows
+MAX_ROWS = 500  # of which log p is computed in both ways
+
+
+def weights_known_to(score: ScoreFit, held_out: Tensor) -> float:
+    """Return the error of the logarithm of a weight: how differently two estimates of log p weigh clusters of rows.
+
+    The probability flow and the integral along the noise axis agree on log p where the score is right; the standard
+    deviation over clusters of their difference is what the weights of modes are known to.
+    """
+    from sklearn.cluster import KMeans
+
+    some = held_out[:MAX_ROWS]
+    u = score.coordinates.inverse(some).flatten(1).double().numpy()
+    count = min(CLUSTERS, max(1, len(held_out) // ROWS_PER_CLUSTER))
+    labels = torch.from_numpy(KMeans(count, n_init=4, random_state=0).fit_predict(u))
+    with torch.inference_mode():
+        differ = (diffusion.flow_log_density(score, some) - diffusion.log_density(score, some)).double()
+    parts = [differ[labels == k] for k in range(count)]
+    weights = torch.tensor([len(part) / len(some) for part in parts], dtype=torch.float64)
+    medians = torch.stack([part.median() for part in parts])
+    return math.sqrt(float(weights @ (medians - weights @ medians).square()))
+
+
+USUAL_SCORE_STEPS = 8000  # those of `ScoreMH`
+CONNECTING_LEVEL = 1.0  # noise level, in standard deviations, at which modes of a table are connected
+FALLING_SHARE = 0.1  # of all that a held-out loss fell; a larger one over the last half of training is still falling
+MIN_CHECKS = 4  # of a held-out loss; with fewer, nobody knows whether it still fell
+LEAKS = frozenset({"range", "density", "clusters"})  # checks that fail where chains are in the wrong places
+
+
+def advice(sampler: Sampler, checks: Sequence[Check], rows: int) -> str:
+    """Return what to change in a fit, with a value; more steps of a chain are no remedy for a wrong score."""
+    assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
+    made, allowed = int(sampler.score.history["step"][-1]), sampler.score.recipe.steps
+    if made == allowed and made < USUAL_SCORE_STEPS:
+        return f"Fit with score_steps={USUAL_SCORE_STEPS}."
+    bad = worst(checks)
+    if bad is not None and bad.name == "copies":
+        return f"Fit with score_steps={max(1, made // 2)}: draws repeat rows that were learned from."
+    if bad is not None and bad.name in LEAKS and sampler.noise_level < CONNECTING_LEVEL:
+        return f"Fit with noise_level={CONNECTING_LEVEL}."
+    if still_falling(sampler.score):
+        return f"Fit with score_steps={2 * allowed}: the held-out loss was still falling."
+    return f"Fit with about {4 * rows:,} rows: the held-out loss no longer fell, and more steps would not help."
+
+
+def still_falling(score: ScoreFit) -> bool:
+    """Return whether the held-out loss still fell when training ended at its limit of steps, or nobody knows.
+
+    It fell over the last half of the training, by more than a share of all that it fell and by more than it rose
+    between checks; or there were too few checks to tell.
+    """
+    held_out = np.array(score.history["held_out"])
+    if score.history["step"][-1] < score.recipe.steps:
+        return False  # training stopped early
+    if len(held_out) < MIN_CHECKS:
+        return True
+    late = held_out[len(held_out) // 2 - 1 :]
+    rises = np.diff(late).clip(min=0).sum()
+    return bool(late[0] - late[-1] > max(rises, FALLING_SHARE * (held_out[0] - held_out.min())))
+
+
 PROPOSALS = {"mala": "MALA", "rw": "RW", "pcn": "pCN", "student": "Student RW"}
 
 
@@ -416,17 +377,7 @@ def model_contents(
     source: Source | None = None,
     samples: Mapping[str, Tensor] | None = None,
 ) -> Contents:
-    """Return the contents of the report of an estimator.
-
-    Args:
-        model: Fitted estimator.
-        chains: Chains that it drew.
-        rows: Rows `(row, *event)` to show beside them.
-        rows_name: What these rows are.
-        evaluation: Evaluation of the draws, where there is one.
-        source: Where the fit came from.
-        samples: Samples by sampler, in place of the last draws of the chains.
-    """
+    """Return the contents of the report of an estimator."""
     own, source = sampler_name(model), source or Source()
     columns = model.table_.names
     count = "" if source.rows is None else f", {source.rows:,} rows of {len(columns)} columns"
@@ -460,11 +411,7 @@ def model_contents(
 
 
 def sampler_name(model: "ScoreMH") -> str:
-    """Return the name of an estimator's sampler: Score MALA (potential), ULA.
-
-    Args:
-        model: Fitted estimator.
-    """
+    """Return the name of an estimator's sampler: Score MALA (potential), ULA."""
     name = acceptance_name(model.sampler_.acceptance)
     return "ULA" if name == "always" else f"Score {PROPOSALS[model.sampler_.proposal]} ({name})"
 

@@ -54,12 +54,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> "RunFolder":
-        """Create the folder of a run; raise an error if it holds a run, or files that would become part of this one.
-
-        Args:
-            path: Path of the folder.
-            config: First contents of `config.json`.
-        """
+        """Create the folder of a run; raise an error if it holds a run, or files that would become part of this one."""
         if (path / CONFIG).exists() or (path.exists() and not path.is_dir()):
             got = "one with a run in it" if path.is_dir() else "a file"
             raise FileExistsError(checks.message(f"{path} to be a new folder", got, "Choose another folder."))
@@ -81,11 +76,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """Open the folder of a run; refuse one that is damaged, or of another version.
-
-        Args:
-            path: Path of the folder.
-        """
+        """Open the folder of a run; refuse one that is damaged, or of another version."""
         place = path / CONFIG
         if not place.is_file():
             got = f"no {CONFIG} there" if path.is_dir() else "no such folder"
@@ -101,13 +92,7 @@ class RunFolder:
         files.write_json(self.path / CONFIG, self.config)
 
     def put(self, name: str, write: Callable[[Path], object], *, outdates: Sequence[str] = ()) -> list[str]:
-        """Write a file of the run, and return the names of the files that were removed because of it.
-
-        Args:
-            name: Name of the file.
-            write: Function that writes the file to the path it is given.
-            outdates: Names of files that are about the old one, and removed once the new one is written.
-        """
+        """Write a file of the run, remove those that are about the old one (`outdates`), and return their names."""
         removed = [other for other in outdates if (self.path / other).exists()]
         with replacing(self.path / name) as partial:
             write(partial)
@@ -116,12 +101,7 @@ class RunFolder:
         return removed
 
     def get(self, name: str, fix: str = "Fit again.") -> Path:
-        """Return the path of a file; raise an error if it is missing. Who reads it checks its bytes.
-
-        Args:
-            name: Name of the file.
-            fix: What to do where it is missing.
-        """
+        """Return the path of a file; raise an error if it is missing. Who reads it checks its bytes."""
         path = self.path / name
         if not path.is_file():
             raise FileNotFoundError(checks.message(f"{path}", "no such file", fix))
@@ -142,12 +122,7 @@ def _require_version(place: Path) -> None:
 
 
 def save_model(model: "ScoreMH", folder: RunFolder) -> None:
-    """Write a fitted estimator to the folder of a run.
-
-    Args:
-        model: Fitted estimator.
-        folder: Folder to write to.
-    """
+    """Write a fitted estimator to the folder of a run."""
     folder.put(SCORE, model.score_.save)
     if model.acceptance_ is not None:
         folder.put(ACCEPTANCE, model.acceptance_.save)
@@ -156,8 +131,13 @@ def save_model(model: "ScoreMH", folder: RunFolder) -> None:
     names, sampler = getattr(model, "feature_names_in_", None), model.sampler_
     folder.update(
         parameters=json_parameters(model),
-        sampler={name: getattr(sampler, name) for name in ("noise_level", "proposal", "step_size", "moves")}
-        | {"adjust_above": sampler.adjust_above if math.isfinite(sampler.adjust_above) else None},
+        sampler={
+            "noise_level": sampler.noise_level,
+            "proposal": sampler.proposal,
+            "step_size": sampler.step_size,
+            "moves": sampler.moves,
+            "adjust_above": sampler.adjust_above if math.isfinite(sampler.adjust_above) else None,
+        },
         acceptance=acceptance_name(sampler.acceptance),
         output=getattr(model, "_sklearn_output_config", None),
         columns=None if names is None else [str(name) for name in names],
@@ -170,11 +150,7 @@ def save_model(model: "ScoreMH", folder: RunFolder) -> None:
 
 
 def json_parameters(model: "ScoreMH") -> dict[str, Any]:
-    """Return the parameters of an estimator as JSON holds them, without the state of a generator or a pool.
-
-    Args:
-        model: Estimator, fitted or not.
-    """
+    """Return the parameters of an estimator as JSON holds them, without the state of a generator or a pool."""
     seed, given = model.random_state, model.get_params().items()
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given}
     if plain["columns"] is not None:  # keys may be positions, which JSON would make text
@@ -186,12 +162,7 @@ def json_parameters(model: "ScoreMH") -> dict[str, Any]:
 
 
 def load_model(cls: type["ScoreMH"], folder: RunFolder) -> "ScoreMH":
-    """Return the estimator that `save_model` wrote.
-
-    Args:
-        cls: Class of the estimator.
-        folder: Folder to read from.
-    """
+    """Return the estimator that `save_model` wrote."""
     if not folder.config.get("finished"):
         fix = f"Resume it: scoremh fit ... --out {folder.path} --resume."
         raise ValueError(checks.message(f"{folder.path} to hold a finished fit", "an interrupted one", fix))

@@ -29,11 +29,7 @@ class ColumnLayout:
 
     @classmethod
     def of(cls, column: Any) -> "ColumnLayout":
-        """Return the layout of a column of a data frame.
-
-        Args:
-            column: The column.
-        """
+        """Return the layout of a column of a data frame."""
         dtype = column.dtype
         if str(dtype) == "category":
             return cls("category", tuple(map(_plain, dtype.categories)), bool(dtype.ordered))
@@ -49,11 +45,7 @@ class ColumnLayout:
         return cls(str(dtype), tuple(sorted(levels)))
 
     def numbers(self, column: Any) -> NDArray[np.float64]:
-        """Return the values of a column as numbers; NaN where they are missing.
-
-        Args:
-            column: The column of a data frame.
-        """
+        """Return the values of a column as numbers; NaN where they are missing."""
         import pandas as pd
 
         missing = column.isna().to_numpy()
@@ -71,11 +63,7 @@ class ColumnLayout:
         return numbers
 
     def values(self, numbers: NDArray[Any]) -> Any:
-        """Return numbers as the user's values, with their dtype.
-
-        Args:
-            numbers: Numbers of the column.
-        """
+        """Return numbers as the user's values, with their dtype."""
         import pandas as pd
 
         if self.levels is None:
@@ -90,22 +78,14 @@ Layout = tuple[ColumnLayout, ...]
 
 
 def layout_from_json(spec: list[dict[str, Any]] | None) -> Layout | None:
-    """Return the layout that JSON holds.
-
-    Args:
-        spec: What `layout_to_json` returned.
-    """
+    """Return the layout that JSON holds."""
     if spec is None:
         return None
     return tuple(ColumnLayout(**one | {"levels": one["levels"] and tuple(one["levels"])}) for one in spec)
 
 
 def layout_to_json(layout: Layout | None) -> list[dict[str, Any]] | None:
-    """Return a layout as JSON holds it.
-
-    Args:
-        layout: Layout of a data frame; None for arrays.
-    """
+    """Return a layout as JSON holds it."""
     return None if layout is None else [asdict(column) for column in layout]
 
 
@@ -119,8 +99,7 @@ def layout_of(X: Any) -> Layout | None:
     if is_frame(X):
         return tuple(ColumnLayout.of(X.iloc[:, j]) for j in range(X.shape[1]))
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "iub":
-        columns: int = X.shape[1]
-        return (ColumnLayout(str(X.dtype)),) * columns
+        return tuple(ColumnLayout(str(X.dtype)) for _ in range(X.shape[1]))
     return None
 
 
@@ -155,11 +134,7 @@ def frame_of(rows: NDArray[Any], layout: Layout | None, names: Sequence[str]) ->
 
 
 def hashable(rows: Any) -> Tensor:
-    """Return rows as a tensor that is another one where they are others.
-
-    Args:
-        rows: Array or data frame.
-    """
+    """Return rows as a tensor that is another one where they are others."""
     if not is_frame(rows):
         return torch.from_numpy(rows)
     import pandas as pd

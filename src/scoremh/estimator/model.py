@@ -507,12 +507,7 @@ def _generators(random_state: Seed, n: int) -> list[torch.Generator]:
 
 
 def training_tensor(rows: NDArray[Any], like: NDArray[Any]) -> Tensor:
-    """Return rows as a tensor, in float64 where float32 has too few digits or too small a range.
-
-    Args:
-        rows: Rows to learn from.
-        like: All rows, which decide the precision.
-    """
+    """Return rows as a tensor, in float64 where float32 has too few digits or too small a range."""
     size = np.abs(like).max(0)
     if float(size.max()) > MAX_SIZE:
         row, column = divmod(int(np.abs(like).argmax()), like.shape[1])
@@ -524,11 +519,7 @@ def training_tensor(rows: NDArray[Any], like: NDArray[Any]) -> Tensor:
 
 
 def has_dependent_columns(x: Tensor) -> bool:
-    """Return whether the rows lie in a plane, where a distribution has no density and no score.
-
-    Args:
-        x: Rows `(row, column)`.
-    """
+    """Return whether the rows lie in a plane, where a distribution has no density and no score."""
     if x.shape[1] > MAX_WHITENED_SIZE:  # images: scaled by one number, and their dark corners are given some width
         return False
     correlation = torch.corrcoef(x.double().mT).reshape(x.shape[1], x.shape[1])
@@ -536,12 +527,7 @@ def has_dependent_columns(x: Tensor) -> bool:
 
 
 def jittered(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return rows with a little noise added to every column.
-
-    Args:
-        x: Rows `(row, column)`.
-        generator: Random number generator; the same seed gives the same noise.
-    """
+    """Return rows with a little noise added to every column."""
     return x + JITTER * x.std(0) * rng.normal(tuple(x.shape), x, generator)
 
 

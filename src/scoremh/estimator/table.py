@@ -1,9 +1,7 @@
 r"""Tables: columns of different kinds as one tensor with a density, and back.
 
-Kinds of columns: how the values of one become coordinates in R^k, and back.
-
-A score needs a density, which values at a bound, on a grid or in categories do not have. Every kind maps values x to
-coordinates u in which there is one, and back without ever leaving the values that are possible:
+A score needs a density, which values at a bound, on a grid or in categories do not have. Every kind of column maps
+values x to coordinates u in R^k that have a density, and back to values that are possible:
 
 | kind | u | back |
 |---|---|---|
@@ -15,55 +13,10 @@ coordinates u in which there is one, and back without ever leaving the values th
 | with point masses | a category (which mass, or none), and u of the others | the mass, or the value |
 | constant | nothing | the constant |
 
-`centre` has, beside the u in the middle of all that stand for x, the logarithm of what p(u) there is multiplied by: the
+`centre` returns, beside the middle of all u that stand for x, the logarithm of what p(u) there is multiplied by: the
 inverse slope of the map for a density of x; the volume of the noise for the probability of a discrete value.
 
-Columns of which some or all values have a probability: noise gives them a density.
-
-Whether the values of a column end at a bound, and where.
-
-Next to a bound b, P(x < b + t) grows like t^a: a = 1 where a density starts at once, 2 where it starts from 0 along a
-line, 1 / 2 where it has a pole. The distances of the k outermost values from the next one then have the Gini
-coefficient
-
-    G = 1 / (2 + 1 / a):  1/4, 1/3 and 2/5 for a = 1/2, 1 and 2; 1/2 for an exponential tail, and more for a heavy one;
-
-near .465 for a normal one, as far out as samples reach. G is averaged over three scales, k = 2 sqrt(n), k / 2 and
-k / 4, nearly independent next to a bound; its distance from a normal tail is `z`, in standard deviations. The outermost
-value is less than `reach` = (5 / k)^(1 / a) of the k values' width away from b, but for 1 % of samples. So the second
-piece of evidence is a round number there: a multiple of `step` (1, 2 or 5 times a power of ten, or pi / 2) is within
-that reach of a random end with probability reach / step. 0 is a multiple of every step, and where the other end is a
-bound b, -b is as good.
-
-An end is a bound where z is below -4.2; below -3.2 and the round number has a probability of at most .1; or below -1.7
-and it has at most .01 (.1 where the other end is a bound). Values that thin out on both sides of a dense middle are a
-small mode of their own, and no bound, unless 0 or -b is next to them.
-
-The kind of a column, found from its values where it is not given.
-
-The rules, in order; each is conservative, so that a column is real unless its values say otherwise:
-
-- **constant**: one value.
-- **category**: text, truth values and unordered categories of a data frame; numbers of two values.
-- **ordered**: ordered categories of a data frame; whole numbers of 3 to 10 values.
-- **count**: whole numbers of more values. **rounded**: multiples of a larger number than 1 (5, 25, 1,000), and decimals
-  with up to four digits after the point, of which less than half are different.
-- **positive, bounded, interval**: the outermost values crowd at an end, more than a normal tail would let them, and a
-  round number lies next to it (multiples of pi / 2 among them): the rounder it is, the less they have to. `ends` has
-  the numbers. With fewer than 100 rows no bound is found.
-- **positive** as well: skewed by 1 or more, no value below 0 and the least within a quarter of the range of it, 1 % of
-  the values next to that end, within 2 % of the range.
-- **heavy-tailed**: 99 % of the values span more than 7 times what the middle half spans (3.8 times for a normal
-  distribution, 7.6 for Student's t with three degrees of freedom).
-- **limits**: where no bound is found at an end, 0 for values that are not negative, and 1 or 100 for such values of
-  which the largest is in the upper half of that (100: where they are not skewed and have no heavy tail). Draws beyond a
-  limit are reflected, on a grid moved to its end. A limit counts where it is at most half the range of the values away.
-- **ends of a grid**: the least or largest value of a count or rounded column, where 1 % of the rows and at least five
-  have it (months, ages from 18).
-- **point masses**: a value that 1 % of the rows and at least five have, at a bound; fewer are moved within it.
-- **real**: all others.
-
-`Table`: rows of numbers as points of R^d in which there is a density, and back.
+The file has the kinds, where values end at a bound (`find_bounds`), the kind of a column (`find_column`), and `Table`.
 """
 
 import math
@@ -506,20 +459,30 @@ class End:
     is_mode: bool
 
     def is_bound(self, limits: tuple[tuple[float, float], ...]) -> bool:
-        """Return whether there is evidence enough.
-
-        Args:
-            limits: Pairs of the least -z and the largest probability of a round number.
-        """
+        """Return whether there is evidence enough."""
         possible = self.chance == 0 or not self.is_mode
         return possible and any(self.z < -least and self.chance <= largest for least, largest in limits)
 
 
 def find_bounds(values: Values) -> tuple[float, float]:
-    """Return the bounds at the ends of values; infinity where there is none.
+    """Return the bounds at the ends of at least 100 values; infinity where none is found.
 
-    Args:
-        values: Values of a column, at least 100.
+    Next to a bound b, P(x < b + t) grows like t^a: a = 1 where a density starts at once, 2 where it starts from 0 along
+    a line, 1 / 2 where it has a pole. The distances of the k outermost values from the next one then have the Gini
+    coefficient
+
+        G = 1 / (2 + 1 / a):  1/4, 1/3 and 2/5 for a = 1/2, 1 and 2; 1/2 for an exponential tail, more for a heavy one;
+
+    near .465 for a normal one, as far out as samples reach. G is averaged over three scales, k = 2 sqrt(n), k / 2 and k
+    / 4, nearly independent next to a bound; its distance from a normal tail is `z`, in standard deviations. The
+    outermost value is less than `reach` = (5 / k)^(1 / a) of the k values' width away from b, but for 1 % of samples.
+    So the second piece of evidence is a round number there: a multiple of `step` (1, 2 or 5 times a power of ten, or pi
+    / 2) is within that reach of a random end with probability reach / step. 0 is a multiple of every step, and where
+    the other end is a bound b, -b is as good.
+
+    An end is a bound where z is below -4.2; below -3.2 and the round number has a probability of at most .1; or below
+    -1.7 and it has at most .01 (.1 where the other end is a bound). Values that thin out on both sides of a dense
+    middle are a small mode of their own, and no bound, unless 0 or -b is next to them.
     """
     low, high = lower_end(values), lower_end(-values)
     found = [end.is_bound(LIMITS) for end in (low, high)]
@@ -533,12 +496,7 @@ def find_bounds(values: Values) -> tuple[float, float]:
 
 
 def lower_end(values: Values, mirrored: float = 0.0) -> End:
-    """Return what the least values say about a bound below them.
-
-    Args:
-        values: Values of a column.
-        mirrored: Number that is as good as 0.
-    """
+    """Return what the least values say about a bound below them."""
     k = int(2 * math.sqrt(len(values)))
     x = np.sort(np.partition(values, k)[: k + 1])
     ginis = [_gini(x[scale] - x[:scale]) for scale in (k, k // 2, k // 4)]
@@ -565,13 +523,7 @@ def _has_valley(x: Values) -> bool:
 
 
 def roundest(end: float, reach: float, mirrored: float = 0.0) -> tuple[float, float]:
-    """Return the roundest number from end - reach to end, and its step, which is infinite for 0.
-
-    Args:
-        end: Least value.
-        reach: Largest distance of a bound from it.
-        mirrored: Number that is as good as 0.
-    """
+    """Return the roundest number from end - reach to end, and its step, which is infinite for 0."""
     for bound in (0.0, mirrored):
         if end - ZERO_REACH * reach <= bound <= end:
             return bound, math.inf
@@ -605,13 +557,30 @@ LIMIT_REACH = 0.5  # of a limit from the values, over their range
 
 
 def find_column(values: Values, name: str, *, text: bool = False, ordered: bool = False) -> Column:
-    """Return the column that values are.
+    """Return the column that values are, positions of categories among them.
 
-    Args:
-        values: Values as numbers, positions of categories among them.
-        name: Name of the column.
-        text: Whether they stand for categories.
-        ordered: Whether these have an order.
+    The rules, in order; each is conservative, so that a column is real unless its values say otherwise:
+
+    - **constant**: one value.
+    - **category**: text, truth values and unordered categories of a data frame; numbers of two values.
+    - **ordered**: ordered categories of a data frame; whole numbers of 3 to 10 values.
+    - **count**: whole numbers of more values. **rounded**: multiples of a larger number than 1 (5, 25, 1,000), and
+      decimals with up to four digits after the point, of which less than half are different.
+    - **positive, bounded, interval**: the outermost values crowd at an end, more than a normal tail would let them, and
+      a round number lies next to it (multiples of pi / 2 among them): the rounder it is, the less they have to.
+      `find_bounds` has the numbers. With fewer than 100 rows no bound is found.
+    - **positive** as well: skewed by 1 or more, no value below 0 and the least within a quarter of the range of it, 1 %
+      of the values next to that end, within 2 % of the range.
+    - **heavy-tailed**: 99 % of the values span more than 7 times what the middle half spans (3.8 times for a normal
+      distribution, 7.6 for Student's t with three degrees of freedom).
+    - **limits**: where no bound is found at an end, 0 for values that are not negative, and 1 or 100 for such values of
+      which the largest is in the upper half of that (100: where they are not skewed and have no heavy tail). Draws
+      beyond a limit are reflected, on a grid moved to its end. A limit counts where it is at most half the range of the
+      values away.
+    - **ends of a grid**: the least or largest value of a count or rounded column, where 1 % of the rows and at least
+      five have it (months, ages from 18).
+    - **point masses**: a value that 1 % of the rows and at least five have, at a bound; fewer are moved within it.
+    - **real**: all others.
     """
     levels = np.unique(values)
     if len(levels) == 1:
@@ -625,13 +594,7 @@ def find_column(values: Values, name: str, *, text: bool = False, ordered: bool 
 
 
 def given_column(values: Values, kind: object, name: str) -> Column:
-    """Return the column of a kind that a user gave; refuse values that cannot be of it.
-
-    Args:
-        values: Values as numbers.
-        kind: One of `KIND_NAMES`, or a pair of bounds.
-        name: Name of the column.
-    """
+    """Return the column of a kind that a user gave; refuse values that cannot be of it."""
     levels = np.unique(values)
     if len(levels) == 1:
         return Constant(float(levels[0]))

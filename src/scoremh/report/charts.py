@@ -1,17 +1,9 @@
-"""One colour and one marker for every kind of sampler, and for every verdict, on all pictures and pages.
+"""Charts of samples, of training and of chains, as plotly figures.
 
-A sampler is known by its name: by its proposal where that is not a Langevin step, else by its acceptance rule. Colours
-have a contrast of 3 to white and are told apart by colour-blind readers; markers tell them apart in grey.
-
-The choice of what to show: finite rows, a few of them, the range of an axis, the columns that differ most.
-
-The parts of plotly figures: numbers, texts, axes. A colour that begins with -- is a property of style.css.
-
-Charts of samples and of training, as plotly figures.
-
-Charts of how chains mix: ranks, and autocorrelation.
-
-Charts of chains, as plotly figures. A figure with a slider comes with its frames, one row of numbers per draw.
+A sampler has one colour and one marker on all pictures and pages (`look`): by its proposal if that is not a Langevin
+step, else by its acceptance rule. Colours have a contrast of 3 to white and are told apart by colour-blind readers;
+markers tell them apart in grey. A colour that begins with -- is a property of style.css. A figure with a slider comes
+with its frames, one row of numbers per draw.
 """
 
 import html

@@ -1,8 +1,6 @@
-"""Grids of images, as PNGs inside the page.
+"""Images: the sections of a page whose events are images, as PNGs inside the page, and static pictures.
 
-The sections of a page whose events are images.
-
-Static pictures of samples and chains, by matplotlib, on figures of their own: no global state is touched.
+Pictures of samples and chains are drawn by matplotlib on figures of their own: no global state is touched.
 """
 
 import io
@@ -163,11 +161,7 @@ BINS = 40
 
 
 def chain_figure(chains: Chains) -> "Figure":
-    """Return a figure of chains: their draws as a scatter plot or histogram, traces of a few, and ranks.
-
-    Args:
-        chains: Chains to show; of events with more than two coordinates, the first two are shown.
-    """
+    """Return a figure of chains: their draws as a scatter plot or histogram, traces of a few, and ranks."""
     draws = chains.draws.detach().flatten(2)[..., :2].cpu().double()
     points, width = finite(draws.flatten(0, 1)), draws.shape[2]
     if not len(points):
@@ -196,14 +190,7 @@ def chain_figure(chains: Chains) -> "Figure":
 def scatter_panels(
     panels: Mapping[str, Tensor], path: str | Path, *, captions: Sequence[str] = (), title: str = ""
 ) -> None:
-    """Draw samples in two dimensions side by side, on the same axes, into a PNG.
-
-    Args:
-        panels: Points `(draw, 2)` by the title of their panel. The axes are those of the first.
-        path: File to write.
-        captions: Line below each panel.
-        title: Title above all panels.
-    """
+    """Draw samples in two dimensions side by side, on the same axes, into a PNG."""
     if not panels:
         raise ValueError(checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n, 2)."))
     figure = _figure(3.1 * len(panels), 3.9, dpi=600 // max(4, len(panels)))
@@ -221,12 +208,7 @@ def scatter_panels(
 
 
 def save_figure(figure: "Figure", path: Path) -> None:
-    """Write a figure in the format that its suffix names, all of it or nothing.
-
-    Args:
-        figure: Figure to write.
-        path: File to write.
-    """
+    """Write a figure in the format that its suffix names, all of it or nothing."""
     figure.savefig(raw := io.BytesIO(), format=path.suffix.removeprefix(".") or "png")
     write_bytes(path, raw.getbuffer())
 

@@ -1,6 +1,7 @@
-"""The page: a single file that loads nothing from a network and runs no script but its own.
+"""The page of a report: a single file that loads nothing from a network and runs no script but its own.
 
-The report of chains alone: their draws beside a reference, where there is one, or beside all draws.
+`html` and `write` show any `Contents`; `chain_contents` are those of chains alone: their draws beside a reference, or
+beside all draws if there is none.
 """
 
 import gzip
@@ -190,37 +191,21 @@ def chain_contents(chains: Chains, reference: Tensor | None = None, columns: Seq
 def try_evaluation(
     chains: Chains, reference: Tensor, name: str = "the reference", columns: Sequence[str] = ()
 ) -> Evaluation | None:
-    """Return the evaluation of the last draws; None where the reference is too small, or the extra `metrics` missing.
-
-    Args:
-        chains: Chains to evaluate.
-        reference: Rows `(row, *event)` to compare the last draws with.
-        name: What these rows are.
-        columns: Names of the coordinates.
-    """
+    """Return the evaluation of the last draws; None if the reference is too small or the extra `metrics` is missing."""
     if find_spec("ot") is None or len(reference) < MIN_ROWS:
         return None
     return replace(evaluate(chains.last, reference, columns=columns), reference=name)
 
 
 def chains_line(chains: Chains) -> str:
-    """Return number, length, acceptance and cost of chains.
-
-    Args:
-        chains: The chains.
-    """
+    """Return number, length, acceptance and cost of chains."""
     n, kept = chains.draws.shape[:2]
     cost = f", {chains.score_calls / chains.moves:.3g} score calls per accepted move" if chains.moves else ""
     return f"{n:,} with {kept} draws each; acceptance {chains.acceptance_rate:.3f}{cost}"
 
 
 def distances_line(evaluation: Evaluation | None, reference: Tensor | None) -> str:
-    """Return what draws were compared with, or why they were not.
-
-    Args:
-        evaluation: The evaluation, where there is one.
-        reference: Rows to compare with, where there are some.
-    """
+    """Return what draws were compared with, or why they were not."""
     if evaluation is not None:
         return f"{evaluation.points:,} points each, to {evaluation.reference}"
     if reference is None:
@@ -231,12 +216,7 @@ def distances_line(evaluation: Evaluation | None, reference: Tensor | None) -> s
 
 
 def metrics_table(evaluation: Evaluation | None, own: str) -> dict[str, dict[str, float | None]]:
-    """Return metrics and p-values by sampler, as a report shows them.
-
-    Args:
-        evaluation: The evaluation, where there is one.
-        own: Name of the run's own sampler, whose samples an evaluation calls "draws".
-    """
+    """Return metrics and p-values by sampler, as a report shows them."""
     if evaluation is None:
         return {}
     return {

@@ -1,10 +1,7 @@
-"""The contents of a report, checked where they are put together.
+"""The contents of a report, and the sections of its page for events that are vectors.
 
-Sections and panels of a page, and the notes on what they leave out.
-
-The sections about columns: their histograms, a table of their statistics, and their correlations.
-
-The sections of a page whose events are vectors.
+`Contents` are checked where they are put together. `sections` yields samples beside the data, histograms, statistics
+and correlations of columns, and how the chains move, mix and accept; notes say what is left out.
 """
 
 import warnings
@@ -208,7 +205,6 @@ def lost_draws(draws: Tensor) -> list[str]:
 
 MAX_HISTOGRAMS, MAX_TABLE_ROWS, MAX_CORRELATED = 8, 30, 24  # columns
 LABEL_LENGTH = 12  # characters of a name on the axis of a matrix
-BY_CHAIN = ("draws", "acceptance_prob", "accepted", "nonfinite", "outside")  # fields of `Chains`, `(chain, ...)`
 QUANTILES = (0.05, 0.5, 0.95)
 HEAD = ["column", "", "mean", "sd", "5 %", "50 %", "95 %", "KS", "ESS", "R-hat"]
 
@@ -267,7 +263,15 @@ def _mixing_by_column(chains: Chains) -> dict[str, NDArray[np.float64]]:
         return {}
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # chains that do not move have no R-hat, and show none
-        return diagnostics.summary(replace(chains, **{name: getattr(chains, name)[kept] for name in BY_CHAIN})).table
+        finite_chains = replace(
+            chains,
+            draws=chains.draws[kept],
+            acceptance_prob=chains.acceptance_prob[kept],
+            accepted=chains.accepted[kept],
+            nonfinite=chains.nonfinite[kept],
+            outside=chains.outside[kept],
+        )
+        return diagnostics.summary(finite_chains).table
 
 
 def _moments(x: Tensor) -> list[str]:
