@@ -81,12 +81,12 @@ def doors() -> list[Door]:
     }
     for name, (parameters, limit) in rows.items():
         sampler = ScoreMH(**BRIEF, **parameters).fit(x).sampler_
-        made.append(Door(name, replace(sampler, moves=None), limit))
+        made.append(Door(name, replace(sampler, group_size=None), limit))
         if not parameters:
             made.append(Door("the same, with every ten moves judged through noise", sampler, None))
     wide = NoiseConditionalMLP(2, residual=True)
     score = scoremh.fit_score(torch.from_numpy(x).float(), net=wide, recipe=Recipe(steps=400))
-    table1 = replace(made[0].sampler, moves=None, score=score, acceptance=LineIntegral())
+    table1 = replace(made[0].sampler, group_size=None, score=score, acceptance=LineIntegral())
     made.append(Door("Table 1, MALA with Simpson (residual network)", table1, "MALA"))
     made.append(Door("Table 1, ULA (residual network)", replace(table1, acceptance=Always()), "ULA"))
     return made
@@ -144,7 +144,7 @@ def front_door_share() -> str:
 def table1_share() -> str:
     """Return the share of fused transitions of all rows of Table 1 that have chains, on short chains."""
     x = datasets.moons(2000, generator=torch.Generator().manual_seed(0)).numpy()
-    first = replace(ScoreMH(**BRIEF).fit(x).sampler_, moves=None)
+    first = replace(ScoreMH(**BRIEF).fit(x).sampler_, group_size=None)
     with counted_transitions() as made:
         for proposal in ("mala", "rw", "pcn"):
             tuned = replace(first, proposal=proposal).tune(100, steps=50, annealing_steps=2)

@@ -106,7 +106,7 @@ def kernel_at(level: float, *, adjusted: bool = True) -> Kernel:
 def test_annealing_adjusts_from_the_level_up(above: float) -> None:
     start = 4 * torch.randn(200, 2, generator=seeded())
     options: dict[str, Any] = {"steps_per_level": 5, "final_steps": 5}
-    found = anneal(kernel_at, LEVELS, start, adjust_above=above, generator=seeded(1), **options)
+    found = anneal(kernel_at, LEVELS, start, accept_above=above, generator=seeded(1), **options)
     by_hand = anneal(lambda s: kernel_at(s, adjusted=s >= above), LEVELS, start, generator=seeded(1), **options)
     assert torch.equal(found.draws, by_hand.draws)
     assert found.acceptance_rates == by_hand.acceptance_rates
@@ -118,13 +118,13 @@ def test_annealing_adjusts_from_the_level_up(above: float) -> None:
     ("kernel", "above", "text"),
     [
         (lambda s: metropolis_hastings(NORMAL, RandomWalk(s), Exact()), 1.0, "whose moves follow the score"),
-        (kernel_at, -1.0, "adjust_above of at least 0"),
-        (kernel_at, math.nan, "adjust_above of at least 0"),
+        (kernel_at, -1.0, "accept_above of at least 0"),
+        (kernel_at, math.nan, "accept_above of at least 0"),
     ],
 )
 def test_what_cannot_be_gated_is_refused(kernel: Any, above: float, text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        anneal(kernel, LEVELS, torch.zeros(3, 2, dtype=torch.float64), adjust_above=above, generator=seeded())
+        anneal(kernel, LEVELS, torch.zeros(3, 2, dtype=torch.float64), accept_above=above, generator=seeded())
 
 
 def test_trajectories_do_without_an_accept_step() -> None:
@@ -154,16 +154,16 @@ def turned_sampler(model: ScoreMH, below: float) -> Sampler:
     score = copy.deepcopy(model.score_)
     assert isinstance(score.net, torch.nn.Module)
     score.net.net = Turned(score.net.net, below)  # type: ignore[arg-type]
-    return replace(model.sampler_, score=score, adjust_above=0.0)
+    return replace(model.sampler_, score=score, accept_above=0.0)
 
 
 def test_the_sampler_finds_the_level(small: ScoreMH) -> None:
     rows = torch.from_numpy(small.held_out_).float()
     right, turned = (find_adjustment(turned_sampler(small, below), rows, generator=seeded()) for below in (0.0, 1.0))
-    assert right.adjust_above == 0
-    assert 1 <= turned.adjust_above < 1.2
-    annealed = turned.anneal(100, 3, watch=False, generator=seeded())  # a score as wrong as this never arrives
-    assert [rate < 1 for rate in annealed.acceptance_rates] == [s >= turned.adjust_above for s in annealed.levels]
+    assert right.accept_above == 0
+    assert 1 <= turned.accept_above < 1.2
+    annealed = turned.anneal(100, 3, measure_noise=False, generator=seeded())  # a score as wrong as this never arrives
+    assert [rate < 1 for rate in annealed.acceptance_rates] == [s >= turned.accept_above for s in annealed.levels]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_reports_and_files_name_the_level(
     small: ScoreMH, tmp_path: Path, above: float, line: str, cautions: int
 ) -> None:
     model = copy.deepcopy(small)
-    model.sampler_ = replace(small.sampler_, adjust_above=above, noise_level=0.3)  # below all but 0
+    model.sampler_ = replace(small.sampler_, accept_above=above, noise_level=0.3)  # below all but 0
     rows, chains = torch.from_numpy(model.held_out_).float(), model.sample_chains(50)
     contents = model_contents(model, chains, rows, "held-out rows", None)
     assert line in contents.about["accept step while annealing"]
@@ -183,4 +183,4 @@ def test_reports_and_files_name_the_level(
         found = diagnose(sampler, chains, rows, ["width", "height"], generator=seeded())
         assert [one.kind for one in found.warnings].count("conservativity") == expected
     model.save(tmp_path / "run")
-    assert ScoreMH.load(tmp_path / "run").sampler_.adjust_above == above
+    assert ScoreMH.load(tmp_path / "run").sampler_.accept_above == above

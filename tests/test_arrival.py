@@ -26,7 +26,7 @@ from scoremh import (
 )
 from scoremh.annealing import Annealed, EarlyAnnealingWarning, noise_ratio
 from scoremh.annealing.anneal import affordable_chains, is_measurable
-from scoremh.kernel import surrogate
+from scoremh.kernel import grouped
 from scoremh.types import Kernel
 from tests.cases import TARGETS, f64
 
@@ -98,7 +98,7 @@ KERNELS = {
     "a walk by an integral": metropolis_hastings(NORMAL, RandomWalk(0.5), LineIntegral("gauss")),
     "hamiltonian": hamiltonian(NORMAL, 0.3, 3, LineIntegral()),
     "a rule with a density": metropolis_hastings(NORMAL, MALA(0.1), Exact()),
-    "groups": surrogate(NORMAL, MALA(0.1), LineIntegral(), Exact(), moves=3),
+    "groups": grouped(NORMAL, MALA(0.1), LineIntegral(), Exact(), group_size=3),
     "a product, in part known": metropolis_hastings(HALVES, MALA(0.1), LineIntegral()),
     "trajectories of such a product": hamiltonian(HALVES, 0.3, 3, LineIntegral()),
 }
@@ -144,9 +144,9 @@ def test_chains_that_have_arrived_are_early_no_more_often_than_declared(name: st
     assert sum(alarms) <= 5
 
 
-def lagging(watch: bool | None) -> Annealed:
+def lagging(measure_noise: bool | None) -> Annealed:
     at = partial(kernel_at, step=0.1)
-    return anneal(at, LEVELS, start(50), steps_per_level=6, watch=watch, generator=seeded(1))
+    return anneal(at, LEVELS, start(50), steps_per_level=6, measure_noise=measure_noise, generator=seeded(1))
 
 
 def test_watching_warns_by_default_and_changes_no_draw() -> None:
@@ -195,7 +195,7 @@ def test_a_level_is_judged_when_it_is_left() -> None:
         return metropolis_hastings(law.at(level), MALA(0.3 * level**2), LineIntegral())
 
     x = 3 * torch.randn(100, 200, generator=seeded())
-    found = anneal(at, [1.0], x, steps_per_level=1, final_steps=40, watch=True, generator=seeded(1))
+    found = anneal(at, [1.0], x, steps_per_level=1, final_steps=40, measure_noise=True, generator=seeded(1))
     assert found.rho is not None
     assert found.rho[0] > 1.5
     assert found.rho[1] == pytest.approx(1, abs=0.05)
@@ -244,7 +244,7 @@ def conditioned(level: float) -> Kernel:
 @pytest.mark.parametrize("at", [walk, truncated, silent, conditioned])
 def test_where_rho_means_nothing_nothing_is_measured(at: Callable[[float], Kernel]) -> None:
     x = 2.5 + torch.rand(50, 2, generator=seeded(), dtype=torch.float64)
-    plain, blind = (anneal(at, [1.0, 0.5], x, watch=watch, generator=seeded(1)) for watch in (None, False))
+    plain, blind = (anneal(at, [1.0, 0.5], x, measure_noise=measure, generator=seeded(1)) for measure in (None, False))
     assert plain.rho is None
     assert plain.score_calls == blind.score_calls
     assert "actual over expected" not in repr(plain)
@@ -331,6 +331,6 @@ def test_steps_are_tuned_to_the_rate_of_the_kernel() -> None:
 
 
 def test_predicting_and_watching_without_a_score_are_refused() -> None:
-    for option in ("predict", "denoise", "watch", "adaptive"):
+    for option in ("predict", "denoise", "measure_noise", "adaptive"):
         with pytest.raises(ValueError, match="kernels that know the score"):
             anneal(walk, [1.0, 0.5], f64([0.0, 0.0]), steps_per_level=1, **{option: True})  # type: ignore[arg-type]

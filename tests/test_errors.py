@@ -158,15 +158,19 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "odd number of nodes for simpson, got 2",
     ),
     "adaptive nodes": (lambda: LineIntegral("adaptive", nodes=6), ValueError, r"nodes of 2\^k - 1 for adaptive, got 6"),
-    "a bend without width": (lambda: LineIntegral(bend=(0.0, 0.0)), ValueError, "w of bend to be finite and above 0"),
-    "a bend for other events": (
+    "coordinates without width": (
+        lambda: LineIntegral(coordinates=(0.0, 0.0)),
+        ValueError,
+        "w of coordinates to be finite and above 0",
+    ),
+    "coordinates for other events": (
         lambda: sample(
-            metropolis_hastings(NORMAL, RandomWalk(1.0), LineIntegral(bend=((0.0,), (1.0,)))),
+            metropolis_hastings(NORMAL, RandomWalk(1.0), LineIntegral(coordinates=((0.0,), (1.0,)))),
             torch.zeros(3, 2),
             draws=1,
         ),
         ValueError,
-        r"2 numbers in m and in w of bend, got 1 for events of shape \(2,\)\. Pass two numbers, or two tuples",
+        r"2 numbers in m and in w of coordinates, got 1 for events of shape \(2,\)\. Pass two numbers, or two tuples",
     ),
     "gauss without nodes": (lambda: LineIntegral("gauss", nodes=0), ValueError, "nodes of at least 1, got 0"),
     "too few chains to test": (
@@ -250,7 +254,7 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
         "LineIntegral('boole')",
         "rule to be one of 'trapezoid', 'simpson', 'gauss', 'adaptive', 'exact', got 'boole'",
     ),
-    "a bend of one number": ("LineIntegral(bend=1.0)", "bend to be a pair (m, w), got 1.0"),
+    "coordinates of one number": ("LineIntegral(coordinates=1.0)", "coordinates to be a pair (m, w), got 1.0"),
     "an unknown balance": (
         "Exact(balance='heat-bath')",
         "balance to be one of 'metropolis', 'barker', got 'heat-bath'",
@@ -366,9 +370,11 @@ def test_the_degenerate_pair_warns_and_names_simpson(rule: Any) -> None:
 
 @pytest.mark.parametrize("rule", [LineIntegral(), LineIntegral("adaptive"), Taylor(2)], ids=repr)
 def test_long_steps_along_a_straight_line_warn(rule: Any) -> None:
-    with pytest.warns(DegenerateRuleWarning, match=r"wrong where tails are heavy.*bend=fit\.middle"):
+    with pytest.warns(DegenerateRuleWarning, match=r"wrong where tails are heavy.*coordinates=fit\.middle"):
         metropolis_hastings(NORMAL, StudentWalk(1.0), rule)
-    metropolis_hastings(NORMAL, StudentWalk(1.0), LineIntegral("adaptive", bend=(0.0, 1.0)))  # warnings are errors here
+    metropolis_hastings(
+        NORMAL, StudentWalk(1.0), LineIntegral("adaptive", coordinates=(0.0, 1.0))
+    )  # warnings are errors here
     metropolis_hastings(NORMAL, StudentWalk(1.0), Exact())
     metropolis_hastings(NORMAL, StudentWalk(1.0, 100), rule)
 

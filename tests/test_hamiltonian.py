@@ -364,7 +364,7 @@ NORMAL = Target(lambda x: -x, lambda x: -x.square().sum(1) / 2)
     [
         ((NORMAL, 0.1, 5, LineIntegral("trapezoid")), "nothing of the density is left"),
         ((NORMAL, 0.1, 5, LineIntegral("adaptive")), "one straight line"),
-        ((NORMAL, 0.1, 5, LineIntegral(bend=(0.0, 1.0))), "one straight line"),
+        ((NORMAL, 0.1, 5, LineIntegral(coordinates=(0.0, 1.0))), "one straight line"),
         ((NORMAL, 0.1, 5, Taylor(1)), "judge a whole trajectory"),
         ((NORMAL, 0.1, 5, LEARNED["learned-free"]), "judge a whole trajectory"),
         ((NORMAL, -0.1, 5, Exact()), "step_size"),

@@ -42,7 +42,7 @@ def test_a_line_that_is_straight_in_asinh_finds_what_long_steps_cross() -> None:
     true = float(law.log_density(ends).diff())
     bent, straight = (
         float(rule.log_density_change(here, there, target=known))
-        for rule in (LineIntegral("adaptive", bend=(0.0, 1.0)), LineIntegral("adaptive"))
+        for rule in (LineIntegral("adaptive", coordinates=(0.0, 1.0)), LineIntegral("adaptive"))
     )
     assert bent == pytest.approx(true, rel=1e-3)
     assert abs(straight - true) > 10
@@ -54,7 +54,7 @@ def test_a_bent_line_decides_as_the_density_does() -> None:
     known = Target(law.score, support=law.support)
     ends = [
         sample(metropolis_hastings(target, walk, rule), initial, draws=1, thin=20, generator=seeded(1)).last
-        for target, rule in ((law, Exact()), (known, LineIntegral("adaptive", bend=(0.0, 1.0))))
+        for target, rule in ((law, Exact()), (known, LineIntegral("adaptive", coordinates=(0.0, 1.0))))
     ]
     assert (ends[0] == ends[1]).double().mean() > 0.99
 
@@ -93,7 +93,7 @@ def test_a_heavy_tailed_fit_says_where_its_middle_is_and_what_it_cannot_do() -> 
     assert centre == pytest.approx(float(x.median()))
     assert width == pytest.approx(float((x - x.median()).abs().median()))
     assert "in coordinates of heavy tails" in repr(fit)
-    metropolis_hastings(fit, StudentWalk(1.0), LineIntegral("adaptive", bend=fit.middle))
+    metropolis_hastings(fit, StudentWalk(1.0), LineIntegral("adaptive", coordinates=fit.middle))
     with pytest.raises(ValueError, match="expected noise with a covariance, got noise in coordinates of heavy tails"):
         _ = fit.covariance
     with pytest.raises(ValueError, match=r"one by ScoreMLP\. Fit it with MultilevelDenoising\(\)"):

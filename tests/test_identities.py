@@ -260,7 +260,7 @@ FUSED = {
         LineIntegral("gauss", nodes=2, balance="barker"),
         LineIntegral("trapezoid", nodes=1),
         LineIntegral("adaptive"),
-        LineIntegral(bend=(0.0, 1.0)),
+        LineIntegral(coordinates=(0.0, 1.0)),
         Always(),
         Exact(),
         Exact(balance="barker"),
@@ -388,8 +388,8 @@ def test_preconditioning_is_a_change_of_coordinates(covariance: Tensor) -> None:
 
 
 @pytest.mark.parametrize("rule", ["trapezoid", "simpson", "gauss", "adaptive"])
-@pytest.mark.parametrize("bend", [(0.0, 1.0), ((0.3, -0.2), (0.5, 2.0))])
-def test_a_bent_line_has_the_integral_of_a_straight_one(rule: Any, bend: Any) -> None:
+@pytest.mark.parametrize("coordinates", [(0.0, 1.0), ((0.3, -0.2), (0.5, 2.0))])
+def test_a_bent_line_has_the_integral_of_a_straight_one(rule: Any, coordinates: Any) -> None:
     law, fine = TARGETS["mixture"], {"trapezoid": 4000, "simpson": 255, "gauss": 32, "adaptive": 1023}
     known = Target(law.score, law.log_density)
     g = torch.Generator().manual_seed(0)
@@ -397,7 +397,7 @@ def test_a_bent_line_has_the_integral_of_a_straight_one(rule: Any, bend: Any) ->
     here, there = (Point.at(law.sample(20, generator=g).double(), known, needs) for _ in range(2))
     assert here.log_density is not None
     assert there.log_density is not None
-    bent = LineIntegral(rule, nodes=fine[rule], tolerance=1e-9, bend=bend)
+    bent = LineIntegral(rule, nodes=fine[rule], tolerance=1e-9, coordinates=coordinates)
     change = bent.log_density_change(here, there, target=Target(law.score))
     torch.testing.assert_close(change, there.log_density - here.log_density, atol=1e-4, rtol=1e-5)
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from scoremh import MALA, Chains, LineIntegral, Target, cli, hamiltonian, metropolis_hastings, sample
-from scoremh.kernel import surrogate
+from scoremh.kernel import grouped
 from scoremh.sampling import pools
 from scoremh.sampling.pools import begin_worker, check_pool
 from tests.cases import PROPOSALS, RULES
@@ -193,7 +193,7 @@ KERNELS = {
         for name in ("adaptive", "gauss", "always", "exact", "two-coin", "exact-integral")
     },
     "hamiltonian": hamiltonian(LAW, 0.3, 3, LineIntegral()),
-    "surrogate": surrogate(LAW, MALA(0.2), LineIntegral(), RULES["exact"], moves=3),
+    "surrogate": grouped(LAW, MALA(0.2), LineIntegral(), RULES["exact"], group_size=3),
 }
 
 

@@ -197,8 +197,8 @@ class StudentWalk(Preconditioned):
     """`x' = x + scale L t`, t of Student's distribution: a random walk that now and then makes a large step.
 
     In a heavy tail a Gaussian walk needs as many steps to come back as the tail is long; here the steps have a tail of
-    their own (Jarner and Roberts 2007). Integrals of the score along so long a step want a bend:
-    `LineIntegral("adaptive", bend=...)`.
+    their own (Jarner and Roberts 2007). The score along so long a step is integrated in other coordinates:
+    `LineIntegral("adaptive", coordinates=...)`.
 
     Args:
         scale: Scale of a step; its standard deviation is larger by sqrt(nu / (nu - 2)), and infinite up to nu = 2.

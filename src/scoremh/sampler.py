@@ -31,7 +31,7 @@ from scoremh._shared.counting import count, score_calls
 from scoremh._shared.names import ProposalName
 from scoremh.acceptance import Always, Learned, LineIntegral, Rule, ThroughNoise
 from scoremh.balance_matching import AcceptanceFit, FormName, fit_acceptance
-from scoremh.kernel import metropolis_hastings, surrogate
+from scoremh.kernel import grouped, metropolis_hastings
 from scoremh.networks import Free
 from scoremh.proposals import MALA, PCN, RandomWalk, StudentWalk
 from scoremh.sampling import Chains, tune
@@ -61,11 +61,11 @@ class Sampler:
             rule. None integrates the score: by Simpson's rule for MALA, adaptively for the longer moves of others.
         step_size: Step size h of MALA, standard deviation of the walk (its scale, for "student") in units of the
             blurred data's, or beta of pCN; None where it is still to be tuned.
-        moves: Number of moves after which log p through noise accepts or rejects all of them: an acceptance rule is
+        group_size: Number of moves after which log p through noise accepts or rejects all of them: an acceptance rule is
             right about short moves, log p through noise about the weights of modes, and about wells that a learned
             score has where there were no data. None leaves every move to the acceptance rule; so do
             rules without a ratio of their own, such as `Always`.
-        adjust_above: Noise level below which annealing accepts every candidate, as `anneal` has it.
+        accept_above: Noise level below which annealing accepts every candidate, as `anneal` has it.
         like: Shape of an event, such as `(3, 32, 32)`, or some events, where the score does not know it: a diffusion
             model does where it was made with `like`.
 
@@ -84,8 +84,8 @@ class Sampler:
     proposal: ProposalName = "mala"
     acceptance: Rule | AcceptanceFit | None = None
     step_size: float | None = None
-    moves: int | None = 10
-    adjust_above: float = 0.0
+    group_size: int | None = 10
+    accept_above: float = 0.0
     like: Tensor | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
@@ -97,8 +97,8 @@ class Sampler:
             checks.kind(self.acceptance, Rule, "an acceptance rule", "Pass LineIntegral(), for example.")
         checks.positive(self.noise_level, "noise_level")
         self.score.at(self.noise_level)  # refuses a level that the score does not know
-        if self.moves is not None:
-            checks.count(self.moves, "moves")
+        if self.group_size is not None:
+            checks.count(self.group_size, "group_size")
         if self.step_size is not None:
             checks.positive(self.step_size, "step_size", ", or leave it out and call tune()")
 
@@ -123,7 +123,7 @@ class Sampler:
         steps_per_level: int,
         *,
         levels: Sequence[float] | None = None,
-        watch: bool | None = None,
+        measure_noise: bool | None = None,
         generator: torch.Generator | None = None,
         progress: bool = False,
         store: str | Path | None = None,
@@ -135,7 +135,7 @@ class Sampler:
             n: Number of chains.
             steps_per_level: Transitions at each level.
             levels: Noise levels from high to low; 15 down to that of the kernel by default.
-            watch: Measure whether chains have arrived at the levels, and warn where not, as `anneal` has it. `tune` and
+            measure_noise: Measure whether chains have arrived at the levels, and warn where not, as `anneal` has it. `tune` and
                 `sample` do not: their chains go on at the last level.
             generator: Random number generator; the same seed gives the same chains.
             progress: Show a progress bar.
@@ -155,8 +155,8 @@ class Sampler:
             levels,
             start,
             steps_per_level=steps_per_level,
-            adjust_above=self.adjust_above,
-            watch=watch,
+            accept_above=self.accept_above,
+            measure_noise=measure_noise,
             generator=generator,
             progress=progress,
             store=store,
@@ -187,7 +187,7 @@ class Sampler:
         """
         if not isinstance(start, Tensor):
             annealed = self.anneal(
-                start, annealing_steps, watch=False, generator=generator, progress=progress, pool=pool
+                start, annealing_steps, measure_noise=False, generator=generator, progress=progress, pool=pool
             )
             start = annealed.draws
         step_size = tune(
@@ -227,8 +227,8 @@ class Sampler:
         if draws > steps:
             raise ValueError(checks.message(f"draws of at most steps, {steps}", draws, "Keep fewer draws."))
         thin = steps // draws
-        if self.moves is not None and thin >= self.moves:
-            thin -= thin % self.moves  # draws at the ends of groups, which are judged
+        if self.group_size is not None and thin >= self.group_size:
+            thin -= thin % self.group_size  # draws at the ends of groups, which are judged
         levels = annealing.flow_levels(self.noise_level, self.noise_range[0])
         with started(pool) as workers:
             chains = sample(
@@ -295,7 +295,7 @@ class Sampler:
             annealed = self.anneal(
                 n,
                 annealing_steps,
-                watch=False,
+                measure_noise=False,
                 generator=generator,
                 progress=progress,
                 store=store and Path(store) / "annealing",
@@ -382,7 +382,7 @@ class Sampler:
     def integral(self) -> LineIntegral:
         """The rule that integrates the score, for moves as long as those of the proposal."""
         if self.proposal == "student":  # u has mean 0 and unit covariance: what its long steps must not miss
-            return LineIntegral("adaptive", bend=(0.0, 1.0))
+            return LineIntegral("adaptive", coordinates=(0.0, 1.0))
         return LineIntegral("simpson" if self.proposal == "mala" else "adaptive")
 
     @property
@@ -395,9 +395,9 @@ class Sampler:
     @property
     def kernel(self) -> Kernel:
         """The kernel that `run` makes steps of."""
-        if self.moves is None or not self.rule.antisymmetric:
+        if self.group_size is None or not self.rule.antisymmetric:
             return metropolis_hastings(self.target, self.tuned_proposal, self.rule)
-        return surrogate(self.target, self.tuned_proposal, self.rule, ThroughNoise(), moves=self.moves)
+        return grouped(self.target, self.tuned_proposal, self.rule, ThroughNoise(), group_size=self.group_size)
 
     @property
     def _event(self) -> Tensor:

@@ -333,9 +333,9 @@ class ScoreFit(Fit):
 
     @property
     def middle(self) -> Middle:
-        """Where the samples of a score with heavy tails lie and how wide they are, for `LineIntegral(bend=...)`."""
+        """Where the samples of a score with heavy tails lie and how wide they are, for `LineIntegral(coordinates=...)`."""
         if (sinh := self._sinh) is None:
-            fix = "Fit it with heavy_tails=True, or write LineIntegral() without a bend."
+            fix = "Fit it with heavy_tails=True, or write LineIntegral() without coordinates."
             raise ValueError(checks.message("a score with heavy tails", "one without", fix))
         mean, scale = (tuple(part.flatten().tolist()) for part in (sinh.mean, sinh.scale))
         return mean, scale
@@ -400,7 +400,7 @@ def fit_score(
             distribution (`Sinh`, then `SquareRoot`): in x the score then falls off as 1 / |x|. The loss is
             `ImplicitScoreMatching` if None, since noise that suits the middle blurs such a tail; the support is wider
             than the samples by a tenth of their range in these coordinates. Long steps want
-            `LineIntegral("adaptive", bend=fit.middle)`.
+            `LineIntegral("adaptive", coordinates=fit.middle)`.
         recipe: How to train.
         generator: Random number generator; the same seed gives the same weights.
         progress: Show a progress bar.

@@ -47,7 +47,7 @@ NODES = 40_001  # of the integral of a score
 GROUPS = 10  # of chains, whose quantiles tell how well that of all is known
 PLACES = 60  # of a curve in the picture
 SHARES = np.logspace(-0.3, -4, PLACES)  # of the distribution beyond these places: a half to a ten-thousandth
-BENT, STRAIGHT = LineIntegral("adaptive", bend=(0.0, 1.0)), LineIntegral("adaptive")
+BENT, STRAIGHT = LineIntegral("adaptive", coordinates=(0.0, 1.0)), LineIntegral("adaptive")
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Start(NamedTuple):
             self.geometric() if levels is None else levels,
             self.noise,
             steps_per_level=steps,
-            watch=False,
+            measure_noise=False,
             generator=self.draws,
         )
         return found.draws, found.score_calls / len(self.noise)

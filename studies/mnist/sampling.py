@@ -157,7 +157,7 @@ def draw(model: ScoreFit, plan: Plan, n: int, seed: int, real: Tensor) -> Sample
         if plan.method == "batch_ula":
             calls = n * steps * len(levels)
             return batch_ula(model, levels, x, steps=steps, tau=plan.tau, draws=draws), [1.0] * len(levels), calls
-        found = anneal(kernel_at, levels, x, steps_per_level=steps, watch=False, generator=draws)
+        found = anneal(kernel_at, levels, x, steps_per_level=steps, measure_noise=False, generator=draws)
         return found.draws, list(found.acceptance_rates), found.score_calls
 
     previous = None

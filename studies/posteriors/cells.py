@@ -151,7 +151,7 @@ class Annealed(Cell, kind="annealed"):
             steps_per_level=config.annealed_steps,
             final_steps=config.annealed_final,
             predict=True,
-            watch=False,
+            measure_noise=False,
             generator=g,
         )
         return within_modes(found.draws.double(), law, config.low) | {

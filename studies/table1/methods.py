@@ -86,7 +86,7 @@ class Annealed:
     def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Steps) -> Drawn:
         high, low, count, each, _ = ANNEALING
         sampler, levels = problem.sampler(acceptance=self.rule), annealing.karras(high, low, int(count))
-        found = sampler.anneal(n, int(each), levels=levels, watch=False, generator=seeded(4, seed))
+        found = sampler.anneal(n, int(each), levels=levels, measure_noise=False, generator=seeded(4, seed))
         rate = sum(found.acceptance_rates) / len(found.acceptance_rates)
         counted = {"acceptance": rate, "score_calls": found.score_calls, "steps": sum(found.steps)}
         return sampler.carry_down(found.draws, [low]), counted

@@ -191,7 +191,9 @@ class Always(Rule):
 
 
 QuadratureName = Literal["trapezoid", "simpson", "gauss", "adaptive", "exact"]
-BEND = "Pass two numbers, or two tuples with one for every coordinate; `fit.middle` for a score with heavy tails."
+COORDINATES = (
+    "Pass two numbers, or two tuples with one for every coordinate; `fit.middle` for a score with heavy tails."
+)
 DEFAULT_NODES: Mapping[QuadratureName, int] = {"trapezoid": 0, "simpson": 1, "gauss": 3, "adaptive": 63, "exact": 1}
 
 
@@ -200,12 +202,12 @@ def _finite(change: Tensor) -> Tensor:
     return change.masked_fill(change.isinf(), math.nan)
 
 
-def _check_bend(bend: Middle) -> None:
-    """Refuse a bend that is not a pair of numbers or tuples, or that has no width."""
-    if not isinstance(bend, tuple) or len(bend) != 2:
-        raise ValueError(checks.message("bend to be a pair (m, w)", repr(bend), BEND))
-    for width in bend[1] if isinstance(bend[1], tuple) else (bend[1],):
-        checks.positive(width, "w of bend")
+def _check_coordinates(coordinates: Middle) -> None:
+    """Raise an error unless these are a middle and a width, numbers or tuples."""
+    if not isinstance(coordinates, tuple) or len(coordinates) != 2:
+        raise ValueError(checks.message("coordinates to be a pair (m, w)", repr(coordinates), COORDINATES))
+    for width in coordinates[1] if isinstance(coordinates[1], tuple) else (coordinates[1],):
+        checks.positive(width, "w of coordinates")
 
 
 @dataclass(frozen=True, repr=False)
@@ -258,10 +260,10 @@ class Taylor(Rule):
 
 @dataclass(frozen=True, repr=False)
 class LineIntegral(Rule):
-    """Integrate the score along a line from x to x', straight or bent.
+    """Integrate the score along a line from x to x', straight in x or in other coordinates.
 
     Every path has the same integral, but not the same quadrature: a step far into a heavy tail crosses all that matters
-    within a thousandth of its length, and nodes on a straight line miss it. With `bend` they lie evenly in
+    within a thousandth of its length, and nodes on a straight line miss it. With `coordinates` they lie evenly in
     asinh((x - m) / w), coordinate by coordinate, and do not.
 
     `rule="adaptive"` starts with Simpson's rule and its distance to the trapezoid as an error bound, and doubles the
@@ -280,7 +282,7 @@ class LineIntegral(Rule):
             (3), the most that may be used, 2^k - 1, for adaptive (63).
         tolerance: The error of D at which "adaptive" stops where it is asked for a ratio and not for a decision.
         balance: "metropolis" or "barker".
-        bend: m and w, for heavy tails: numbers, or tuples over the flattened event. `ScoreFit.middle` has them for a
+        coordinates: m and w, for heavy tails: numbers, or tuples over the flattened event. `ScoreFit.middle` has them for a
             score that was fitted with `heavy_tails`.
     """
 
@@ -289,7 +291,7 @@ class LineIntegral(Rule):
     nodes: int | None = None
     tolerance: float = 1e-4
     balance: Balance = "metropolis"
-    bend: Middle | None = None
+    coordinates: Middle | None = None
 
     def __post_init__(self) -> None:
         """Check the parameters."""
@@ -305,8 +307,8 @@ class LineIntegral(Rule):
             raise ValueError(
                 checks.message("nodes of 2^k - 1 for adaptive", self.nodes, "Use 1, 3, 7, 15, 31, 63, ...")
             )
-        if self.bend is not None:
-            _check_bend(self.bend)
+        if self.coordinates is not None:
+            _check_coordinates(self.coordinates)
 
     @property
     def inner_nodes(self) -> int:
@@ -325,8 +327,8 @@ class LineIntegral(Rule):
 
     @property
     def straight(self) -> bool:
-        """Whether the line has no bend."""
-        return self.bend is None
+        """Whether the line is straight in the coordinates x."""
+        return self.coordinates is None
 
     @property
     def trapezoid(self) -> bool:
@@ -344,7 +346,7 @@ class LineIntegral(Rule):
 
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
         """Return the integral of the score from current to proposed."""
-        current, proposed, target = self._bent(current, proposed, target)
+        current, proposed, target = self._in_coordinates(current, proposed, target)
         if self.quadrature is None:
             return self._romberg(current, proposed, target)
         ends, nodes, weights = self.quadrature
@@ -380,7 +382,7 @@ class LineIntegral(Rule):
         if self.rule not in ("adaptive", "exact"):
             return Decision(self.log_accept(current, proposed, target=target, proposal=proposal))
         known = self.known_log_ratio(current, proposed, target=target, proposal=proposal)
-        ends = self._bent(current, proposed, target)
+        ends = self._in_coordinates(current, proposed, target)
         if self.rule == "adaptive":
             change = self._romberg(*ends, goal=self.ratio_threshold(log_uniform) - known)
             return Decision(self.log_balanced(change + known))
@@ -389,31 +391,33 @@ class LineIntegral(Rule):
         log_accept = exact.log_accept(residual, log_ratio, self.log_balanced, log_uniform, tally)
         return Decision(log_accept, tally.factors, tally.clipped)
 
-    def _bent(self, current: Point, proposed: Point, target: Target) -> tuple[Point, Point, Target]:
-        """Return both points and the score in coordinates u, x = m + w sinh(u), where there is a bend."""
-        if self.bend is None:
+    def _in_coordinates(self, current: Point, proposed: Point, target: Target) -> tuple[Point, Point, Target]:
+        """Return both points and the score in the coordinates u of the line, x = m + w sinh(u), if it has any."""
+        if self.coordinates is None:
             return current, proposed, target
         score, sinh = target.score, self._sinh(current.x)
         assert score is not None
 
-        def bent(point: Point) -> Point:
+        def moved(point: Point) -> Point:
             u = sinh.inverse(point.x)
             return Point(u, sinh.pull_gradient(point.integrated_score, u) if "score" in self.needs else None)
 
-        def bent_score(u: Tensor) -> Tensor:
+        def score_of(u: Tensor) -> Tensor:
             return sinh.pull_gradient(score(sinh(u)), u)
 
-        return bent(current), bent(proposed), target._replace(score=bent_score)
+        return moved(current), moved(proposed), target._replace(score=score_of)
 
     def _sinh(self, x: Tensor) -> Sinh:
-        """Return the coordinates of the bend for events of this shape."""
-        assert self.bend is not None
+        """Return the coordinates of the line for events of this shape."""
+        assert self.coordinates is not None
         event = x.shape[1:]
-        for part in self.bend:
+        for part in self.coordinates:
             if isinstance(part, tuple) and len(part) != event.numel():
                 got = f"{len(part)} for events of shape {tuple(event)}"
-                raise ValueError(checks.message(f"{event.numel()} numbers in m and in w of bend", got, BEND))
-        return Sinh(*(x.new_tensor(part).expand(event.numel()).reshape(event) for part in self.bend))
+                raise ValueError(
+                    checks.message(f"{event.numel()} numbers in m and in w of coordinates", got, COORDINATES)
+                )
+        return Sinh(*(x.new_tensor(part).expand(event.numel()).reshape(event) for part in self.coordinates))
 
     def _romberg(
         self, current: Point, proposed: Point, target: Target, goal: Tensor | None = None

@@ -314,7 +314,7 @@ class Annealed:
         steps: Transitions per stage.
         acceptance_rates: Share of the candidates that were accepted, per stage.
         score_calls: Points at which the score was evaluated, over all chains and levels.
-        adjust_above: Noise level below which every candidate was accepted; 0 where none was.
+        accept_above: Noise level below which every candidate was accepted; 0 where none was.
         rho: Actual over expected noise of the chains at the end of every stage, 1 at equilibrium; NaN for stages that
             were not measured, None where none was. `scoremh.annealing.anneal` defines it.
     """
@@ -324,13 +324,13 @@ class Annealed:
     steps: tuple[int, ...]
     acceptance_rates: tuple[float, ...]
     score_calls: int
-    adjust_above: float = 0.0
+    accept_above: float = 0.0
     rho: tuple[float, ...] | None = None
 
     def __repr__(self) -> str:
         """Show the levels, the acceptance rates and the cost."""
         levels, rates = self.levels, self.acceptance_rates
-        gate = f"; no accept step below noise {self.adjust_above:.3g}" if levels[-1] < self.adjust_above else ""
+        gate = f"; no accept step below noise {self.accept_above:.3g}" if levels[-1] < self.accept_above else ""
         noise = (
             ""
             if self.rho is None or math.isnan(self.rho[-1])
@@ -350,8 +350,8 @@ def anneal(
     *,
     steps_per_level: int = 20,
     final_steps: int = 0,
-    adjust_above: float = 0.0,
-    watch: bool | None = None,
+    accept_above: float = 0.0,
+    measure_noise: bool | None = None,
     adaptive: bool = False,
     predict: bool = False,
     denoise: bool = False,
@@ -369,9 +369,9 @@ def anneal(
         initial: Initial points, one per chain, `(chain, *event)`: noise of the highest level around the data's mean.
         steps_per_level: Transitions at every level.
         final_steps: Transitions at the last level after that.
-        adjust_above: Noise level below which every candidate is accepted: where the integral of a learned score depends
+        accept_above: Noise level below which every candidate is accepted: where the integral of a learned score depends
             on its way, an accept step means little (`diagnostics.lowest_conservative_level`). 0 adjusts everywhere.
-        watch: Measure at the ends of levels how much noise the chains carry, over what they should (`rho` of the
+        measure_noise: Measure at the ends of levels how much noise the chains carry, over what they should (`rho` of the
             result), and warn where it is more than 1.05 times; chains that have arrived are warned of in at most 1 % of
             runs. By default so many chains and levels are measured as 3 % more score calls allow, and none where the
             kernels use no score, do not say what they know of p, or p has a support, or in half precision. True
@@ -405,16 +405,20 @@ def anneal(
     checks.count(steps_per_level, "steps_per_level")
     checks.count(final_steps, "final_steps", at_least=0)
     check_levels(levels)
-    if not adjust_above >= 0:
+    if not accept_above >= 0:
         raise ValueError(
-            checks.message("adjust_above of at least 0", adjust_above, "Leave it out to adjust everywhere.")
+            checks.message("accept_above of at least 0", accept_above, "Leave it out to adjust everywhere.")
         )
     stages = [(level, steps_per_level) for level in levels] + [(levels[-1], final_steps)] * (final_steps > 0)
-    measured = _measured_chains(initial, [steps for _, steps in stages], True if adaptive else watch)
-    how: dict[str, Any] = {"asked": bool(watch or adaptive), "rounds": MAX_ROUNDS * adaptive, "predict": predict}
+    measured = _measured_chains(initial, [steps for _, steps in stages], True if adaptive else measure_noise)
+    how: dict[str, Any] = {
+        "asked": bool(measure_noise or adaptive),
+        "rounds": MAX_ROUNDS * adaptive,
+        "predict": predict,
+    }
     bar = progress_bar(sum(steps for _, steps in stages), "annealing", unit="steps", show=progress)
     with started(pool) as workers, bar as tick:
-        descent = _Descent(initial, adjust_above, {"generator": generator, "pool": workers}, store)
+        descent = _Descent(initial, accept_above, {"generator": generator, "pool": workers}, store)
         for number, (level, steps) in enumerate(stages):
             descent.walk(kernel_at, number, level, steps, measured=measured[number], **how)
             tick(steps, f"noise {level:.3g}, accepted {descent.rates[-1]:.3f}")
@@ -422,11 +426,11 @@ def anneal(
     return descent.finished(kernel_at, stages, denoise=denoise)
 
 
-def _measured_chains(initial: Tensor, steps: Sequence[int], watch: bool | None) -> list[int]:
+def _measured_chains(initial: Tensor, steps: Sequence[int], measure_noise: bool | None) -> list[int]:
     """Return how many chains are measured at the end of every stage."""
-    if watch is None:
+    if measure_noise is None:
         return affordable_chains(initial, steps)
-    return [enough_chains(initial) if watch else 0] * len(steps)
+    return [enough_chains(initial) if measure_noise else 0] * len(steps)
 
 
 @dataclass
@@ -434,7 +438,7 @@ class _Descent:
     """Chains on their way down, and what was recorded of it."""
 
     x: Tensor
-    adjust_above: float
+    accept_above: float
     options: dict[str, Any]
     store: str | Path | None
     steps: list[int] = field(default_factory=list)
@@ -456,7 +460,7 @@ class _Descent:
         predict: bool,
     ) -> None:
         """Make the steps of a stage, and as many again while the chains have not arrived, for a number of rounds."""
-        kernel = kernel_at(level) if level >= self.adjust_above else _unadjusted(kernel_at(level))
+        kernel = kernel_at(level) if level >= self.accept_above else _unadjusted(kernel_at(level))
         if predict and self.before is not None:
             kernel_before, level_before = self.before
             self.x = self.moved(kernel_before, level_before * (level_before - level))  # in sigma, as `flow`
@@ -482,7 +486,7 @@ class _Descent:
         if asked:
             ratio = noise_ratio(kernel, self.x, level, chains=chains)
             if not ratio.score_calls:
-                raise _no_score(kernel, "watch and adaptive")
+                raise _no_score(kernel, "measure_noise and adaptive")
         elif is_measurable(kernel, self.x):
             with suppress(Exception):  # such as one that knows a condition for every chain
                 ratio = noise_ratio(kernel, self.x, level, chains=chains)
@@ -510,7 +514,7 @@ class _Descent:
         x = self.moved(kernel_at(stages[-1][0]), stages[-1][0] ** 2) if denoise else self.x
         levels = tuple(level for level, _ in stages)
         rho = tuple(math.nan if ratio is None else ratio.rho for ratio in self.ratios) if any(self.ratios) else None
-        return Annealed(x, levels, tuple(self.steps), tuple(self.rates), self.score_calls, self.adjust_above, rho)
+        return Annealed(x, levels, tuple(self.steps), tuple(self.rates), self.score_calls, self.accept_above, rho)
 
 
 def _warn_if_early(levels: Sequence[float], ratios: Sequence[NoiseRatio | None]) -> None:
@@ -540,9 +544,9 @@ def _no_score(kernel: Kernel, options: str) -> ValueError:
 def _unadjusted(kernel: Kernel) -> Kernel:
     """Return the kernel without its accept step, and refuse one whose moves do not follow the score."""
     if kernel.unadjusted is None:
-        fix = "Use MALA or hamiltonian, or leave adjust_above out."
+        fix = "Use MALA or hamiltonian, or leave accept_above out."
         got = f"{kernel.description}, which goes nowhere without an accept step"
-        raise ValueError(checks.message("kernels whose moves follow the score below adjust_above", got, fix))
+        raise ValueError(checks.message("kernels whose moves follow the score below accept_above", got, fix))
     return kernel.unadjusted()
 
 

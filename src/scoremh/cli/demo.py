@@ -89,7 +89,9 @@ def _chains(model: ScoreMH, generator: torch.Generator, *, progress: bool) -> tu
     One potential serves every proposal. ULA has the step of Score MALA, halved until its chains do not diverge.
     """
     first = model.sampler_
-    start = first.anneal(DRAWS, model.annealing_steps, watch=False, generator=generator, progress=progress).draws
+    start = first.anneal(
+        DRAWS, model.annealing_steps, measure_noise=False, generator=generator, progress=progress
+    ).draws
     chains, share = {}, 1.0
 
     def run(sampler: Sampler) -> Chains:

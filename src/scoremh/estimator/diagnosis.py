@@ -260,7 +260,7 @@ def find_adjustment(sampler: Sampler, rows: Tensor, *, generator: torch.Generato
     u = sampler.score.coordinates.inverse(rows[:MAX_CIRCULATION_ROWS])
     found = conservativity_by_level(sampler.score.standard.at, levels, u, step=step, generator=generator)
     lowest = lowest_conservative_level(found)
-    return replace(sampler, adjust_above=0.0 if lowest == levels[-1] else lowest)
+    return replace(sampler, accept_above=0.0 if lowest == levels[-1] else lowest)
 
 
 def adjustment_line(sampler: Sampler) -> str:
@@ -268,20 +268,20 @@ def adjustment_line(sampler: Sampler) -> str:
     if isinstance(sampler.acceptance, Always):
         return "none"
     limit = f"{MAX_CIRCULATION:g} nats around a triangle of the size of a step"
-    if sampler.adjust_above == 0:
+    if sampler.accept_above == 0:
         return f"at every noise level: log p returns within {limit}"
-    return f"at noise levels from {sampler.adjust_above:.3g} up: below, log p fails to return within {limit}"
+    return f"at noise levels from {sampler.accept_above:.3g} up: below, log p fails to return within {limit}"
 
 
 def adjustment_cautions(sampler: Sampler) -> list[Caution]:
     """Return a caution where the kernel integrates its score below the levels at which that means something."""
-    if sampler.noise_level >= sampler.adjust_above or not isinstance(sampler.rule, LineIntegral):
+    if sampler.noise_level >= sampler.accept_above or not isinstance(sampler.rule, LineIntegral):
         return []
     text = (
         f"At the kernel's noise level {sampler.noise_level:.3g} an accept step means little: the integral of the score "
         f"depends on its way by more than {MAX_CIRCULATION:g} nats. Increase score_steps or noise_level."
     )
-    return [Caution("conservativity", sampler.adjust_above, text)]
+    return [Caution("conservativity", sampler.accept_above, text)]
 
 
 CLUSTERS, ROWS_PER_CLUSTER = 5, 20  # number of clusters, fewer where there are few rows

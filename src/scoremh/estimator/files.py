@@ -136,7 +136,7 @@ def save_model(model: "ScoreMH", folder: RunFolder) -> None:
             "proposal": sampler.proposal,
             "step_size": sampler.step_size,
             "moves": sampler.moves,
-            "adjust_above": sampler.adjust_above if math.isfinite(sampler.adjust_above) else None,
+            "accept_above": sampler.accept_above if math.isfinite(sampler.accept_above) else None,
         },
         acceptance=acceptance_name(sampler.acceptance),
         output=getattr(model, "_sklearn_output_config", None),
@@ -181,7 +181,7 @@ def _loaded_model(cls: type["ScoreMH"], folder: RunFolder) -> "ScoreMH":
     rule = RULES.get(config["acceptance"])
     acceptance = AcceptanceFit.load(folder.get(ACCEPTANCE)) if rule is None else rule
     settings: dict[str, Any] = dict(config["sampler"])
-    settings["adjust_above"] = math.inf if settings["adjust_above"] is None else settings["adjust_above"]
+    settings["accept_above"] = math.inf if settings["accept_above"] is None else settings["accept_above"]
     model.sampler_ = Sampler(ScoreFit.load(folder.get(SCORE)), **settings, acceptance=acceptance)
     with reading(folder.get(HELD_OUT), "held-out rows", "Fit again.") as file:
         model.held_out_ = file.tensors["rows"].numpy()

@@ -227,8 +227,8 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def _first_sampler(self, score: ScoreFit, x: Tensor) -> Sampler:
         """Return the sampler of a score at the noise level that is given, or at the first that is tried."""
         level = NOISE_LEVELS[0] if self.noise_level is None else float(self.noise_level)
-        moves = Sampler.moves if x.shape[1] <= MAX_CORRECTED_COLUMNS else None
-        return Sampler(score, level, self.proposal, RULES.get(self.acceptance), moves=moves)
+        group_size = Sampler.group_size if x.shape[1] <= MAX_CORRECTED_COLUMNS else None
+        return Sampler(score, level, self.proposal, RULES.get(self.acceptance), group_size=group_size)
 
     def _tuned(
         self,
@@ -249,7 +249,9 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 generator=for_level,
                 progress=self.verbose,
             )
-        start = sampler.anneal(TUNING_CHAINS, annealing_steps, watch=False, generator=for_start, progress=self.verbose)
+        start = sampler.anneal(
+            TUNING_CHAINS, annealing_steps, measure_noise=False, generator=for_start, progress=self.verbose
+        )
         return sampler.tune(start.draws, steps=chain_steps, generator=for_step, progress=self.verbose)
 
     def _with_acceptance(
@@ -569,7 +571,7 @@ def try_sampler(
     """Return the sampler with a tuned step size, and whether trial chains mix and stay among the rows."""
     # a rule is integrated from the score: another one is learned, or chosen, for a level and a step size
     trial = sampler if isinstance(sampler.acceptance, Always) else replace(sampler, acceptance=None)
-    start = trial.anneal(TRIAL_CHAINS, annealing_steps, watch=False, generator=generator).draws
+    start = trial.anneal(TRIAL_CHAINS, annealing_steps, measure_noise=False, generator=generator).draws
     trial = trial.tune(start, steps=steps, generator=generator)
     chains = trial.run(start, steps, draws=min(TRIAL_DRAWS, steps), generator=generator)
     r_hat = float(diagnostics.summary(chains).table["r_hat"].max())

@@ -28,7 +28,7 @@ from scoremh.types import Kernel, LogDensityFn, Move, Point, Proposal, TargetLik
 GROUPS_PER_CALL = 5  # that `run` should be called for at once: each call evaluates the log density once more
 
 
-def surrogate(target: TargetLike, proposal: Proposal, acceptance: Rule, final: Rule, *, moves: int = 10) -> Kernel:
+def grouped(target: TargetLike, proposal: Proposal, acceptance: Rule, final: Rule, *, group_size: int = 10) -> Kernel:
     """Return a kernel of cheap moves that are judged in groups by a log density.
 
     The steps of the kernel are the cheap moves. If a group is rejected, its chain is back where the group began; draws
@@ -39,16 +39,16 @@ def surrogate(target: TargetLike, proposal: Proposal, acceptance: Rule, final: R
         proposal: Proposal distribution of the candidates.
         acceptance: Rule that decides every move, such as `LineIntegral()`.
         final: Rule with a log density that decides every group, `ThroughNoise()` or `Exact()`.
-        moves: Number of moves in a group; the more, the cheaper, and the more groups are rejected.
+        group_size: Number of moves in a group; the more, the cheaper, and the more groups are rejected.
 
     Example:
         >>> from scoremh import MALA, LineIntegral, ThroughNoise, sample, targets
         >>> mixture = targets.GaussianMixture([0.8, 0.2], [[-3.0, 0.0], [3.0, 0.0]])
-        >>> kernel = surrogate(mixture, MALA(0.3), LineIntegral(), ThroughNoise(), moves=5)
+        >>> kernel = grouped(mixture, MALA(0.3), LineIntegral(), ThroughNoise(), group_size=5)
         >>> sample(kernel, torch.zeros(8, 2), draws=4, thin=5).draws.shape
         torch.Size([8, 4, 2])
     """
-    checks.count(moves, "moves")
+    checks.count(group_size, "group_size")
     if isinstance(target, Product):
         fix = "Use metropolis_hastings, which differences its known parts."
         raise ValueError(checks.message("a target without known parts", checks.named(target), fix))
@@ -64,9 +64,9 @@ def surrogate(target: TargetLike, proposal: Proposal, acceptance: Rule, final: R
         transition = transition_of(target, proposal, acceptance, accumulates=True)
         run = None if cheap.run is None else transition.run
         cheap = cheap._replace(init=transition.init, step=transition.step, run=run)
-    groups = Groups(cheap, final, log_density, moves)
-    parts = (*cheap.parts, f"{moves} moves judged by {checks.named(final)}")
-    return cheap._replace(step=groups.step, run=groups.run, least_steps=GROUPS_PER_CALL * moves, parts=parts)
+    groups = Groups(cheap, final, log_density, group_size)
+    parts = (*cheap.parts, f"{group_size} moves judged by {checks.named(final)}")
+    return cheap._replace(step=groups.step, run=groups.run, least_steps=GROUPS_PER_CALL * group_size, parts=parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,13 +77,13 @@ class Groups:
         cheap: Kernel of the moves; its points hold the log density that its rule balances.
         final: Rule that decides a group.
         log_density: Log density that it decides by.
-        moves: Number of moves in a group.
+        size: Number of moves in a group.
     """
 
     cheap: Kernel
     final: Rule
     log_density: LogDensityFn
-    moves: int
+    size: int
 
     @torch.inference_mode()
     def step(self, point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
@@ -101,8 +101,8 @@ class Groups:
         traces = []
         with score_calls() as calls:
             before = self._first_log_density(point)
-            for done in range(0, steps, self.moves):
-                start, (end, trace) = point, self.cheap.steps(point, min(self.moves, steps - done), generator=generator)
+            for done in range(0, steps, self.size):
+                start, (end, trace) = point, self.cheap.steps(point, min(self.size, steps - done), generator=generator)
                 point, before, taken = self._judged(start, before, end, generator)
                 x = torch.where(per_chain(taken, start.x), trace.x, start.x)
                 traces.append((x, trace.log_accept, trace.accepted & taken))

@@ -329,7 +329,7 @@ def _validated_rule(rule: Rule) -> TrajectoryRule:
     if rule.rule == "trapezoid":
         got = f"{rule}: at the nodes of the leapfrog it cancels the kinetic terms, and nothing of the density is left"
         raise ValueError(checks.message(expected, got, fix))
-    if rule.rule not in INTEGRATED_RULES or rule.bend is not None:
+    if rule.rule not in INTEGRATED_RULES or not rule.straight:
         raise ValueError(checks.message(expected, f"{rule}, which is made for one straight line", fix))
     return rule
 
