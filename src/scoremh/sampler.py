@@ -61,8 +61,8 @@ class Sampler:
             rule. None integrates the score: by Simpson's rule for MALA, adaptively for the longer moves of others.
         step_size: Step size h of MALA, standard deviation of the walk (its scale, for "student") in units of the
             blurred data's, or beta of pCN; None where it is still to be tuned.
-        group_size: Number of moves after which log p through noise accepts or rejects all of them: an acceptance rule is
-            right about short moves, log p through noise about the weights of modes, and about wells that a learned
+        group_size: Number of moves after which log p through noise accepts or rejects all of them: an acceptance rule
+            is right about short moves, log p through noise about the weights of modes, and about wells that a learned
             score has where there were no data. None leaves every move to the acceptance rule; so do
             rules without a ratio of their own, such as `Always`.
         accept_above: Noise level below which annealing accepts every candidate, as `anneal` has it.
@@ -135,8 +135,8 @@ class Sampler:
             n: Number of chains.
             steps_per_level: Transitions at each level.
             levels: Noise levels from high to low; 15 down to that of the kernel by default.
-            measure_noise: Measure whether chains have arrived at the levels, and warn where not, as `anneal` has it. `tune` and
-                `sample` do not: their chains go on at the last level.
+            measure_noise: Measure whether chains have arrived at the levels, and warn if not, as `anneal` does. `tune`
+                and `sample` do not: their chains go on at the last level.
             generator: Random number generator; the same seed gives the same chains.
             progress: Show a progress bar.
             store: Folder from which an interrupted call resumes.

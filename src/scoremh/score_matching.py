@@ -333,7 +333,7 @@ class ScoreFit(Fit):
 
     @property
     def middle(self) -> Middle:
-        """Where the samples of a score with heavy tails lie and how wide they are, for `LineIntegral(coordinates=...)`."""
+        """Middle and width of the samples of a score with heavy tails, for `LineIntegral(coordinates=...)`."""
         if (sinh := self._sinh) is None:
             fix = "Fit it with heavy_tails=True, or write LineIntegral() without coordinates."
             raise ValueError(checks.message("a score with heavy tails", "one without", fix))

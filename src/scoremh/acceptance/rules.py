@@ -282,8 +282,8 @@ class LineIntegral(Rule):
             (3), the most that may be used, 2^k - 1, for adaptive (63).
         tolerance: The error of D at which "adaptive" stops where it is asked for a ratio and not for a decision.
         balance: "metropolis" or "barker".
-        coordinates: m and w, for heavy tails: numbers, or tuples over the flattened event. `ScoreFit.middle` has them for a
-            score that was fitted with `heavy_tails`.
+        coordinates: m and w, for heavy tails: numbers, or tuples over the flattened event. `ScoreFit.middle` is such a
+            pair, for a score that was fitted with `heavy_tails`.
     """
 
     integrates: ClassVar[bool] = True

@@ -371,8 +371,8 @@ def anneal(
         final_steps: Transitions at the last level after that.
         accept_above: Noise level below which every candidate is accepted: where the integral of a learned score depends
             on its way, an accept step means little (`diagnostics.lowest_conservative_level`). 0 adjusts everywhere.
-        measure_noise: Measure at the ends of levels how much noise the chains carry, over what they should (`rho` of the
-            result), and warn where it is more than 1.05 times; chains that have arrived are warned of in at most 1 % of
+        measure_noise: Measure the noise that chains carry at the ends of levels, over what they should (`rho` of the
+            result), and warn if it is more than 1.05 times; chains that have arrived are warned of in at most 1 % of
             runs. By default so many chains and levels are measured as 3 % more score calls allow, and none where the
             kernels use no score, do not say what they know of p, or p has a support, or in half precision. True
             measures every level, to half a per cent where there are chains enough, at two score calls for each of up to

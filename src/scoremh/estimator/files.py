@@ -135,7 +135,7 @@ def save_model(model: "ScoreMH", folder: RunFolder) -> None:
             "noise_level": sampler.noise_level,
             "proposal": sampler.proposal,
             "step_size": sampler.step_size,
-            "moves": sampler.moves,
+            "group_size": sampler.group_size,
             "accept_above": sampler.accept_above if math.isfinite(sampler.accept_above) else None,
         },
         acceptance=acceptance_name(sampler.acceptance),
