@@ -508,9 +508,9 @@ def warn_if_degenerate(proposal: Proposal, rule: Rule) -> None:
         warnings.warn(text, DegenerateRuleWarning, stacklevel=3)
     if isinstance(proposal, StudentWalk) and proposal.freedom <= MAX_LONG_FREEDOM and rule.straight:
         text = (
-            f"{rule} with StudentWalk is wrong where tails are heavy: on a straight line, its nodes miss the "
-            'middle of the distribution that a long step crosses. Use LineIntegral("adaptive", coordinates=fit.middle), '
-            "or coordinates=(m, w) with a middle and a width of your own; or RandomWalk if tails are light."
+            f"{rule} with StudentWalk is wrong for heavy tails: on a straight line, its nodes miss the middle of the "
+            'distribution that a long step crosses. Use LineIntegral("adaptive", coordinates=fit.middle), or '
+            "coordinates=(m, w) with a middle and a width of your own; or RandomWalk if tails are light."
         )
         warnings.warn(text, DegenerateRuleWarning, stacklevel=3)
 
