@@ -29,7 +29,7 @@ from tests.pool_cases import OF_A_SCORE, RECORDS, assert_same
 
 CHAINS, DRAWS = 6, 4
 WRONG_NUMBERS = {"nan": math.nan, "inf": math.inf, "minus inf": -math.inf, "1e300": 1e300}
-SCORED = ("simpson", "simpson-barker", "gauss", "adaptive", "exact-integral", "two-coin", "taylor-1", "taylor-2")
+SCORED = ("simpson", "simpson-barker", "gauss", "adaptive", "exact-integral", "taylor-1", "taylor-2")
 pytestmark = pytest.mark.filterwarnings("ignore::scoremh.kernel.metropolis.DegenerateRuleWarning")
 
 MAKERS: dict[str, Callable[[Any], Kernel]] = {
