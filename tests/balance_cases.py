@@ -12,16 +12,12 @@ from torch.nn.functional import logsigmoid
 from scoremh import AcceptanceFit, Point, RandomWalk, Recipe, Target, fit_acceptance
 from scoremh.networks import AcceptanceMLP, Antisymmetric, Free, Potential, PotentialMLP
 from scoremh.types import Proposal
-from tests.cases import GAUSSIAN, PROPOSALS, TARGETS
+from tests.cases import GAUSSIAN, PROPOSALS, TARGETS, seeded
 
 MIXTURE = TARGETS["mixture"]
 
 
 NORMAL = Target(lambda x: -x)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def known(law: Any) -> Target:

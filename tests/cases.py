@@ -1,5 +1,6 @@
 """One list of all proposals, rules and targets. A class that is missing from it fails `test_contract.py`."""
 
+import zlib
 from typing import Any
 
 import torch
@@ -23,6 +24,15 @@ from scoremh import (
 )
 from scoremh.acceptance import Rule
 from scoremh.types import Point, Proposal, Target, TargetLike
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def seeded_by(*case: object) -> torch.Generator:
+    """Return a generator with a seed made of the name of a case."""
+    return torch.Generator().manual_seed(zlib.crc32(repr(case).encode()))
 
 
 def f64(*values: Any) -> Tensor:

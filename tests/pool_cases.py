@@ -25,6 +25,7 @@ from scoremh import (
 from scoremh.types import Kernel, ScoreFn
 from studies.framework import runner
 from tests import estimator_cases
+from tests.cases import seeded
 
 LAW = targets.GaussianMixture([0.4, 0.6], [[-1.0, 0.0], [1.0, 0.5]])
 KERNEL = metropolis_hastings(LAW, MALA(0.4), LineIntegral())
@@ -34,13 +35,9 @@ Answer = list[Tensor | float]
 Caller = Callable[[Any, Path | None], Answer]
 
 
-def seeded(seed: int = 1) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def start(chains: int = 1300) -> Tensor:
     """Return where the chains start: two blocks of 650."""
-    return LAW.sample(chains, generator=seeded(0))
+    return LAW.sample(chains, generator=seeded())
 
 
 def of_chains(chains: Chains) -> Answer:
@@ -49,7 +46,7 @@ def of_chains(chains: Chains) -> Answer:
 
 def sampled(pool: Any, store: Path | None, score: ScoreFn = LAW.score) -> Answer:
     kernel = metropolis_hastings(Target(score), MALA(0.4), LineIntegral())
-    return of_chains(sample(kernel, start(), draws=6, thin=2, generator=seeded(), pool=pool, store=store))
+    return of_chains(sample(kernel, start(), draws=6, thin=2, generator=seeded(1), pool=pool, store=store))
 
 
 def annealed(pool: Any, store: Path | None, score: ScoreFn | None = None) -> Answer:
@@ -57,7 +54,7 @@ def annealed(pool: Any, store: Path | None, score: ScoreFn | None = None) -> Ans
         target = LAW.at(level) if score is None else Target(score)
         return metropolis_hastings(target, MALA(0.3 * level**2), LineIntegral())
 
-    options: dict[str, Any] = {"steps_per_level": 4, "generator": seeded(), "pool": pool, "store": store}
+    options: dict[str, Any] = {"steps_per_level": 4, "generator": seeded(1), "pool": pool, "store": store}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", annealing.EarlyAnnealingWarning)  # of so few steps per level
         found = annealing.anneal(kernel_at, LEVELS, start(), **options)
@@ -69,7 +66,7 @@ def exchanged(pool: Any, store: Path | None, score: ScoreFn | None = None) -> An
         target = LAW.at(level) if score is None else Target(score)
         return metropolis_hastings(target, MALA(0.3), LineIntegral())
 
-    options: dict[str, Any] = {"draws": 3, "warmup": 1, "generator": seeded(), "pool": pool, "store": store}
+    options: dict[str, Any] = {"draws": 3, "warmup": 1, "generator": seeded(1), "pool": pool, "store": store}
     found = replica_exchange(kernel_at, LEVELS, start(), model=LAW, **options)
     return [found.draws, *found.last, found.round_trips, *found.swap_rates, *found.acceptance_rates, found.score_calls]
 
@@ -78,7 +75,7 @@ def levels_placed(pool: Any, _: None) -> Answer:
     def kernel_at(level: float) -> Kernel:
         return metropolis_hastings(LAW.at(level), MALA(0.3), LineIntegral())
 
-    options: dict[str, Any] = {"high": 2.0, "low": 0.5, "sweeps": 4, "generator": seeded(), "pool": pool}
+    options: dict[str, Any] = {"high": 2.0, "low": 0.5, "sweeps": 4, "generator": seeded(1), "pool": pool}
     return [*annealing.tune_levels(kernel_at, start(), model=LAW, **options)]
 
 
@@ -88,11 +85,11 @@ SHORT: dict[str, Any] = {"annealing_steps": 1, "chain_steps": 10}
 
 def from_noise(pool: Any, store: Path | None) -> Answer:
     """Return draws that are carried down in two blocks."""
-    return of_chains(SAMPLER.sample(1300, draws=10, generator=seeded(), pool=pool, store=store, **SHORT))
+    return of_chains(SAMPLER.sample(1300, draws=10, generator=seeded(1), pool=pool, store=store, **SHORT))
 
 
 def step_tuned(pool: Any, _: None) -> Answer:
-    step_size = SAMPLER.tune(1300, annealing_steps=1, steps=5, generator=seeded(), pool=pool).step_size
+    step_size = SAMPLER.tune(1300, annealing_steps=1, steps=5, generator=seeded(1), pool=pool).step_size
     assert step_size is not None
     return [step_size]
 

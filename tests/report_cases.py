@@ -15,6 +15,7 @@ from torch import Tensor
 
 from scoremh import Chains
 from scoremh.report import Contents
+from tests.cases import seeded
 
 HOSTILE = "</script><script>alert(1)</script>"
 IMAGE = "<img src=x onerror=alert(2)>"
@@ -22,15 +23,13 @@ TAGS = "<b>x</b> &lt; %{x} <br> --ink"
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(*shape, generator=seeded(seed))
 
 
 def chains(draws: Tensor, probabilities: Tensor | None = None) -> Chains:
     shape = draws.shape[:2]
     counts = torch.zeros(shape, dtype=torch.int64)
-    probabilities = (
-        torch.rand(shape, generator=torch.Generator().manual_seed(1)) if probabilities is None else probabilities
-    )
+    probabilities = torch.rand(shape, generator=seeded(1)) if probabilities is None else probabilities
     return Chains(draws, probabilities, counts, counts, counts)
 
 

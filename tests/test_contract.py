@@ -3,12 +3,16 @@
 import inspect
 import math
 import warnings
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import torch._dynamo  # by the first optimiser otherwise, and its import names the global generator
+from torch import Tensor, nn
 
 import scoremh
 from scoremh import (
@@ -17,12 +21,16 @@ from scoremh import (
     Always,
     DegenerateRuleWarning,
     Exact,
+    Learned,
     LineIntegral,
     Point,
     RandomWalk,
+    Recipe,
     Target,
     Taylor,
     acceptance,
+    fit_acceptance,
+    fit_score,
     metropolis_hastings,
     proposals,
     sample,
@@ -30,8 +38,9 @@ from scoremh import (
 )
 from scoremh._shared import rng
 from scoremh.acceptance import Rule
+from scoremh.networks import FORMS, AcceptanceMLP, NoiseConditionalMLP, PotentialMLP, ScoreMLP
 from scoremh.types import Kernel, Proposal
-from tests.cases import EXACT_ON_GAUSSIAN, GAUSSIAN, PROPOSALS, RANDOMIZED, RULES, TARGETS, THROUGH_NOISE, f64
+from tests.cases import EXACT_ON_GAUSSIAN, GAUSSIAN, PROPOSALS, RANDOMIZED, RULES, TARGETS, THROUGH_NOISE, f64, seeded
 
 
 def public_classes(module: Any) -> set[type]:
@@ -73,12 +82,12 @@ PLAIN = {"rw": RandomWalk(0.3), "mala": MALA(0.05), "pcn": PCN(0.3)}
 def test_shapes_and_dtypes(proposal: str, rule: str, event: tuple[int, ...], dtype: torch.dtype) -> None:
     kernel = build(RULES[rule], PLAIN[proposal], event)
     x = torch.zeros(5, *event, dtype=dtype)
-    point, move = kernel.step(kernel.init(x), generator=torch.Generator().manual_seed(0))
+    point, move = kernel.step(kernel.init(x), generator=seeded())
     assert point.x.shape == move.proposed.shape == (5, *event)
     assert point.x.dtype == move.proposed.dtype == move.log_accept.dtype == dtype
     assert move.accepted.shape == move.log_accept.shape == (5,)
     assert bool((move.log_accept <= 0).all())
-    chains = sample(kernel, x, draws=3, generator=torch.Generator().manual_seed(0))
+    chains = sample(kernel, x, draws=3, generator=seeded())
     assert chains.draws.shape == (5, 3, *event)
     assert chains.draws.dtype == dtype
 
@@ -89,8 +98,7 @@ def test_same_seed_same_bits_and_the_global_generator_is_untouched(proposal: str
     kernel = build(RULES[rule], PLAIN[proposal], (2,))
     before = torch.random.get_rng_state()
     first, second, other = (
-        sample(kernel, torch.zeros(4, 2), draws=20, generator=torch.Generator().manual_seed(seed)).draws
-        for seed in (1, 1, 2)
+        sample(kernel, torch.zeros(4, 2), draws=20, generator=seeded(seed)).draws for seed in (1, 1, 2)
     )
     sample(kernel, torch.zeros(4, 2), draws=2)
     kernel.step(kernel.init(torch.zeros(4, 2)))
@@ -109,7 +117,7 @@ def test_without_a_generator_runs_differ() -> None:
 @pytest.mark.parametrize("proposal", ["rw-full", "mala", "mala-full", "pcn-scaled"])
 def test_permuting_chains_permutes_results(proposal: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Permuted starts with equally permuted noise give permuted results: no chain sees another."""
-    law, g, chains, steps = TARGETS["mixture"], torch.Generator().manual_seed(0), 30, 4
+    law, g, chains, steps = TARGETS["mixture"], seeded(), 30, 4
     x, order = law.sample(chains, generator=g), torch.randperm(chains, generator=g)
     noise = torch.randn(steps, chains, 2, dtype=torch.float64, generator=g)
     log_uniform = torch.rand(steps, chains, dtype=torch.float64, generator=g).log()
@@ -131,10 +139,10 @@ def test_permuting_chains_permutes_results(proposal: str, rule: str, monkeypatch
 def test_blocks_and_threads_do_not_change_the_draws(rule: Rule) -> None:
     law = TARGETS["mixture"]
     kernel = metropolis_hastings(law, MALA(0.3), rule)
-    x = law.sample(2300, generator=torch.Generator().manual_seed(0))
+    x = law.sample(2300, generator=seeded())
     torch_threads = torch.get_num_threads()
     runs = [
-        sample(kernel, x, draws=7, thin=2, generator=torch.Generator().manual_seed(1), pool=pool)
+        sample(kernel, x, draws=7, thin=2, generator=seeded(1), pool=pool)
         for pool in (None, *map(ThreadPoolExecutor, (1, 2, 3)))
     ]
     for run in runs[1:]:
@@ -166,7 +174,7 @@ def test_a_broken_score_leaves_chains_where_they_were(proposal: str, rule: str, 
         kernel = metropolis_hastings(Target(score=Spoiled(value)), PLAIN[proposal], RULES[rule])
         clean = metropolis_hastings(Target(score=lambda x: -x), PLAIN[proposal], RULES[rule])
     x = torch.linspace(-2, 0.99, 60, dtype=torch.float64)[:, None].repeat(1, 2)
-    broken, whole = (sample(k, x, draws=40, generator=torch.Generator().manual_seed(0)) for k in (kernel, clean))
+    broken, whole = (sample(k, x, draws=40, generator=seeded()) for k in (kernel, clean))
     assert broken.draws.isfinite().all()
     hurt = broken.nonfinite.any(1)
     assert hurt.any()
@@ -189,7 +197,7 @@ def test_a_ratio_of_plus_infinity_is_not_accepted() -> None:
 
     x = torch.linspace(-0.9, 0.39, 200, dtype=torch.float64)[:, None]
     kernel = metropolis_hastings(Target(score=score), MALA(0.2), LineIntegral("gauss"))
-    chains = sample(kernel, x, draws=20, generator=torch.Generator().manual_seed(0))
+    chains = sample(kernel, x, draws=20, generator=seeded())
     path = torch.cat([x[:, None], chains.draws], 1)
     assert chains.nonfinite.sum() > 200
     assert not path.diff(dim=1)[chains.nonfinite > 0].any()
@@ -202,9 +210,7 @@ def test_a_ratio_of_plus_infinity_is_not_accepted() -> None:
 def test_a_chain_that_starts_on_a_broken_score_stays_and_is_counted(rule: Rule) -> None:
     target = Target(score=Spoiled(math.nan), log_density=lambda x: -x.square().sum(1) / 2)
     x = f64([0.0, 0.0], [5.0, 0.0])
-    chains = sample(
-        metropolis_hastings(target, MALA(0.01), rule), x, draws=10, generator=torch.Generator().manual_seed(0)
-    )
+    chains = sample(metropolis_hastings(target, MALA(0.01), rule), x, draws=10, generator=seeded())
     assert torch.equal(chains.draws[1], x[1].expand(10, 2))
     assert chains.nonfinite[1].sum() == 10
     assert chains.nonfinite[0].sum() == 0
@@ -223,9 +229,7 @@ def test_outside_the_support_the_score_is_not_asked(proposal: str, rule: str) ->
     wide = {"rw": RandomWalk(2.0), "mala": MALA(0.8), "pcn": PCN(0.9)}[proposal]
     target = Target(score, lambda x: -x.square().sum(1) / 2, targets.box(-1.0, 1.0))
     kernel = metropolis_hastings(target, wide, RULES[rule])
-    chains = sample(
-        kernel, torch.zeros(50, 2, dtype=torch.float64), draws=20, generator=torch.Generator().manual_seed(0)
-    )
+    chains = sample(kernel, torch.zeros(50, 2, dtype=torch.float64), draws=20, generator=seeded())
     assert chains.outside.sum() > 100
     assert chains.nonfinite.sum() == 0
     assert chains.draws.abs().max() <= 1
@@ -329,14 +333,139 @@ def test_a_score_may_answer_in_any_memory_layout(rule: Any) -> None:
     def score(x: torch.Tensor) -> torch.Tensor:
         return (-x).to(memory_format=torch.channels_last)
 
-    x = torch.randn(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(5, 3, 4, 4, generator=seeded())
     runs = [
         sample(
             metropolis_hastings(Target(score=f), MALA(0.1), rule),
             x,
             draws=6,
-            generator=torch.Generator().manual_seed(1),
+            generator=seeded(1),
         ).draws
         for f in (score, lambda x: -x)
     ]
     torch.testing.assert_close(*runs)
+
+
+# torch's global generator: not used by our networks, their training and sampling; forked for layers that draw from it.
+#
+# A state that is the same afterwards may have been forked, and a fork that fails may have been no fork: both are
+# tested.
+
+
+SHORT = Recipe(steps=4, batch=16, check_every=2)
+NORMAL = targets.Gaussian([0.0, 0.0])
+X = NORMAL.sample(100, generator=seeded())
+
+
+@contextmanager
+def without_global_generator() -> Iterator[None]:
+    """Fail where the global generator is forked or named, and where its state is another afterwards."""
+
+    class Forbidden:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"the global generator was used: {name}")
+
+    def forbidden(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the global generator was forked or seeded")
+
+    before = torch.get_rng_state()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "default_generator", Forbidden())
+        for name in ("fork_rng", "manual_seed", "seed", "set_rng_state"):
+            patch.setattr(torch.random, name, forbidden)
+        yield
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def kernels(proposal: Any, rule: Any) -> Callable[[], Any]:
+    kernel = metropolis_hastings(targets.Gaussian([0.0, 0.0]), proposal, rule)
+    return lambda: sample(kernel, X, draws=3, generator=seeded())
+
+
+USES: dict[str, Callable[[], Any]] = {
+    "score": lambda: fit_score(X, recipe=SHORT, generator=seeded()),
+    "score without a seed": lambda: fit_score(X, recipe=SHORT),
+    "heavy tails": lambda: fit_score(X, heavy_tails=True, recipe=SHORT, generator=seeded()),
+    "own score network": lambda: fit_score(X, net=ScoreMLP(2), recipe=SHORT),
+    **{
+        form: lambda form=form: fit_acceptance(NORMAL, MALA(0.1), X, form=form, recipe=SHORT)  # type: ignore[misc]
+        for form in FORMS
+    },
+    "MALA": kernels(MALA(0.1), LineIntegral()),
+    "ULA": kernels(MALA(0.1), Always()),
+    "random walk": kernels(RandomWalk(0.5), LineIntegral("adaptive")),
+    "PCN": kernels(PCN(0.5), LineIntegral()),
+    "learned": lambda: kernels(RandomWalk(1.0), Learned(FORMS["potential"](PotentialMLP(2))))(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_the_global_generator_is_not_used(use: str) -> None:
+    with without_global_generator():
+        USES[use]()
+
+
+def test_the_test_finds_what_uses_it() -> None:
+    with pytest.raises(AssertionError), without_global_generator():
+        torch.rand(1)
+    with pytest.raises(AssertionError, match="forked"), without_global_generator(), rng.global_fork(0):
+        pass
+
+
+class Dropping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.drop = ScoreMLP(2, 8, generator=seeded()), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        score: Tensor = self.net(self.drop(x))
+        return score
+
+
+def test_layers_that_draw_from_it_are_trained_in_a_fork_with_a_seed_of_ours() -> None:
+    scores = []
+    for state in range(2):
+        torch.manual_seed(state)
+        before = torch.get_rng_state()
+        scores.append(fit_score(X, net=Dropping(), recipe=SHORT, generator=seeded()).score(X))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(*scores)
+    with pytest.raises(AssertionError, match="forked"), without_global_generator():
+        fit_score(X, net=Dropping(), recipe=SHORT, generator=seeded())
+    assert rng.draws_globally(Dropping())
+    assert not rng.draws_globally(ScoreMLP(2))
+
+
+def chain(*sizes: int, last_bias: bool = True) -> list[nn.Linear]:
+    """Return torch's own layers, made one after the other."""
+    pairs = list(pairwise(sizes))
+    return [nn.Linear(a, b, bias=last_bias or number < len(pairs) - 1) for number, (a, b) in enumerate(pairs)]
+
+
+NETWORKS: dict[str, tuple[Callable[[torch.Generator], nn.Module], Callable[[], list[nn.Linear]]]] = {
+    "ScoreMLP": (lambda g: ScoreMLP((1, 2), 16, generator=g), lambda: chain(2, 16, 16, 2)),
+    "AcceptanceMLP": (lambda g: AcceptanceMLP(3, 8, 2, generator=g), lambda: chain(6, 8, 8, 8, 8, 8, 1)),
+    "NoiseConditionalMLP": (lambda g: NoiseConditionalMLP(2, 8, 3, generator=g), lambda: chain(3, 8, 8, 8, 2)),
+    "PotentialMLP": (lambda g: PotentialMLP(2, 8, 3, generator=g), lambda: chain(2, 8, 8, 8, 1, last_bias=False)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_first_weights_are_those_that_torch_gives_with_the_same_seed(name: str) -> None:
+    make, reference = NETWORKS[name]
+    with without_global_generator():
+        net = make(seeded(3))
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        theirs = [weight for layer in reference() for weight in layer.parameters()]
+    ours = list(net.parameters())
+    assert len(ours) == len(theirs)
+    zeroed = {"NoiseConditionalMLP": 2, "PotentialMLP": 1}.get(name, 0)  # the last layer's, which begin at 0
+    for a, b in zip(ours[: len(ours) - zeroed], theirs, strict=False):
+        assert torch.equal(a, b)
+    assert all(not bool(weight.any()) for weight in ours[len(ours) - zeroed :])
+
+
+def test_networks_without_a_generator_differ() -> None:
+    first, second = (ScoreMLP(2).first.weight for _ in range(2))
+    assert not torch.equal(first, second)

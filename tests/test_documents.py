@@ -1,7 +1,9 @@
-"""Whether the documents are true: examples run, printed numbers are right, links lead somewhere."""
+"""Whether the documents and the examples are true: they run, printed numbers are right, links lead somewhere."""
 
+import importlib.util
 import re
 import shlex
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,8 @@ import torch
 
 import scoremh
 from scoremh import Exact, cli, diagnostics, metropolis_hastings, targets
-from tests.cases import PROPOSALS, RULES
-from tests.cli_cases import BRIEF, write_table
+from tests.cases import PROPOSALS, RULES, seeded
+from tests.estimator_cases import BRIEF, write_table
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -73,7 +75,7 @@ def test_the_readme_runs_and_prints_what_it_shows(
 def test_the_skeletons_for_developers_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = run(ROOT / "docs" / "developers.md")
-    g, target = torch.Generator().manual_seed(0), targets.Gaussian([0.3, -0.2])
+    g, target = seeded(), targets.Gaussian([0.3, -0.2])
     for proposal, rule in [
         (names["LaplaceWalk"](1.5), Exact()),
         (names["Drift"](0.3, 1.0), Exact()),
@@ -171,3 +173,48 @@ def test_tables_name_every_rule_and_proposal() -> None:
 
 def test_the_changelog_has_this_version() -> None:
     assert f"## {scoremh.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+# The examples run: correctors inside other people's samplers, with their real objects.
+
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def example(name: str) -> Any:
+    """Return the module of an example; its library may warn when it is loaded."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spec.loader.exec_module(module)
+    return module
+
+
+def test_a_corrector_in_sbi() -> None:
+    """The posterior is known: after a coarse predictor only the accept step gives its variances."""
+    pytest.importorskip("sbi", exc_type=ImportError)
+    n = 20_000
+    before = torch.random.get_rng_state()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = example("sbi_corrector").main(n)
+    assert torch.equal(before, torch.random.get_rng_state())
+    error = (2 / n) ** 0.5
+    judged = {name: max(abs(v - 1) for v in variances) / error for name, variances in found.items()}
+    assert judged.pop("Metropolis") < 4
+    assert min(judged.values()) > 6, judged
+
+
+@pytest.mark.slow
+def test_a_corrector_in_a_diffusers_pipeline() -> None:
+    pytest.importorskip("diffusers")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = example("diffusers_corrector").main(training_steps=60, images=8, inference_steps=6)
+    alone, corrected = found["predictor alone"], found["with a corrector"]
+    assert alone.shape == corrected.shape == (8, 8, 8)
+    assert bool(corrected.isfinite().all())
+    assert not torch.equal(alone, corrected)

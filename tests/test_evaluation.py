@@ -1,17 +1,40 @@
-"""Evaluation: its numbers are those of the metrics, it prints, saves, and refuses what cannot be compared."""
+"""Evaluation and the verdict: numbers against those of the metrics, on draws that are right and wrong."""
 
 import json
 import math
+import re
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from scipy import stats
+from torch import Tensor
 
-from scoremh import ScoreMH, metrics, targets
-from scoremh.evaluation import Evaluation, evaluate, floor_ratio
+from scoremh import ScoreMH, diagnostics, metrics, targets
+from scoremh.evaluation import (
+    DO_NOT_USE_RATE,
+    MAX_NOTICED_SHIFT,
+    USABLE_RATE,
+    Agreement,
+    Check,
+    Evaluation,
+    agreement,
+    corrected,
+    evaluate,
+    floor_ratio,
+    noticed_shift,
+    number,
+    standard,
+    transport_distance,
+    verdict,
+    worst,
+)
+from tests.cases import seeded
 from tests.report_cases import chains, normal
 
 REFERENCE = normal(300, 2)
@@ -26,7 +49,7 @@ def found() -> Evaluation:
 
 
 def test_distances_are_those_of_the_metrics_on_as_many_points_of_each(found: Evaluation) -> None:
-    order = torch.randperm(300, generator=torch.Generator().manual_seed(4))
+    order = torch.randperm(300, generator=seeded(4))
     scale = REFERENCE.double().std(0).float()
     rows, draws = REFERENCE[order][:100] / scale, DRAWS[:100] / scale
     assert found.points == 100
@@ -106,7 +129,7 @@ def test_chains_are_evaluated_by_their_last_draws() -> None:
 
 def test_an_estimator_draws_what_it_needs_and_compares() -> None:
     law = targets.Gaussian([0.0, 1.0])
-    x, fresh = (law.sample(n, generator=torch.Generator().manual_seed(n)).numpy() for n in (400, 90))
+    x, fresh = (law.sample(n, generator=seeded(n)).numpy() for n in (400, 90))
     brief = {"score_steps": 20, "acceptance_steps": 20, "annealing_steps": 1, "chain_steps": 4, "noise_level": 0.6}
     model = ScoreMH(**brief, verbose=False, random_state=0).fit(x)  # type: ignore[arg-type]
     found = model.evaluate(fresh, random_state=3)
@@ -119,7 +142,7 @@ def test_an_estimator_draws_what_it_needs_and_compares() -> None:
 
 
 def test_a_column_in_thousands_hides_no_other() -> None:
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     reference, draws = torch.randn(400, 2, generator=generator), torch.randn(200, 2, generator=generator)
     draws[:, 0] += 5
     scale = torch.tensor([1.0, 1000.0])
@@ -138,3 +161,171 @@ def test_draws_that_are_finite_and_no_more_are_judged(largest: float) -> None:
     assert found.verdict is not None
     assert found.verdict.level == "do not use"
     assert found.p_values["draws"] < 0.01
+
+
+# The verdict: what it is worth on draws that are right and on draws that are wrong, and how it is shown.
+
+
+NAMES = ["a", "b", "c"]
+
+
+def rows(n: int, seed: int) -> Tensor:
+    """Return three columns in other units, two of which depend on each other, in two modes."""
+    generator = seeded(seed)
+    x = torch.randn(n, 3, generator=generator)
+    x[:, 0] += 6 * (torch.rand(n, generator=generator) < 0.3)
+    x[:, 1] += x[:, 0]
+    return x * torch.tensor([1.0, 1000.0, 0.01])
+
+
+def judged(draws: Tensor, seed: int = 0) -> Agreement:
+    generator = seeded(seed)
+    return agreement(draws, rows(150, 1), NAMES, seen=rows(850, 2), generator=generator)
+
+
+def shuffled(x: Tensor) -> Tensor:
+    return torch.cat([x[:, :1], x[torch.randperm(len(x), generator=seeded()), 1:]], 1)
+
+
+def leaked(x: Tensor) -> Tensor:
+    return torch.cat([x[:-20], x.mean(0) + 8 * x.std(0) * torch.ones(20, 3)])
+
+
+WRONG: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "a shifted column": (lambda x: x + torch.tensor([0.0, 0.0, 0.006]), "columns"),
+    "a shuffled column": (shuffled, "correlations"),
+    "a dropped mode": (lambda x: x[x[:, 0] < 3].repeat(2, 1)[:500], "clusters"),
+    "a leak": (leaked, "range"),
+    "copies": (lambda x: rows(850, 2)[:500] + 1e-3 * x, "copies"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_noticed_by_its_check(case: str) -> None:
+    change, name = WRONG[case]
+    found = judged(change(rows(500, 3)))
+    check = next(one for one in found.checks if one.name == name)
+    assert check.level == "do not use", check
+    said = verdict(found, advice="Do this.")
+    assert said.level == "do not use"
+    assert said.advice == "Do this."
+
+
+def test_draws_that_are_right_are_good_and_say_what_would_be_noticed() -> None:
+    found = judged(rows(500, 3))
+    assert verdict(found).level == "good"
+    assert found.rows == 1000
+    assert 0.1 < found.noticed_shift < 0.6
+    assert f"a shift of {found.noticed_shift:.2g} standard deviations" in str(verdict(found))
+
+
+@pytest.mark.slow
+def test_the_rates_of_false_alarms_are_those_declared() -> None:
+    """Of 60 samplers that are right at most the 99.9 % quantile of a binomial is called anything but good."""
+    levels = [verdict(agreement(rows(200, 100 + i), rows(400, 200 + i), NAMES, generator=seeded(i))) for i in range(60)]
+    bad = [one for one in levels if one.level != "good" and "nothing was found" not in one.reason]
+    assert len(bad) <= stats.binom.ppf(0.999, 60, USABLE_RATE)
+    assert sum(one.level == "do not use" for one in bad) <= stats.binom.ppf(0.999, 60, DO_NOT_USE_RATE)
+
+
+def test_a_shift_is_noticed_as_often_as_it_says() -> None:
+    random, noticed, checks = np.random.default_rng(0), 0, 6
+    for _ in range(200):
+        y, x = random.normal(size=(300, 1)), random.normal(size=(200, 1))
+        shift = noticed_shift(y, len(x), checks)
+        p = stats.ks_2samp(x[:, 0] + shift, y[:, 0], method="asymp").pvalue
+        noticed += p * checks < USABLE_RATE
+    assert noticed >= stats.binom.ppf(0.001, 200, 0.9)
+
+
+def test_columns_of_few_levels_do_not_hide_what_would_be_noticed() -> None:
+    random = np.random.default_rng(0)
+    number = random.normal(size=(1500, 1))
+    rare = (random.random((1500, 1)) < 0.01).astype(float)
+    rounded = number.round()  # a shift by less than a step moves some of the rows
+    alone, beside, coarse = (
+        noticed_shift(standard(y, y)[1], 1000, 8) for y in (number, np.c_[number, rare, 3 * rare], 10 * number.round(1))
+    )
+    assert alone < 0.3
+    assert beside == alone
+    assert coarse == pytest.approx(alone, rel=0.25)
+    assert noticed_shift(standard(rounded, rounded)[1], 1000, 8) < 0.5  # where there is nothing else
+
+
+def test_few_rows_are_usable_at_best() -> None:
+    found = verdict(agreement(rows(200, 3), rows(30, 1), NAMES, generator=seeded()))
+    assert found.level == "usable"
+    assert "nothing was found, but with 30 rows only a shift of" in found.reason
+    assert found.advice.startswith("Compare at least ")
+
+
+def test_heavy_tails_are_compared_by_ranks() -> None:
+    random = np.random.default_rng(0)
+    x, y = random.standard_cauchy((300, 1)), random.standard_cauchy((400, 1))
+    u, v = standard(x, y)
+    assert np.abs(v).max() < 4
+    assert stats.kstest(v[:, 0], "norm").pvalue > 0.5
+    np.testing.assert_array_equal(np.argsort(v[:, 0]), np.argsort(y[:, 0]))
+    assert stats.ks_2samp(u[:, 0], v[:, 0]).statistic == pytest.approx(
+        stats.ks_2samp(x[:, 0], y[:, 0]).statistic, abs=0.01
+    )
+    plain = random.normal(size=(400, 1))
+    np.testing.assert_allclose(standard(x, plain)[0], (x - np.median(plain)) / plain.std())
+
+
+def test_transport_is_that_of_the_metrics() -> None:
+    x, y = (np.random.default_rng(seed).normal(size=(80, 3)) for seed in (0, 1))
+    assert transport_distance(x, y) == pytest.approx(metrics.w1(x, y))
+    assert transport_distance(x[:, :1], y[:, :1]) == pytest.approx(metrics.w1(x[:, :1], y[:, :1]))
+
+
+def test_p_values_are_corrected_and_a_number_counts_only_beyond_chance() -> None:
+    made = [Check(str(p), 2.0, 1.0, 1.5, p, "") for p in (0.2, 0.001, 0.01)]
+    found = corrected(made)
+    assert [check.p_value for check in found] == pytest.approx([0.2, 0.003, 0.02])  # Holm's, in the order given
+    assert [check.level for check in found] == ["good", "do not use", "usable"]
+    assert worst(found) == found[1]
+    assert Check("", 0.9, 1.0, 1.5, 0.0, "").level == "good"
+    assert worst([found[0]]) is None
+
+
+@pytest.mark.parametrize(("value", "text"), [(44.2, "44.2"), (20.0, "20"), (0.0012345, "0.00123"), (1e-7, "1e-07")])
+def test_numbers_have_three_digits(value: float, text: str) -> None:
+    assert number(value) == text
+    assert number(1234.5) == "1,230"
+    assert number(math.inf) == "inf"
+
+
+def test_arrays_and_frames_are_samples() -> None:
+    x, y = (np.random.default_rng(seed).normal(size=(60, 2)) for seed in (0, 1))
+    frame, tensor = pd.DataFrame(x, columns=["a", "b"]), torch.tensor(x)
+    for metric in (metrics.w1, metrics.w2, metrics.energy_distance, metrics.mmd_squared):
+        assert metric(frame, y) == metric(x, y) == metric(tensor, torch.tensor(y))
+    score: Callable[[Tensor], Tensor] = torch.neg
+    assert diagnostics.kernel_stein_discrepancy(frame, score) == diagnostics.kernel_stein_discrepancy(
+        tensor.float(), score
+    )
+    assert metrics.floor(frame, metrics.w1, 20, generator=seeded()) == metrics.floor(
+        tensor, metrics.w1, 20, generator=seeded()
+    )
+    assert evaluate(frame, y) == evaluate(tensor, torch.tensor(y))
+    with pytest.raises(TypeError, match="expected x to hold numbers, got DataFrame"):
+        metrics.w1(pd.DataFrame({"a": ["red", "blue"], "b": [1.0, 2.0]}), y)
+
+
+def test_chains_have_a_form_in_notebooks() -> None:
+    page = chains(rows(40, 0).reshape(10, 4, 3))._repr_html_()
+    assert page.count("<tr>") == 4
+    assert "10 chains x 4 draws" in page
+
+
+def test_the_guide_has_the_limits_of_all_checks() -> None:
+    generator = seeded()
+    draws, rows, seen = torch.randn(3, 100, 2, generator=generator)
+    found = agreement(
+        draws, rows, ["a", "b"], seen=seen, log_densities=(draws.sum(1), rows.sum(1)), generator=generator
+    )
+    guide = (Path(__file__).parent.parent / "docs" / "judging.md").read_text()
+    said = re.findall(r"^\| (\w+) \| [^|]+ \| ([\d.]+) \| ([\d.]+) \|$", guide, re.MULTILINE)
+    assert said == [(check.name, f"{check.good:g}", f"{check.usable:g}") for check in found.checks]
+    assert f"shift of {MAX_NOTICED_SHIFT:g} standard deviations" in " ".join(guide.split())

@@ -28,11 +28,11 @@ from scoremh._shared.algebra import gauss_legendre, newton_cotes
 from scoremh.acceptance import Rule
 from scoremh.networks import Potential, PotentialMLP
 from scoremh.types import Point, Target
-from tests.cases import COVARIANCE, EXACT_ON_GAUSSIAN, GAUSSIAN, PROPOSALS, SYMMETRIC, TARGETS, f64, pair
+from tests.cases import COVARIANCE, EXACT_ON_GAUSSIAN, GAUSSIAN, PROPOSALS, SYMMETRIC, TARGETS, f64, pair, seeded
 
 
 def draws(target: Any, n: int = 200) -> Tensor:
-    x: Tensor = target.sample(n, generator=torch.Generator().manual_seed(0))
+    x: Tensor = target.sample(n, generator=seeded())
     return x
 
 
@@ -88,7 +88,7 @@ def change_error(rule: Rule, eps: float) -> Tensor:
     """Return the error of D along fixed directions of length eps on a target whose derivatives of all orders matter."""
     law = targets.GaussianMixture(f64(0.6, 0.4), f64([0.8, 0.4], [-0.7, -0.9]))
     x = draws(law, 400)
-    v = torch.randn(x.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    v = torch.randn(x.shape, generator=seeded(3), dtype=torch.float64)
     current, proposed = (Point(y, law.score(y)) for y in (x, x + eps * v))
     true = law.log_density(proposed.x) - law.log_density(x)
     return rule.log_density_change(current, proposed, target=Target(law.score)) - true
@@ -193,7 +193,7 @@ def test_sample_has_the_moments_of_log_prob(name: str) -> None:
     proposal, n = PROPOSALS[name], 100_000
     x = f64([0.7, -0.4]).expand(n, 2)
     at = Point(x, GAUSSIAN.score(x))
-    drawn = proposal.sample(at, generator=torch.Generator().manual_seed(0))
+    drawn = proposal.sample(at, generator=seeded())
     log_q, heavy = proposal.log_prob(Point(drawn), given=at), isinstance(proposal, StudentWalk)
     centre = x[:1] if heavy else drawn.mean(0, keepdim=True)  # a mean of heavy tails does not settle
     peak = proposal.log_prob(Point(centre), given=Point(at.x[:1], GAUSSIAN.score(at.x[:1])))
@@ -291,8 +291,8 @@ def test_the_fused_loop_is_the_step_repeated(
 ) -> None:
     """Both paths get the same noise: they must take the same decisions and end at the same points."""
     law, steps = TARGETS["mixture"], 20
-    x = law.sample(chains, generator=torch.Generator().manual_seed(0))
-    g = torch.Generator().manual_seed(1)
+    x = law.sample(chains, generator=seeded())
+    g = seeded(1)
     noise = torch.randn(steps, chains, 2, generator=g, dtype=torch.float64)
     log_uniform = torch.rand(steps, chains, generator=g, dtype=torch.float64).log()
     support = targets.box(float(x.min()), float(x.quantile(0.95))) if bounded else None
@@ -328,7 +328,7 @@ def test_adaptive_decides_as_a_converged_integral(target: str, balance: Any) -> 
     rule, fine = LineIntegral("adaptive", balance=balance), LineIntegral("gauss", nodes=64, balance=balance)
     x = draws(law, 20_000)
     current, proposed, known = pair(proposal, law, rule, x)
-    log_uniform = torch.rand(len(x), generator=torch.Generator().manual_seed(5), dtype=torch.float64).log()
+    log_uniform = torch.rand(len(x), generator=seeded(5), dtype=torch.float64).log()
     seen = 0
 
     def counted(y: Tensor) -> Tensor:
@@ -380,10 +380,10 @@ def test_preconditioning_is_a_change_of_coordinates(covariance: Tensor) -> None:
     inverse = torch.linalg.inv(root)
     x = draws(law)
     white = Target(score=lambda u: law.score(u @ root.T) @ root)
-    there = MALA(h, covariance).sample(Point(x, law.score(x)), generator=torch.Generator().manual_seed(1))
+    there = MALA(h, covariance).sample(Point(x, law.score(x)), generator=seeded(1))
     u = x @ inverse.T
     assert white.score is not None
-    here = MALA(h).sample(Point(u, white.score(u)), generator=torch.Generator().manual_seed(1)) @ root.T
+    here = MALA(h).sample(Point(u, white.score(u)), generator=seeded(1)) @ root.T
     torch.testing.assert_close(there, here)
 
 
@@ -392,7 +392,7 @@ def test_preconditioning_is_a_change_of_coordinates(covariance: Tensor) -> None:
 def test_a_bent_line_has_the_integral_of_a_straight_one(rule: Any, coordinates: Any) -> None:
     law, fine = TARGETS["mixture"], {"trapezoid": 4000, "simpson": 255, "gauss": 32, "adaptive": 1023}
     known = Target(law.score, law.log_density)
-    g = torch.Generator().manual_seed(0)
+    g = seeded()
     needs: Any = frozenset({"score", "log_density"})
     here, there = (Point.at(law.sample(20, generator=g).double(), known, needs) for _ in range(2))
     assert here.log_density is not None

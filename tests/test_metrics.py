@@ -16,16 +16,17 @@ from sklearn.metrics.pairwise import rbf_kernel
 from torch import Tensor
 
 from scoremh import datasets, metrics
+from tests.cases import seeded
 
 
 def normal(n: int, *event: int, seed: int = 0) -> Tensor:
-    return torch.randn(n, *event, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(n, *event, generator=seeded(seed), dtype=torch.float64)
 
 
 DISTANCES: dict[str, Any] = {
     "w1": metrics.w1,
     "w2": metrics.w2,
-    "sliced_w2": lambda x, y: metrics.sliced_w2(x, y, generator=torch.Generator().manual_seed(0)),
+    "sliced_w2": lambda x, y: metrics.sliced_w2(x, y, generator=seeded()),
     "energy_distance": metrics.energy_distance,
     "mmd_squared": lambda x, y: metrics.mmd_squared(x, y, bandwidth=1.0, unbiased=False),
 }
@@ -34,9 +35,7 @@ DISTANCES: dict[str, Any] = {
 @pytest.mark.parametrize("name", DISTANCES)
 def test_a_sample_is_at_no_distance_from_itself_in_any_order(name: str) -> None:
     x = normal(60, 3)
-    assert DISTANCES[name](x, x[torch.randperm(60, generator=torch.Generator().manual_seed(1))]) == pytest.approx(
-        0, abs=1e-9
-    )
+    assert DISTANCES[name](x, x[torch.randperm(60, generator=seeded(1))]) == pytest.approx(0, abs=1e-9)
     assert DISTANCES[name](x, x + 1) > 0.1
 
 
@@ -70,7 +69,7 @@ def test_a_translation_is_transported_by_its_length() -> None:
     x, v = normal(80, 3), torch.tensor([1.0, -2.0, 2.0], dtype=torch.float64)
     assert metrics.w1(x, x + v) == pytest.approx(3)
     assert metrics.w2(x, x + v) == pytest.approx(3)
-    sliced = metrics.sliced_w2(x, x + v, projections=20_000, generator=torch.Generator().manual_seed(0))
+    sliced = metrics.sliced_w2(x, x + v, projections=20_000, generator=seeded())
     assert sliced == pytest.approx(math.sqrt(9 / 3), rel=0.02)  # E (v.u)^2 = |v|^2 / d over directions u
 
 
@@ -158,31 +157,27 @@ def test_the_permutation_test_keeps_its_level() -> None:
     assert stats.kstest(jittered, "uniform").pvalue > 1e-3
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def test_the_permutation_test_has_power_and_says_its_distance() -> None:
     x, y = normal(300, 2), normal(200, 2, seed=1) * 1.5
-    verdict = metrics.two_sample_test(x, y, permutations=199, generator=seeded(0))
+    verdict = metrics.two_sample_test(x, y, permutations=199, generator=seeded())
     assert verdict.p_value == 1 / 200
     assert verdict.energy_distance == pytest.approx(metrics.energy_distance(x, y))
-    same = metrics.two_sample_test(x, x.clone(), permutations=99, generator=seeded(0))
+    same = metrics.two_sample_test(x, x.clone(), permutations=99, generator=seeded())
     assert same.p_value == 1
 
 
 @pytest.mark.slow
 def test_a_classifier_tells_what_differs() -> None:
     x, y = normal(500, 2), normal(700, 2, seed=1)
-    assert metrics.c2st(x, y, generator=seeded(0)) == pytest.approx(0.5, abs=0.06)
-    assert metrics.c2st(x, y + 5, generator=seeded(0)) > 0.97
+    assert metrics.c2st(x, y, generator=seeded()) == pytest.approx(0.5, abs=0.06)
+    assert metrics.c2st(x, y + 5, generator=seeded()) > 0.97
     ring = torch.nn.functional.normalize(normal(500, 2, seed=2)) * 2
-    assert metrics.c2st(x, ring, generator=seeded(0)) > 0.75  # the same mean, another shape
+    assert metrics.c2st(x, ring, generator=seeded()) > 0.75  # the same mean, another shape
     assert metrics.c2st(x, y, generator=seeded(3)) == metrics.c2st(x, y, generator=seeded(3))
 
 
 def test_a_floor_is_between_fresh_samples() -> None:
-    found = metrics.floor(datasets.moons, metrics.energy_distance, 100, repeats=20, generator=seeded(0))
+    found = metrics.floor(datasets.moons, metrics.energy_distance, 100, repeats=20, generator=seeded())
     assert len(found.values) == 20
     assert found.mean == pytest.approx(sum(found.values) / 20)
     expected = [
@@ -190,9 +185,9 @@ def test_a_floor_is_between_fresh_samples() -> None:
         for i in range(20)
     ]
     assert found.mean == pytest.approx(sum(expected) / 20, rel=0.5)
-    data = metrics.floor(normal(200, 2), metrics.energy_distance, 100, repeats=3, generator=seeded(0))
+    data = metrics.floor(normal(200, 2), metrics.energy_distance, 100, repeats=3, generator=seeded())
     assert 0 < data.mean < 0.2  # disjoint halves: a shared point would pull it down to 0
-    again = metrics.floor(normal(200, 2), metrics.energy_distance, 100, repeats=3, generator=seeded(0))
+    again = metrics.floor(normal(200, 2), metrics.energy_distance, 100, repeats=3, generator=seeded())
     assert data == again
     assert "between two samples of 100, 3 times" in str(data)
 

@@ -20,9 +20,9 @@ from scoremh import MALA, Chains, LineIntegral, Target, cli, hamiltonian, metrop
 from scoremh.kernel import grouped
 from scoremh.sampling import pools
 from scoremh.sampling.pools import begin_worker, check_pool
-from tests.cases import PROPOSALS, RULES
-from tests.cli_cases import data, ended, run, whole
+from tests.cases import PROPOSALS, RULES, seeded
 from tests.deadly_scores import Broken, Deadly
+from tests.estimator_cases import data, ended, run, whole
 from tests.pool_cases import CALLERS, KERNEL, LAW, OF_A_SCORE, Answer, assert_same, from_noise, sampled, start
 
 __all__ = ["data", "run", "whole"]  # fixtures
@@ -202,7 +202,7 @@ KERNELS = {
 def test_kernels_pickle(name: str, pickler: Any) -> None:
     kernel, x = KERNELS[name], start(5).double()
     again = pickle.loads(pickler.dumps(kernel))
-    g = [torch.Generator().manual_seed(2) for _ in range(2)]
+    g = [seeded(2) for _ in range(2)]
     first, second = (sample(k, x, draws=4, generator=one) for k, one in zip((kernel, again), g, strict=True))
     assert torch.equal(first.draws, second.draws)
     assert again.description == kernel.description

@@ -19,12 +19,9 @@ from scoremh import (
     datasets,
     fit_score,
 )
+from tests.cases import seeded
 
 BRIEF = Recipe(steps=60, check_every=20)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture(scope="module")

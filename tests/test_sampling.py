@@ -1,10 +1,12 @@
-"""The loop and its records: thinning, warm-up, storage, resuming, files."""
+"""The loop and its records: thinning, warm-up, storage, resuming, files; step sizes found before sampling."""
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -12,14 +14,34 @@ from pathlib import Path
 from typing import Any
 
 import arviz_base
+import numpy as np
 import pytest
 import torch
 import xarray
+from torch import Tensor
 
-from scoremh import MALA, Always, Chains, Exact, LineIntegral, RandomWalk, Target, metropolis_hastings, sample
+from scoremh import (
+    MALA,
+    PCN,
+    Always,
+    Chains,
+    Exact,
+    LineIntegral,
+    RandomWalk,
+    Target,
+    TuningError,
+    diagnostics,
+    metropolis_hastings,
+    sample,
+    targets,
+    tune,
+    warmup,
+)
+from scoremh._shared.probe import MAX_NUMBERS, Probe
 from scoremh.sampling import store as stores
+from scoremh.sampling.tuning import Moments, geometric_mean, windows
 from scoremh.types import Kernel, Proposal
-from tests.cases import TARGETS
+from tests.cases import TARGETS, seeded
 
 loop = import_module("scoremh.sampling.sample")  # the package has a function of that name
 
@@ -32,12 +54,8 @@ KERNELS = {
 
 
 def start(chains: int = 12) -> torch.Tensor:
-    x: torch.Tensor = MIXTURE.sample(chains, generator=torch.Generator().manual_seed(0))
+    x: torch.Tensor = MIXTURE.sample(chains, generator=seeded())
     return x
-
-
-def seeded(seed: int = 1) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -47,8 +65,8 @@ def test_thinning_and_warmup_select_from_the_same_chain(
 ) -> None:
     monkeypatch.setattr(loop, "SEGMENT_FLOATS", segment)
     steps = 3 + 4 * 5
-    whole = sample(KERNELS[kernel], start(), draws=steps, generator=seeded())
-    some = sample(KERNELS[kernel], start(), draws=5, warmup=3, thin=4, generator=seeded())
+    whole = sample(KERNELS[kernel], start(), draws=steps, generator=seeded(1))
+    some = sample(KERNELS[kernel], start(), draws=5, warmup=3, thin=4, generator=seeded(1))
     assert torch.equal(some.draws, whole.draws[:, 6::4])
     for name in ("accepted", "nonfinite", "outside"):
         of_steps = getattr(whole, name)[:, 3:].reshape(12, 5, 4)
@@ -60,7 +78,7 @@ def test_thinning_and_warmup_select_from_the_same_chain(
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_draw_changes_exactly_where_a_move_was_accepted(kernel: str) -> None:
-    chains = sample(KERNELS[kernel], start(), draws=200, generator=seeded())
+    chains = sample(KERNELS[kernel], start(), draws=200, generator=seeded(1))
     moved = chains.draws.diff(dim=1).any(2)
     assert torch.equal(moved, chains.accepted[:, 1:].bool())
     assert torch.equal(chains.rejected, 1 - chains.accepted)
@@ -80,7 +98,7 @@ def test_memory_is_what_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
         longest = max(longest, steps * point.x.numel())
         return inner_run(point, steps, generator=generator)
 
-    chains = sample(kernel._replace(run=run), start(), draws=2, warmup=9000, thin=1000, generator=seeded())
+    chains = sample(kernel._replace(run=run), start(), draws=2, warmup=9000, thin=1000, generator=seeded(1))
     assert longest <= loop.SEGMENT_FLOATS
     assert chains.draws.untyped_storage().nbytes() == 12 * 2 * 2 * 8
 
@@ -93,7 +111,7 @@ def test_a_stored_run_that_stopped_ends_with_the_same_bits(
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr(loop, "MAX_BLOCK_CHAINS", 5)
     monkeypatch.setattr(stores, "CHUNK_NUMBERS", 60)
-    whole = sample(KERNELS[kernel], start(), draws=40, warmup=7, thin=3, generator=seeded())
+    whole = sample(KERNELS[kernel], start(), draws=40, warmup=7, thin=3, generator=seeded(1))
     steps = 0
 
     def failing(point, **options):  # type: ignore[no-untyped-def]
@@ -115,10 +133,10 @@ def test_a_stored_run_that_stopped_ends_with_the_same_bits(
     fragile = KERNELS[kernel]._replace(step=failing, run=failing_run if KERNELS[kernel].run else None)  # type: ignore[arg-type]
     options = {"draws": 40, "warmup": 7, "thin": 3, "store": tmp_path / "run"}
     with pytest.raises(KeyboardInterrupt):
-        sample(fragile, start(), generator=seeded(), **options)  # type: ignore[arg-type]
+        sample(fragile, start(), generator=seeded(1), **options)  # type: ignore[arg-type]
     assert len(list((tmp_path / "run").glob("block-*.safetensors"))) > 1
     assert len(list((tmp_path / "run" / "chains.zarr" / "posterior" / "x" / "c").glob("*/*/0"))) > 3
-    resumed = sample(KERNELS[kernel], start(), generator=seeded(), **options)  # type: ignore[arg-type]
+    resumed = sample(KERNELS[kernel], start(), generator=seeded(1), **options)  # type: ignore[arg-type]
     for name in ("draws", "accepted", "nonfinite", "outside", "acceptance_prob"):
         assert torch.equal(getattr(resumed, name), getattr(whole, name)), name
     assert resumed.score_calls == whole.score_calls
@@ -169,10 +187,10 @@ def test_a_store_tells_targets_apart(proposal: Any, rule: Any, tmp_path: Path) -
     if isinstance(proposal, RandomWalk) and isinstance(rule, Always):
         pytest.skip("asks no score")
     near, far = (metropolis_hastings(Target(score=lambda x, c=c: c - x), proposal, rule) for c in (0.0, 5.0))  # type: ignore[misc]
-    first = sample(near, start(), draws=5, generator=seeded(), store=tmp_path)
-    assert torch.equal(first.draws, sample(near, start(), draws=5, generator=seeded(), store=tmp_path).draws)
+    first = sample(near, start(), draws=5, generator=seeded(1), store=tmp_path)
+    assert torch.equal(first.draws, sample(near, start(), draws=5, generator=seeded(1), store=tmp_path).draws)
     with pytest.raises(ValueError, match="first step differs"):
-        sample(far, start(), draws=5, generator=seeded(), store=tmp_path)
+        sample(far, start(), draws=5, generator=seeded(1), store=tmp_path)
 
 
 def test_a_store_tells_covariances_apart(tmp_path: Path) -> None:
@@ -180,9 +198,9 @@ def test_a_store_tells_covariances_apart(tmp_path: Path) -> None:
         metropolis_hastings(MIXTURE, MALA(0.1, covariance=torch.tensor([c, c], dtype=torch.float64)), Exact())
         for c in (1.0, 25.0)
     )
-    sample(narrow, start(), draws=5, generator=seeded(), store=tmp_path)
+    sample(narrow, start(), draws=5, generator=seeded(1), store=tmp_path)
     with pytest.raises(ValueError, match="first step differs"):
-        sample(wide, start(), draws=5, generator=seeded(), store=tmp_path)
+        sample(wide, start(), draws=5, generator=seeded(1), store=tmp_path)
 
 
 def test_a_run_with_ones_own_proposal_can_be_resumed(tmp_path: Path) -> None:
@@ -194,7 +212,7 @@ def test_a_run_with_ones_own_proposal_can_be_resumed(tmp_path: Path) -> None:
             return -(to.x - given.x).square().sum(1) / 2
 
     runs = [
-        sample(metropolis_hastings(MIXTURE, Own(), Exact()), start(), draws=5, generator=seeded(), store=tmp_path)
+        sample(metropolis_hastings(MIXTURE, Own(), Exact()), start(), draws=5, generator=seeded(1), store=tmp_path)
         for _ in range(2)
     ]
     assert torch.equal(runs[0].draws, runs[1].draws)
@@ -202,31 +220,31 @@ def test_a_run_with_ones_own_proposal_can_be_resumed(tmp_path: Path) -> None:
 
 def test_the_cost_of_a_move_does_not_depend_on_the_warm_up() -> None:
     kernel = KERNELS["fused"]
-    cold, warm = (sample(kernel, start(), draws=100, warmup=w, generator=seeded()) for w in (0, 2000))
+    cold, warm = (sample(kernel, start(), draws=100, warmup=w, generator=seeded(1)) for w in (0, 2000))
     assert warm.moves > 10 * cold.moves
     assert warm.score_calls / warm.moves == pytest.approx(cold.score_calls / cold.moves, rel=0.2)
 
 
 def test_a_store_refuses_another_run(tmp_path: Path) -> None:
-    sample(KERNELS["fused"], start(), draws=3, generator=seeded(), store=tmp_path)
+    sample(KERNELS["fused"], start(), draws=3, generator=seeded(1), store=tmp_path)
     with pytest.raises(
         ValueError, match=r"expected .*run.json to hold this run, with draws = 4, got draws = 3.*another folder"
     ):
-        sample(KERNELS["fused"], start(), draws=4, generator=seeded(), store=tmp_path)
+        sample(KERNELS["fused"], start(), draws=4, generator=seeded(1), store=tmp_path)
     with pytest.raises(ValueError, match="with initial = "):
-        sample(KERNELS["fused"], start() + 1, draws=3, generator=seeded(), store=tmp_path)
+        sample(KERNELS["fused"], start() + 1, draws=3, generator=seeded(1), store=tmp_path)
     with pytest.raises(ValueError, match="with kernel = "):
-        sample(KERNELS["walk"], start(), draws=3, generator=seeded(), store=tmp_path)
+        sample(KERNELS["walk"], start(), draws=3, generator=seeded(1), store=tmp_path)
     with pytest.raises(ValueError, match="with seeds = "):
         sample(KERNELS["fused"], start(), draws=3, generator=seeded(2), store=tmp_path)
 
 
 def test_a_damaged_part_is_named(tmp_path: Path) -> None:
-    sample(KERNELS["fused"], start(), draws=3, generator=seeded(), store=tmp_path)
+    sample(KERNELS["fused"], start(), draws=3, generator=seeded(1), store=tmp_path)
     (part,) = tmp_path.glob("*.safetensors")
     part.write_bytes(part.read_bytes()[:50])
     with pytest.raises(ValueError, match=f"{part.name}, which cannot be read .*Delete it: its 12 chains start again"):
-        sample(KERNELS["fused"], start(), draws=3, generator=seeded(), store=tmp_path)
+        sample(KERNELS["fused"], start(), draws=3, generator=seeded(1), store=tmp_path)
 
 
 def test_a_failure_in_one_thread_stops_the_others() -> None:
@@ -237,14 +255,14 @@ def test_a_failure_in_one_thread_stops_the_others() -> None:
 
     kernel = metropolis_hastings(Target(score=score), MALA(0.1), Always())
     with pytest.raises(ZeroDivisionError, match="of the user's"):
-        sample(kernel, torch.zeros(1500, 2), draws=1, thin=10**6, generator=seeded(), pool=ThreadPoolExecutor(2))
+        sample(kernel, torch.zeros(1500, 2), draws=1, thin=10**6, generator=seeded(1), pool=ThreadPoolExecutor(2))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("event", [(2,), (1, 4, 4)], ids=str)
 def test_save_and_load_give_back_the_same(dtype: torch.dtype, event: tuple[int, ...], tmp_path: Path) -> None:
     kernel = metropolis_hastings(Target(score=lambda x: -x), MALA(0.4), LineIntegral())
-    chains = sample(kernel, torch.zeros(4, *event, dtype=dtype), draws=6, thin=2, generator=seeded())
+    chains = sample(kernel, torch.zeros(4, *event, dtype=dtype), draws=6, thin=2, generator=seeded(1))
     chains.save(tmp_path / "chains.nc")
     loaded = Chains.load(tmp_path / "chains.nc")
     for name in ("draws", "accepted", "nonfinite", "outside", "acceptance_prob", "rejected"):
@@ -256,7 +274,7 @@ def test_save_and_load_give_back_the_same(dtype: torch.dtype, event: tuple[int, 
 
 
 def test_arviz_reads_what_we_write(tmp_path: Path) -> None:
-    chains = sample(KERNELS["fused"], start(), draws=10, generator=seeded())
+    chains = sample(KERNELS["fused"], start(), draws=10, generator=seeded(1))
     tree = chains.to_arviz()
     assert tree["posterior"]["x"].dims == ("chain", "draw", "x_dim_0")
     assert {"acceptance_rate", "diverging"} <= set(tree["sample_stats"].data_vars)
@@ -279,7 +297,7 @@ def test_load_refuses_a_file_of_another_library(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_progress_shows_rate_and_acceptance(capsys: pytest.CaptureFixture[str]) -> None:
-    sample(KERNELS["fused"], start(), draws=30_000, generator=seeded(), progress=True)
+    sample(KERNELS["fused"], start(), draws=30_000, generator=seeded(1), progress=True)
     shown = capsys.readouterr().err
     assert "sampling" in shown
     assert "100%" in shown
@@ -288,12 +306,12 @@ def test_progress_shows_rate_and_acceptance(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_silence_by_default(capsys: pytest.CaptureFixture[str]) -> None:
-    sample(KERNELS["fused"], start(), draws=10, generator=seeded())
+    sample(KERNELS["fused"], start(), draws=10, generator=seeded(1))
     assert capsys.readouterr() == ("", "")
 
 
 def test_the_text_of_chains_says_what_matters() -> None:
-    text = repr(sample(KERNELS["fused"], start(), draws=10, generator=seeded()))
+    text = repr(sample(KERNELS["fused"], start(), draws=10, generator=seeded(1)))
     assert text.startswith(
         "Chains(12 chains x 10 draws of (2,), MALA(step_size=0.6) with LineIntegral(): acceptance 0."
     )
@@ -302,15 +320,15 @@ def test_the_text_of_chains_says_what_matters() -> None:
 
 def test_a_user_kernel_needs_only_init_and_step() -> None:
     kernel = Kernel(KERNELS["walk"].init, KERNELS["walk"].step)
-    expected = sample(KERNELS["walk"]._replace(run=None), start(), draws=5, generator=seeded())
-    assert torch.equal(sample(kernel, start(), draws=5, generator=seeded()).draws, expected.draws)
+    expected = sample(KERNELS["walk"]._replace(run=None), start(), draws=5, generator=seeded(1))
+    assert torch.equal(sample(kernel, start(), draws=5, generator=seeded(1)).draws, expected.draws)
 
 
 def test_a_store_opens_lazily_and_as_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "CHUNK_NUMBERS", 60)
     monkeypatch.setattr(loop, "SEGMENT_FLOATS", 48)
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
-    whole, seen = sample(KERNELS["fused"], start(), draws=20, thin=3, generator=seeded()), list[Any]()
+    whole, seen = sample(KERNELS["fused"], start(), draws=20, thin=3, generator=seeded(1)), list[Any]()
     inner_run = KERNELS["fused"].run
     assert inner_run is not None
 
@@ -319,7 +337,7 @@ def test_a_store_opens_lazily_and_as_it_grows(tmp_path: Path, monkeypatch: pytes
             seen.append(Chains.load(tmp_path).draws if len(seen) > 2 else None)
         return inner_run(point, steps, generator=generator)
 
-    found = sample(KERNELS["fused"]._replace(run=run), start(), draws=20, thin=3, generator=seeded(), store=tmp_path)
+    found = sample(KERNELS["fused"]._replace(run=run), start(), draws=20, thin=3, generator=seeded(1), store=tmp_path)
     assert len([x for x in seen if x is not None]) > 5
     assert all(torch.equal(x, whole.draws[:, : x.shape[1]]) for x in seen if x is not None)
     assert repr(found) == repr(whole) == repr(Chains.load(tmp_path))
@@ -341,13 +359,413 @@ def test_a_store_has_one_writer(tmp_path: Path) -> None:
     assert other.stdout is not None
     assert other.stdout.readline() == b"held\n"
     with pytest.raises(BlockingIOError, match=rf"got process {other.pid} on host \S+, since .* at work there. Wait"):
-        sample(KERNELS["fused"], start(), draws=2, generator=seeded(), store=tmp_path)
+        sample(KERNELS["fused"], start(), draws=2, generator=seeded(1), store=tmp_path)
     other.kill()
     other.communicate()
     assert (tmp_path / "writer.lock").exists()  # a stale one
-    sample(KERNELS["fused"], start(), draws=2, generator=seeded(), store=tmp_path)
+    sample(KERNELS["fused"], start(), draws=2, generator=seeded(1), store=tmp_path)
     assert not (tmp_path / "writer.lock").exists()
     (tmp_path / "writer.lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="got a symbolic link to"):
-        sample(KERNELS["fused"], start(), draws=2, generator=seeded(), store=tmp_path)
+        sample(KERNELS["fused"], start(), draws=2, generator=seeded(1), store=tmp_path)
     assert not (tmp_path / "elsewhere").exists()
+
+
+# The probe that tells runs apart: equal up to rounding, different by a step size.
+
+
+def test_rounding_is_no_difference_and_a_step_size_is_one() -> None:
+    x = torch.randn(50, generator=seeded(), dtype=torch.float64)
+    probe = Probe.of(x)
+    assert probe.same(Probe.of(x.float()))
+    assert probe.same(Probe.of(x * (1 + 5e-4)))
+    assert not probe.same(Probe.of(x * 1.01))
+    assert not probe.same(Probe.of(x[:49]))
+    assert not probe.same(Probe.of(x.roll(1)))
+
+
+def test_a_coarse_dtype_has_a_coarse_tolerance() -> None:
+    x = 1 + torch.rand(50, generator=seeded(), dtype=torch.float64)
+    assert Probe.of(x).same(Probe.of(x.bfloat16()))
+    assert Probe.of(x.bfloat16()).same(Probe.of(x))
+    assert not Probe.of(x.bfloat16()).same(Probe.of(1.2 * x))
+
+
+def test_what_is_not_finite_counts() -> None:
+    x = torch.tensor([1.0, math.nan, math.inf])
+    assert Probe.of(x).same(Probe.of(x.clone()))
+    assert not Probe.of(x).same(Probe.of(torch.tensor([1.0, 2.0, math.inf])))
+    assert not Probe.of(x).same(Probe.of(torch.tensor([1.0, math.nan, -math.inf])))
+
+
+def test_it_goes_through_json_and_stays_small() -> None:
+    probe = Probe.of(torch.rand(10_000), torch.arange(3), torch.tensor([math.nan]))
+    assert len(probe.numbers) <= MAX_NUMBERS + 4
+    assert Probe.from_json(json.loads(json.dumps(probe.to_json()))).same(probe)
+
+
+def test_another_run_is_refused_in_the_words_of_its_owner() -> None:
+    one, other = Probe.of(torch.ones(3)), Probe.of(torch.zeros(3))
+    one.require_same(one, "this run", "another", "Delete it.")
+    with pytest.raises(ValueError, match=r"^expected this run, got another\. Delete it\.$"):
+        one.require_same(other, "this run", "another", "Delete it.")
+
+
+# A step size found before sampling.
+
+
+NORMAL = targets.Gaussian(torch.zeros(10))
+
+
+def kernel_at(name: str, balance: str, step: float) -> Kernel:
+    proposal = {"rw": RandomWalk, "mala": MALA, "pcn": PCN}[name](step)
+    return metropolis_hastings(NORMAL, proposal, Exact(balance=balance))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("balance", ["metropolis", "barker"])
+@pytest.mark.parametrize("name", ["rw", "mala"])
+@pytest.mark.parametrize("start", [1e-3, 30.0])
+def test_the_kernel_accepts_at_its_own_rate_after_tuning(name: str, balance: str, start: float) -> None:
+    g = seeded()
+    x = NORMAL.sample(200, generator=g)
+    step = tune(lambda h: kernel_at(name, balance, h), x, start=start, generator=g)
+    kernel = kernel_at(name, balance, step)
+    wanted = {
+        ("rw", "metropolis"): 0.234,
+        ("rw", "barker"): 0.159,
+        ("mala", "metropolis"): 0.574,
+        ("mala", "barker"): 0.347,
+    }
+    assert kernel.target_rate == wanted[name, balance]
+    assert sample(kernel, x, draws=100, generator=g).acceptance_rate == pytest.approx(kernel.target_rate, abs=0.03)
+
+
+def test_a_rate_of_ones_own_and_the_same_seed_the_same_step() -> None:
+    def run() -> float:
+        g = seeded()
+        x = NORMAL.sample(200, generator=g)
+        return tune(lambda h: kernel_at("mala", "metropolis", h), x, target_rate=0.9, generator=g)
+
+    step = run()
+    assert step == run()
+    x = NORMAL.sample(200, generator=seeded(1))
+    assert sample(kernel_at("mala", "metropolis", step), x, draws=100).acceptance_rate == pytest.approx(0.9, abs=0.03)
+
+
+def test_beta_stays_within_its_bound() -> None:
+    """On its own reference pCN accepts everything: the largest beta is the answer."""
+    x = NORMAL.sample(50, generator=seeded())
+    assert tune(lambda beta: kernel_at("pcn", "metropolis", beta), x, start=0.1, upper=1.0) == 1.0
+
+
+def test_always_has_no_rate_to_aim_at() -> None:
+    with pytest.raises(
+        ValueError, match=r"acceptance rate to aim at, got MALA\(step_size=1.0\) with Always\(\).*target_rate"
+    ):
+        tune(lambda h: metropolis_hastings(NORMAL, MALA(h), Always()), torch.zeros(5, 10))
+
+
+def test_an_impossible_rate_ends_with_its_numbers() -> None:
+    with pytest.raises(
+        TuningError, match=r"expected some step to be accepted at a rate of 0.5, got 1.000 at every step"
+    ) as caught:
+        tune(lambda h: metropolis_hastings(NORMAL, MALA(h), Always()), torch.zeros(5, 10), target_rate=0.5)
+    assert caught.value.rate == 1.0
+    assert caught.value.step > 1e15
+
+
+def test_a_broken_score_ends_with_its_numbers() -> None:
+    broken = Target(score=lambda x: torch.full_like(x, math.nan))
+    with pytest.raises(TuningError, match=r"got 0.000 at every step.*NaN"):
+        tune(lambda h: metropolis_hastings(broken, MALA(h), LineIntegral()), torch.zeros(5, 2))
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, 1.5])
+def test_rates_outside_the_open_interval_are_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match=r"target_rate in \(0, 1\)"):
+        tune(lambda h: kernel_at("mala", "metropolis", h), torch.zeros(5, 10), target_rate=rate)
+
+
+# A step size and a covariance learned before sampling.
+
+
+VARIANCES = torch.tensor([0.01, 1.0, 100.0], dtype=torch.float64)
+TARGET = Target(score=lambda x: -(x.flatten(1) / VARIANCES).reshape(x.shape))
+
+
+def mala(step: float, covariance: Tensor) -> Kernel:
+    return metropolis_hastings(TARGET, MALA(step, covariance), LineIntegral())
+
+
+def starts(chains: int = 32, seed: int = 0) -> tuple[Tensor, torch.Generator]:
+    g = seeded(seed)
+    return 10 * torch.randn(chains, 3, dtype=torch.float64, generator=g), g
+
+
+@pytest.mark.parametrize("steps", [20, 21, 75, 149, 150, 151, 175, 200, 499, 1000, 1234, 10_000])
+def test_the_windows_add_up_to_the_steps(steps: int) -> None:
+    lengths = windows(steps)
+    assert sum(lengths) == steps
+    assert min(lengths) > 0
+
+
+def test_the_windows_of_a_thousand_steps_are_those_of_stan() -> None:
+    assert windows(1000) == (75, 25, 50, 100, 200, 500, 50)
+
+
+@pytest.mark.parametrize("event", [(3,), (2, 3)])
+def test_moments_are_those_of_numpy(event: tuple[int, ...]) -> None:
+    g = seeded()
+    batches = [5 + torch.randn(n, *event, dtype=torch.float64, generator=g) for n in (7, 1, 30)]
+    rows = torch.cat(batches).flatten(1).numpy()
+    n, d = rows.shape
+    sample_covariance = np.cov(rows.T)
+    for diagonal in (False, True):
+        moments = Moments(diagonal=diagonal)
+        for batch in batches:
+            moments.add(batch)
+
+        def shrunk(estimate: np.ndarray) -> np.ndarray:
+            floor = 5e-3 / (n + 5) * np.sort(np.diag(estimate))[(d - 1) // 2]
+            return np.asarray(n / (n + 5) * estimate + floor * np.eye(d))
+
+        covariance, wanted = moments.covariance(), shrunk(sample_covariance)
+        assert covariance is not None
+        np.testing.assert_allclose(covariance.numpy(), np.diag(wanted) if diagonal else wanted, rtol=1e-9)
+
+
+@pytest.mark.parametrize("covariance", ["dense", "diagonal"])
+@pytest.mark.parametrize("estimate", ["draws", "geometric"])
+def test_step_and_shape_are_found(covariance: Any, estimate: Any) -> None:
+    x, g = starts()
+    learned = warmup(mala, x, steps=400, covariance=covariance, estimate=estimate, generator=g)
+    variances = learned.covariance if covariance == "diagonal" else learned.covariance.diagonal()
+    # 32 chains x 275 steps, some 1,000 effective draws: 4.5 % a standard error of a variance
+    torch.testing.assert_close(variances, VARIANCES, rtol=0.3, atol=0)
+    assert learned.acceptance_rate == pytest.approx(0.574, abs=0.1)
+    chains = sample(learned.kernel, learned.draws, draws=100, generator=g)
+    assert chains.acceptance_rate == pytest.approx(0.574, abs=0.1)
+
+
+def test_a_window_has_one_covariance_and_all_have_the_shape_asked_for() -> None:
+    seen: list[Tensor] = []
+
+    def make(step: float, covariance: Tensor) -> Kernel:
+        seen.append(covariance)
+        return mala(step, covariance)
+
+    x, g = starts()
+    learned = warmup(make, x, steps=200, generator=g)
+    assert len(seen) == 1 + 200 + 1  # the first is asked for its rate, the last is frozen
+    changes = [i for i in range(1, len(seen)) if seen[i] is not seen[i - 1]]
+    first, *doubling, _ = windows(200)
+    assert changes == [1 + first + sum(doubling[: k + 1]) for k in range(len(doubling))]
+    assert seen[-1] is learned.covariance
+    assert torch.equal(seen[0], torch.eye(3, dtype=torch.float64))
+
+
+def test_sampling_makes_no_kernel() -> None:
+    calls = 0
+
+    def make(step: float, covariance: Tensor) -> Kernel:
+        nonlocal calls
+        calls += 1
+        return mala(step, covariance)
+
+    x, g = starts()
+    learned = warmup(make, x, steps=50, generator=g)
+    before, kept = calls, learned.covariance.clone()
+    draws = sample(learned.kernel, learned.draws, draws=20, generator=seeded(1)).draws
+    assert calls == before
+    assert torch.equal(learned.covariance, kept)
+    fixed = mala(learned.step_size, learned.covariance)
+    again = sample(fixed, learned.draws, draws=20, generator=seeded(1)).draws
+    assert torch.equal(draws, again)
+
+
+def test_the_same_seed_gives_the_same_result() -> None:
+    one, other, third = (warmup(mala, x, steps=60, generator=g) for x, g in (starts(), starts(), starts(seed=1)))
+    assert one.step_size == other.step_size
+    assert torch.equal(one.covariance, other.covariance)
+    assert torch.equal(one.draws, other.draws)
+    assert not torch.equal(one.covariance, third.covariance)
+
+
+def test_events_of_any_shape_in_single_precision() -> None:
+    g = seeded()
+    x = torch.randn(20, 3, 1, generator=g)
+    target = Target(score=lambda x: -x)
+    learned = warmup(
+        lambda h, c: metropolis_hastings(target, MALA(h, c), LineIntegral()),
+        x,
+        steps=60,
+        estimate="geometric",
+        generator=g,
+    )
+    assert learned.draws.shape == x.shape
+    assert learned.covariance.shape == (3, 3)
+    assert learned.covariance.dtype == torch.float32
+    assert repr(learned).startswith(
+        f"Warmup(step size {learned.step_size:.4g}, dense covariance (3, 3), 20 chains of ("
+    )
+
+
+def always(step: float, covariance: Tensor) -> Kernel:
+    return metropolis_hastings(TARGET, MALA(step, covariance), Always())
+
+
+def test_a_kernel_without_a_rate_is_refused_as_by_tune() -> None:
+    with pytest.raises(ValueError, match=r"acceptance rate to aim at, got MALA\(.*Always\(\).*target_rate"):
+        warmup(always, torch.zeros(5, 3, dtype=torch.float64))
+
+
+def test_the_geometric_mean_needs_scores_at_the_points() -> None:
+    target = targets.Gaussian(torch.zeros(3))
+    with pytest.raises(ValueError, match=r"whose points keep their scores, got RandomWalk.*estimate=\"draws\""):
+        warmup(
+            lambda h, c: metropolis_hastings(target, RandomWalk(h, c), Exact()), torch.zeros(5, 3), estimate="geometric"
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"steps": 19}, ValueError, "steps of at least 20, got 19"),
+        ({"start": 0.0}, ValueError, "start to be finite and above 0"),
+        ({"upper": -1.0}, ValueError, "upper above 0, got -1.0"),
+        ({"target_rate": 1.5}, ValueError, r"target_rate in \(0, 1\)"),
+        ({"initial": torch.zeros(3)}, ValueError, "initial of shape"),
+        ({"initial": torch.full((4, 3), math.nan)}, ValueError, "initial to be finite"),
+        ({"make_kernel": lambda h, c: h}, TypeError, "make_kernel to return a Kernel, got float"),
+    ],
+)
+def test_bad_arguments_are_refused(change: dict[str, Any], error: type[Exception], text: str) -> None:
+    arguments: dict[str, Any] = {"make_kernel": mala, "initial": torch.zeros(4, 3, dtype=torch.float64), "steps": 20}
+    with pytest.raises(error, match=text):
+        warmup(**(arguments | change))
+
+
+UNCHECKED = {  # refused by the shape checks of the tests as well, which a user does not run
+    "steps=100.0": "steps to be an int, got float 100.0",
+    "covariance='full'": "covariance to be one of 'dense', 'diagonal', got 'full'",
+    "estimate='scores'": "estimate to be one of 'draws', 'geometric', None, got 'scores'",
+    "generator=0": "a torch.Generator, got int 0",
+    "make_kernel=3": "a function from a step size and a covariance to a kernel, got int 3",
+    "make_kernel=make(1.0, torch.ones(2))": "a function from a step size and a covariance to a kernel, got Kernel",
+    "make_kernel=lambda h: make(h, None)": "a function from a step size and a covariance to a kernel, got function",
+}
+
+
+def test_arguments_of_another_type_are_refused() -> None:
+    script = f"""
+        import torch
+        from scoremh import MALA, LineIntegral, Target, metropolis_hastings, warmup
+        make = lambda h, c: metropolis_hastings(Target(score=lambda x: -x), MALA(h, c), LineIntegral())
+        for change in {list(UNCHECKED)}:
+            try:
+                warmup(**(dict(make_kernel=make, initial=torch.zeros(4, 2), steps=20) | eval(f"dict({{change}})")))
+            except (TypeError, ValueError) as error:
+                print(error)
+    """
+    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    for line, text in zip(ran.stdout.splitlines(), UNCHECKED.values(), strict=True):
+        assert line.startswith(f"expected {text}"), line
+
+
+def test_a_broken_score_ends_with_its_numbers_by_warmup() -> None:
+    broken = Target(score=lambda x: torch.full_like(x, math.nan))
+    with pytest.raises(TuningError) as caught:
+        warmup(lambda h, c: metropolis_hastings(broken, MALA(h, c), LineIntegral()), torch.zeros(5, 2), steps=200)
+    assert caught.value.rate == 0.0
+
+
+def test_chains_that_stay_at_one_place_have_no_shape() -> None:
+    stuck = Target(score=lambda x: torch.zeros_like(x), support=lambda x: (x == 0).flatten(1).all(1))
+    with pytest.raises(TuningError, match="chains that move in every coordinate"):
+        warmup(lambda h, c: metropolis_hastings(stuck, MALA(h, c), LineIntegral()), torch.zeros(5, 2), steps=40)
+
+
+def gaussian(seed: int, *, rotated: bool) -> targets.Gaussian:
+    """Return a 50-dimensional Gaussian of condition number 1e4."""
+    g = seeded(seed)
+    variances = torch.logspace(0, 4, 50, dtype=torch.float64)
+    if not rotated:
+        return targets.Gaussian(variances.new_zeros(50), variances[torch.randperm(50, generator=g)].diag())
+    axes, _ = torch.linalg.qr(torch.randn(50, 50, dtype=torch.float64, generator=g))
+    covariance = axes @ variances.diag() @ axes.T
+    return targets.Gaussian(variances.new_zeros(50), (covariance + covariance.T) / 2)
+
+
+@pytest.mark.parametrize("diagonal", [True, False])
+def test_the_geometric_mean_solves_its_equation(diagonal: bool) -> None:
+    g = seeded()
+    s, p = (
+        torch.randn(5, 9, dtype=torch.float64, generator=g) @ torch.randn(9, 5, dtype=torch.float64, generator=g)
+        for _ in range(2)
+    )
+    s, p = s @ s.T, p @ p.T
+    if diagonal:
+        s, p = s.diagonal(), p.diagonal()
+    c = geometric_mean(s, p)
+    assert c is not None
+    torch.testing.assert_close(c * p * c if diagonal else c @ p @ c, s, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(c, c.T if not diagonal else c)
+    assert geometric_mean(s, torch.zeros_like(p)) is None
+
+
+@pytest.mark.parametrize("estimate", ["geometric", "draws"])
+def test_the_geometric_mean_knows_a_gaussian_from_far_out(estimate: Any) -> None:
+    """Chains far out and all on one side: S and G are those of the way in, and C is still the covariance.
+
+    Not after one window, in which the shrinkage hides the widest directions, but after three.
+    """
+    g = seeded()
+    law = gaussian(3, rotated=True)
+    x = 1e5 + 1e3 * torch.randn(64, 50, dtype=torch.float64, generator=g)
+    make = lambda h, c: metropolis_hastings(Target(law.score), MALA(h, c), LineIntegral())  # noqa: E731
+    learned = warmup(make, x, steps=300, estimate=estimate, generator=g)
+    error = (learned.covariance - law.covariance).norm() / law.covariance.norm()
+    assert (float(error) < 0.05) == (estimate == "geometric")
+
+
+def test_the_estimate_is_chosen_by_what_points_keep() -> None:
+    x, _ = starts()
+    given = warmup(mala, x, steps=60, estimate="geometric", generator=seeded(1))
+    chosen = warmup(mala, x, steps=60, generator=seeded(1))
+    assert torch.equal(chosen.covariance, given.covariance)
+    law = targets.Gaussian(torch.zeros(3, dtype=torch.float64))
+    walks = [
+        warmup(
+            lambda h, c: metropolis_hastings(law, RandomWalk(h, c), Exact()),
+            x,
+            steps=60,
+            estimate=estimate,
+            generator=seeded(1),
+        )
+        for estimate in (None, "draws")
+    ]
+    assert torch.equal(walks[0].covariance, walks[1].covariance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("estimate", "wide"), [("draws", 100.0), ("geometric", 100.0), ("geometric", 1e4)])
+@pytest.mark.parametrize("covariance", ["dense", "diagonal"])
+def test_a_badly_scaled_gaussian_converges_within_2000_steps(
+    seed: int, estimate: Any, wide: float, covariance: Any
+) -> None:
+    """From starts 100 times as wide as the least standard deviation, or 10,000; 500 steps of warm-up, 1,500 draws."""
+    truth = gaussian(seed, rotated=covariance == "dense")
+    target = Target(score=truth.score)
+    g = seeded(seed)
+    x = wide * torch.randn(64, 50, dtype=torch.float64, generator=g)
+    learned = warmup(
+        lambda h, c: metropolis_hastings(target, MALA(h, c), LineIntegral()),
+        x,
+        steps=500,
+        covariance=covariance,
+        estimate=estimate,
+        generator=g,
+    )
+    chains = sample(learned.kernel, learned.draws, draws=1500, generator=g)
+    assert diagnostics.summary(chains).table["r_hat"].max() < 1.01

@@ -8,7 +8,6 @@ each p-value is compared with FALSE_ALARM / number of tests. Seeds come from the
 import math
 import sys
 import warnings
-import zlib
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -35,14 +34,10 @@ from scoremh import (
 from scoremh.acceptance import Rule
 from scoremh.diagnostics import stationarity
 from scoremh.types import Kernel, Move, Point, Proposal, Run, Step, Trace
-from tests.cases import EXACT_ON_GAUSSIAN, ONE_DIMENSION, PROPOSALS, TARGETS, f64
+from tests.cases import EXACT_ON_GAUSSIAN, ONE_DIMENSION, PROPOSALS, TARGETS, f64, seeded, seeded_by
 
 FALSE_ALARM = 1e-3
 CHAINS, STEPS = 10_000, 10
-
-
-def seeded(*name: object) -> torch.Generator:
-    return torch.Generator().manual_seed(zlib.crc32(repr(name).encode()))
 
 
 def build(target: Any, proposal: Proposal, rule: Rule) -> Kernel:
@@ -64,7 +59,7 @@ def by(way: str, kernel: Kernel) -> Kernel:
 
 
 def seeds_of(way: str, *name: object) -> torch.Generator:
-    return seeded(*name) if way == "step" else seeded(*name, way)
+    return seeded_by(*name) if way == "step" else seeded_by(*name, way)
 
 
 def fitting(target: str) -> dict[str, Proposal]:
@@ -163,7 +158,7 @@ def test_power_against_a_network_out_of_balance(proposal: str) -> None:
     law = TARGETS["mixture"]
     rule = Learned(networks.Antisymmetric(Ratio(law, PROPOSALS[proposal], share=0.25)))
     kernel = build(Target(law.score), PROPOSALS[proposal], rule)
-    verdict = stationarity(kernel, law, chains=CHAINS, steps=STEPS, generator=seeded("power", proposal))
+    verdict = stationarity(kernel, law, chains=CHAINS, steps=STEPS, generator=seeded_by("power", proposal))
     assert verdict.p_value < 1e-6, verdict
 
 
@@ -252,7 +247,7 @@ RIGHT_STEP = metropolis_hastings(NORMAL, MALA(0.5), Exact())
 def same_noise(point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
     """Draw the noise of the first step once more at every other."""
     seed = int(torch.randint(2**31, (), generator=generator))
-    again = run_of(lambda point, generator=None: RIGHT_STEP.step(point, generator=torch.Generator().manual_seed(seed)))
+    again = run_of(lambda point, generator=None: RIGHT_STEP.step(point, generator=seeded(seed)))
     return again(point, steps, generator=generator)
 
 
@@ -273,7 +268,7 @@ WRONG_RUNS: dict[str, Run] = {
 
 @pytest.mark.parametrize("name", WRONG_RUNS)
 def test_a_wrong_run_beside_right_steps_is_rejected(name: str) -> None:
-    kernel, generator = RIGHT_STEP._replace(run=WRONG_RUNS[name]), seeded("wrong run", name)
+    kernel, generator = RIGHT_STEP._replace(run=WRONG_RUNS[name]), seeded_by("wrong run", name)
     verdict = stationarity(kernel, NORMAL, chains=CHAINS, steps=STEPS, generator=generator)
     assert verdict.p_value < LEVEL, verdict
 
@@ -281,17 +276,17 @@ def test_a_wrong_run_beside_right_steps_is_rejected(name: str) -> None:
 def test_the_same_kernel_is_right_by_its_steps_and_by_a_run_of_them() -> None:
     for run in (None, run_of(RIGHT_STEP.step)):
         kernel = RIGHT_STEP._replace(run=run)
-        verdict = stationarity(kernel, NORMAL, chains=CHAINS, steps=STEPS, generator=seeded("right run"))
+        verdict = stationarity(kernel, NORMAL, chains=CHAINS, steps=STEPS, generator=seeded_by("right run"))
         assert verdict.p_value > LEVEL, verdict
 
 
 def test_a_run_is_judged_in_segments_that_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of one step, or of all that fit, are the same chains where a run is a loop over steps."""
     kernel = RIGHT_STEP._replace(run=run_of(RIGHT_STEP.step))
-    whole = stationarity(kernel, NORMAL, chains=CHAINS, steps=7, generator=seeded("segments"))
+    whole = stationarity(kernel, NORMAL, chains=CHAINS, steps=7, generator=seeded_by("segments"))
     monkeypatch.setattr(sys.modules["scoremh.diagnostics.stationarity"], "MAX_TRACE_NUMBERS", 1)
-    assert stationarity(kernel, NORMAL, chains=CHAINS, steps=7, generator=seeded("segments")) == whole
-    assert stationarity(by("step", kernel), NORMAL, chains=CHAINS, steps=7, generator=seeded("segments")) == whole
+    assert stationarity(kernel, NORMAL, chains=CHAINS, steps=7, generator=seeded_by("segments")) == whole
+    assert stationarity(by("step", kernel), NORMAL, chains=CHAINS, steps=7, generator=seeded_by("segments")) == whole
 
 
 SUBTLE: dict[str, tuple[Any, Kernel]] = {
@@ -332,17 +327,17 @@ def test_a_kernel_that_never_moves_is_named(step: Step) -> None:
     """Whatever acceptance it claims: its p-value is 1, the text says that nothing moved, and there is a warning."""
     kernel = RIGHT_STEP._replace(step=step, run=None)
     with pytest.warns(UserWarning, match=r"at least 1% of the chains to move.* got 0.00% after 1 steps"):
-        verdict = stationarity(kernel, NORMAL, chains=200, steps=1, generator=seeded())
+        verdict = stationarity(kernel, NORMAL, chains=200, steps=1, generator=seeded_by())
     assert (verdict.p_value, verdict.moved) == (1.0, 0.0)
     assert "0.0% of the chains moved" in str(verdict)
 
 
 def test_the_share_of_chains_that_moved_is_that_of_their_positions() -> None:
     """After one step it is the acceptance rate, and a kernel that moves enough gives no warning (an error here)."""
-    verdict = stationarity(RIGHT_STEP, NORMAL, chains=1000, steps=1, generator=seeded("moved"))
+    verdict = stationarity(RIGHT_STEP, NORMAL, chains=1000, steps=1, generator=seeded_by("moved"))
     assert verdict.moved == pytest.approx(verdict.acceptance_rate)
     assert 0.5 < verdict.moved < 1
-    later = stationarity(RIGHT_STEP, NORMAL, chains=1000, steps=10, generator=seeded("moved"))
+    later = stationarity(RIGHT_STEP, NORMAL, chains=1000, steps=10, generator=seeded_by("moved"))
     assert later.moved > verdict.moved
 
 

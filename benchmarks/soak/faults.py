@@ -9,10 +9,10 @@ from xml.etree import ElementTree  # of pytest's own making
 
 ROOT = Path(__file__).parents[2]
 FAULTS = {
-    "a full disk, for every writer and command": "tests/test_full_disk.py",
-    "run folders with links out of them, writes that are killed, Ctrl-C, two writers": "tests/test_cli_recovery.py",
-    "bombs, false headers and malformed tables": "tests/test_load.py",
-    "scores with NaN, inf, another shape or dtype, or an error, in every kernel": "tests/test_misbehaving_scores.py",
+    "a full disk, for every writer and command": "tests/test_faults.py",
+    "run folders with links out of them, writes that are killed, Ctrl-C, two writers": "tests/test_cli.py",
+    "bombs, false headers and malformed tables": "tests/test_datasets.py",
+    "scores with NaN, inf, another shape or dtype, or an error, in every kernel": "tests/test_kernel.py",
     "workers that are killed or fail, in every pool": "tests/test_pools.py",
 }
 

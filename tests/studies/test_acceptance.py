@@ -11,13 +11,14 @@ from scoremh import RandomWalk, Recipe, Target, balance_matching, fit_score
 from studies import acceptance, learning
 from studies.acceptance import cells, exactness, narrow, rules
 from studies.framework import Records
+from tests.cases import seeded
 from tests.studies.cases import is_picture, run_small, said
 
 
 def test_a_corner_changes_nothing_where_the_score_is_a_gradient() -> None:
     """And it does where a turn is added: the integral of (-y, x) along the sides and along the diagonal differ."""
     target, walk, corner = rules.OVERLAPPING, RandomWalk(0.3), rules.Corner()
-    x = target.sample(1000, generator=torch.Generator().manual_seed(0))
+    x = target.sample(1000, generator=seeded())
     assert learning.error(corner, Target(target.score), walk, x) < 1e-5
     turned = Target(lambda x: target.score(x) + x.flip(1) * torch.tensor([-1.0, 1.0]))
     assert learning.error(corner, turned, walk, x) > 0.01

@@ -10,14 +10,11 @@ from torch import Tensor
 from scoremh import MALA, Always, LineIntegral, Target, metropolis_hastings, targets
 from scoremh.acceptance import Rule
 from studies.posteriors.calibration import Calibration, calibration
+from tests.cases import seeded
 
 FALSE_ALARM_RATE = 1e-3
 PRIOR = targets.Gaussian([0.0, 1.0], [[1.0, 0.5], [0.5, 2.0]])
 NOISE = 0.7  # standard deviation of an observation of both coordinates
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def simulate(x: Tensor, *, generator: torch.Generator) -> Tensor:

@@ -13,13 +13,10 @@ from scoremh import DivergenceError, metrics, targets
 from studies import gev, presets
 from studies.framework import Records
 from studies.gev import adjustment, common, learned, tails, tails_page
+from tests.cases import seeded
 from tests.studies.cases import is_picture, made_up, run_small, said
 
 SMALL_TAILS = tails.Config((3,), sizes=(300,), steps=4, chains=100, warmup=2, draws=2, thin=2)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("xi", [-0.5, 0.0, 0.9])

@@ -14,9 +14,10 @@ from studies.framework import runner
 from studies.mnist import judging, lenet, panel, samplers, samples, sampling, tau, threshold_map
 from studies.mnist.images import SCORE, WEIGHTS, mnist_test
 from studies.mnist.sampling import METHODS, Plan
+from tests.cases import seeded
 from tests.studies.cases import is_picture, made_up, run_small
 
-NORMAL = torch.Generator().manual_seed(3)
+NORMAL = seeded(3)
 SMALL_DIGITS = digits.Config(seeds=(21,), channels=(8, 16), steps=250, n=40, levels=60, final=5, taus=(0.7,))
 
 
@@ -85,7 +86,7 @@ def test_the_kept_score_denoises() -> None:
     """The errors of the prototype that this network follows, with room for an unfinished training."""
     fit, x = ScoreFit.load(SCORE), mnist_test()[:64]
     for sigma, error in ((0.05, 0.035), (0.2, 0.08), (0.8, 0.21), (3.2, 0.45)):
-        noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+        noise = torch.randn(x.shape, generator=seeded(1))
         y = x + sigma * noise
         rms = (y + sigma**2 * fit.net(y, sigma) - x).square().mean().sqrt()
         assert rms < error, (sigma, float(rms))
@@ -108,15 +109,15 @@ def test_samplers_are_compared_at_equal_score_calls() -> None:
 
 def test_all_chains_have_one_step_from_the_mean_norm_of_their_scores() -> None:
     fit, x = ScoreFit.load(SCORE), torch.cat([mnist_test()[:1], 3 * mnist_test()[1:2]])
-    moved = sampling.batch_ula(fit, [1.0], x, steps=1, tau=0.7, draws=torch.Generator().manual_seed(3))
-    score, z = fit.net(x, 1.0), torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
+    moved = sampling.batch_ula(fit, [1.0], x, steps=1, tau=0.7, draws=seeded(3))
+    score, z = fit.net(x, 1.0), torch.randn(x.shape, generator=seeded(3))
     h = 2 * (0.7 * 28 / score.flatten(1).norm(dim=1).mean()) ** 2
     torch.testing.assert_close(moved, x + h * score + (2 * h).sqrt() * z)
 
 
 def test_real_images_with_their_noise_have_no_lag() -> None:
     fit, x = ScoreFit.load(SCORE), mnist_test()
-    noise = torch.randn(64, 1, 28, 28, generator=torch.Generator().manual_seed(8))
+    noise = torch.randn(64, 1, 28, 28, generator=seeded(8))
     for level in (0.1, 1.0):
         assert sampling.lag(fit, x[100:164] + level * noise, x[:64], level) == pytest.approx(1, abs=0.05)
         assert sampling.lag(fit, x[100:164] + 1.4 * level * noise, x[:64], level) == pytest.approx(1.4, abs=0.2)
@@ -156,7 +157,7 @@ def test_samplers_of_images_cost_about_the_same() -> None:
     for name, sampler in samplers.SAMPLERS.items():
         if name == "exact":
             continue  # its calls depend on the moves
-        draws = torch.Generator().manual_seed(0)
+        draws = seeded()
         choice = sampler.choices[0]
         noise = sampling.HIGH * torch.randn(2, 1, 28, 28, generator=draws)
         start = samplers.Start(model, noise, round(10 * levels * choice.levels), draws)

@@ -16,6 +16,7 @@ from scoremh.proposals import MALA, ScaledMALA
 from scoremh.types import Point
 from studies.mnist.levels import LevelAcceptanceFit, LevelMatching, fit_acceptance_at_levels
 from studies.mnist.networks import AtLevelAndStep, PotentialUNet, SiameseAcceptance
+from tests.cases import seeded
 
 EVENT, CHANNELS = (1, 8, 8), (4, 8, 8)
 SIGMA = torch.tensor([0.05, 0.5, 2.0], dtype=torch.float64)
@@ -24,10 +25,6 @@ NETWORKS: dict[str, Any] = {
     "siamese": lambda g: SiameseAcceptance(EVENT, (4, 8), 16, generator=g),
     "literal": lambda g: SiameseAcceptance(EVENT, (4, 8), 16, literal=True, first_logit=-1.0, generator=g),
 }
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def images(n: int = 3, seed: int = 1) -> Tensor:
@@ -56,7 +53,7 @@ def test_networks_keep_shape_and_dtype_and_take_weights(name: str) -> None:
     again.load_state_dict(net.state_dict())
     assert torch.equal(answer(again, x), answer(net, x))
     same, other = (dict(NETWORKS[name](seeded(seed)).named_parameters()) for seed in (0, 1))
-    assert all(torch.equal(a, same[key]) for key, a in NETWORKS[name](seeded(0)).named_parameters())
+    assert all(torch.equal(a, same[key]) for key, a in NETWORKS[name](seeded()).named_parameters())
     assert any(not torch.equal(a, other[key]) for key, a in same.items())
 
 

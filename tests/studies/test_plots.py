@@ -14,6 +14,7 @@ from studies.framework import catalog
 from studies.plots import dots, lines
 from studies.plots.images import tile
 from studies.plots.style import Look, looks_of
+from tests.cases import seeded
 from tests.studies.cases import kept
 
 
@@ -65,7 +66,7 @@ def test_pictures_are_drawn_from_kept_results_and_no_two_curves_look_alike(
 
 def test_histograms_are_drawn(tmp_path: Path) -> None:
     target = targets.Gaussian([3.0], [[2.0]])
-    draws = target.sample(500, generator=torch.Generator().manual_seed(0))[:, 0]
+    draws = target.sample(500, generator=seeded())[:, 0]
     plots.histogram_panels({"a": draws, "b": draws}, tmp_path / "a.png", log_density=target.log_density, title="both")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
@@ -78,14 +79,14 @@ def test_panels_in_rows_with_heights_of_their_own(tmp_path: Path) -> None:
 
 
 def test_points_that_diverged_are_left_out(tmp_path: Path) -> None:
-    x = torch.randn(10, 2, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(10, 2, generator=seeded())
     plots.scatter_panels({"a": x.where(x < 1, torch.inf)}, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_pictures_of_samples_are_small(tmp_path: Path) -> None:
     for size, draw in ((2, plots.scatter_panels), (3, plots.space_panels)):
-        cloud = torch.randn(800, size, generator=torch.Generator().manual_seed(0))
+        cloud = torch.randn(800, size, generator=seeded())
         draw({str(i): cloud for i in range(6)}, tmp_path / "a.png", captions=["W1 0.1"] * 6, title="Moons")
         assert (tmp_path / "a.png").stat().st_size < 200_000
 

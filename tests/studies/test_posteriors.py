@@ -9,6 +9,7 @@ from scoremh import targets
 from studies import posteriors
 from studies.posteriors import cells, problems
 from studies.posteriors.calibration import calibration
+from tests.cases import seeded
 from tests.studies.cases import is_picture, run_small
 
 SMALL = cells.Config(
@@ -22,10 +23,6 @@ SMALL = cells.Config(
     annealed_steps=2,
     annealed_final=2,
 )
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_the_denoiser_is_that_of_the_mixture() -> None:

@@ -8,8 +8,8 @@ from scoremh import RandomWalk
 from scoremh.networks import AcceptanceMLP, Free, ScoreMLP
 from scoremh.training import DRAWS_PER_PART
 from studies.presets import TABLE_2, TABLE_3, paper_acceptance, paper_score
-from tests.balance_cases import X, seeded
-from tests.cases import GAUSSIAN
+from tests.balance_cases import X
+from tests.cases import GAUSSIAN, seeded
 
 
 def test_the_rows_are_table_2() -> None:

@@ -11,17 +11,18 @@ from torch import Tensor
 from scoremh import metrics
 from studies import sinkhorn
 from studies.sinkhorn import paper_metrics, sinkhorn_divergence
+from tests.cases import seeded
 
 
 def normal(n: int, *event: int, seed: int = 0) -> Tensor:
-    return torch.randn(n, *event, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(n, *event, generator=seeded(seed), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("p", [1, 2])
 def test_it_is_a_distance_between_samples_of_any_order_place_shape_and_dtype(p: Any) -> None:
     x, y = normal(50, 2, 3), 1 + 0.5 * normal(70, 2, 3, seed=1)
     value = sinkhorn_divergence(x, y, p=p)
-    shuffled = x[torch.randperm(50, generator=torch.Generator().manual_seed(1))]
+    shuffled = x[torch.randperm(50, generator=seeded(1))]
     assert sinkhorn_divergence(x, shuffled, p=p) == pytest.approx(0, abs=1e-9)
     assert value > 0.1
     assert sinkhorn_divergence(y, x, p=p) == pytest.approx(value, rel=1e-6)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from scoremh import Recipe, balance_matching, datasets, metrics, score_matching
 from scoremh import sampler as sampler
@@ -15,6 +14,7 @@ from studies.framework import Records, Study
 from studies.framework.runner import FILE
 from studies.sweeps import cells, findings, ratios
 from studies.table1 import problem
+from tests.cases import seeded
 from tests.studies.cases import is_picture, run_small, said
 
 BRIEF = Recipe(steps=4, batch=32, check_every=2)
@@ -76,7 +76,7 @@ def test_rules_are_compared_beyond_the_noise_over_seeds() -> None:
 
 
 def test_the_distribution_of_moons_is_that_of_the_samples() -> None:
-    g = torch.Generator().manual_seed(0)
+    g = seeded()
     x, y = ratios.moons().sample(1000, generator=g), datasets.moons(1000, generator=g)
     assert metrics.two_sample_test(x, y, generator=g).p_value > 0.05
 

@@ -12,6 +12,7 @@ from studies import tables
 from studies.tables import cells, peers
 from studies.tables.cells import Config, beyond, broken
 from studies.tables.data import TABLES, standard_units
+from tests.cases import seeded
 from tests.studies.cases import kept, made_up, run_small, said
 
 SMALL = Config((1,), ("one", "counts"), 60, 80, floors=2, chains=20, steps=20, timed=(100, 2), development=False)
@@ -41,7 +42,7 @@ def test_shares_beyond_the_range_count_rows() -> None:
 
 
 def test_a_copula_has_the_margins_and_the_correlation_of_its_rows() -> None:
-    g = torch.Generator().manual_seed(0)
+    g = seeded()
     z = torch.randn(4000, 2, generator=g, dtype=torch.float64) @ torch.tensor([[1.0, 0.8], [0.0, 0.6]]).double()
     drawn = peers.copula(z.exp(), 4000, g)
     assert float(torch.corrcoef(drawn.log().mT)[0, 1]) == pytest.approx(0.8, abs=0.04)
@@ -52,7 +53,7 @@ def test_a_copula_has_the_margins_and_the_correlation_of_its_rows() -> None:
 def test_peers_draw_rows_like_those_of_a_mixed_table() -> None:
     train = TABLES["counts"].split(1, 10)[0][:200]
     for name in ("kernel", "copula"):
-        drawn = peers.drawn(name, train, 50, torch.Generator().manual_seed(0))
+        drawn = peers.drawn(name, train, 50, seeded())
         pd.testing.assert_series_equal(drawn.dtypes, train.dtypes)
 
 

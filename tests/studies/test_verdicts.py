@@ -9,6 +9,7 @@ import torch
 from studies import verdicts
 from studies.framework import Records, pages
 from studies.verdicts.laws import LAWS
+from tests.cases import seeded
 from tests.studies.cases import made_up
 
 CONFIG = verdicts.Config(seeds=(1,))
@@ -54,7 +55,7 @@ def test_the_page_counts_and_names_what_is_wrong() -> None:
 
 
 def test_draws_are_spoiled_as_they_say() -> None:
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     draws = torch.randn(3000, 2, generator=generator) @ torch.tensor([[1.0, 0.9], [0.0, 0.3]])
     shuffled = verdicts.shuffled(draws, generator)
     assert torch.equal(shuffled[:, 0], draws[:, 0])
@@ -69,7 +70,7 @@ def test_draws_are_spoiled_as_they_say() -> None:
 
 @pytest.mark.slow
 def test_fresh_rows_keep_the_limits_and_others_do_not() -> None:
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     rows = LAWS["line"][1](2000, generator)
     fresh = LAWS["line"][1](2000, generator)
     assert verdicts.truth(fresh, "line", rows, generator)["passes"]

@@ -1,4 +1,4 @@
-"""Barker's proposal: its density is normalised and that of its draws, and small steps are those of MALA."""
+"""Proposals: densities, draws and step sizes of theory."""
 
 import math
 
@@ -7,8 +7,20 @@ import pytest
 import torch
 from scipy import stats
 
-from scoremh import MALA, Barker, Exact, LineIntegral, Point, metropolis_hastings, targets, tune
-from tests.cases import COVARIANCE, GAUSSIAN, f64
+from scoremh import (
+    MALA,
+    Always,
+    Barker,
+    Exact,
+    LineIntegral,
+    Point,
+    ScaledMALA,
+    metropolis_hastings,
+    sample,
+    targets,
+    tune,
+)
+from tests.cases import COVARIANCE, GAUSSIAN, f64, seeded
 
 FALSE_ALARM = 1e-3
 
@@ -29,7 +41,7 @@ def test_draws_have_the_density_of_log_prob(score: float) -> None:
     given = Point(torch.zeros_like(y), torch.full_like(y, score))
     cumulative = torch.cumulative_trapezoid(proposal.log_prob(Point(y), given=given).exp(), y.squeeze(1))
     x = torch.zeros(n, 1, dtype=torch.float64)
-    drawn = proposal.sample(Point(x, torch.full_like(x, score)), generator=torch.Generator().manual_seed(0))
+    drawn = proposal.sample(Point(x, torch.full_like(x, score)), generator=seeded())
 
     grid = y.squeeze(1)[1:].numpy()
     p_value = stats.kstest(drawn.squeeze(1).numpy(), lambda z: np.interp(z, grid, cumulative)).pvalue
@@ -47,7 +59,7 @@ def test_draws_in_coordinates_of_a_covariance_have_the_mean_of_the_density(covar
     )
     x = f64([0.9, -0.7]).expand(n, 2)
     at = Point(x, GAUSSIAN.score(x))
-    drawn = Barker(h, covariance).sample(at, generator=torch.Generator().manual_seed(0))
+    drawn = Barker(h, covariance).sample(at, generator=seeded())
     w = (drawn - x) @ torch.linalg.inv(root).T
     z = torch.linspace(-12, 12, 4001, dtype=torch.float64)
     density = (-z.square() / 2).exp() / math.sqrt(2 * math.pi)
@@ -60,9 +72,9 @@ def test_draws_in_coordinates_of_a_covariance_have_the_mean_of_the_density(covar
 
 def test_small_steps_are_those_of_mala() -> None:
     """The ratio of q, over the step's length, tends to that of MALA with the same step size."""
-    h, x = 1e-4, GAUSSIAN.sample(100, generator=torch.Generator().manual_seed(0))
+    h, x = 1e-4, GAUSSIAN.sample(100, generator=seeded())
     current = Point(x, GAUSSIAN.score(x))
-    y = MALA(h).sample(current, generator=torch.Generator().manual_seed(1))
+    y = MALA(h).sample(current, generator=seeded(1))
     proposed = Point(y, GAUSSIAN.score(y))
     ours, theirs = (q.log_q_ratio(current, proposed) for q in (Barker(h), MALA(h)))
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
@@ -71,13 +83,13 @@ def test_small_steps_are_those_of_mala() -> None:
 
 def test_a_huge_score_does_not_throw_a_chain_far() -> None:
     x = torch.zeros(1000, 1)
-    drawn = Barker(0.5).sample(Point(x, torch.full_like(x, 1e30)), generator=torch.Generator().manual_seed(0))
+    drawn = Barker(0.5).sample(Point(x, torch.full_like(x, 1e30)), generator=seeded())
     assert bool((drawn >= 0).all())
     assert float(drawn.max()) < 6
 
 
 def test_it_is_tuned_to_the_rate_of_its_limit() -> None:
-    law, g = targets.Gaussian(torch.zeros(20)), torch.Generator().manual_seed(0)
+    law, g = targets.Gaussian(torch.zeros(20)), seeded()
     x = law.sample(200, generator=g)
     kernel = metropolis_hastings(law, Barker(0.3), LineIntegral())
     assert kernel.target_rate == 0.574
@@ -91,3 +103,46 @@ def test_it_is_tuned_to_the_rate_of_its_limit() -> None:
 def test_bad_step_sizes_are_refused(step_size: float) -> None:
     with pytest.raises(ValueError, match="step_size"):
         Barker(step_size)
+
+
+# The Langevin step of diffusion models' correctors: what theory says of it in the dimensions of images.
+
+
+D = 784
+NORMAL = targets.Gaussian(torch.zeros(D, dtype=torch.float64))
+
+
+def normal_at(rho: float, chains: int = 400) -> torch.Tensor:
+    """Return chains of N(0, rho^2 I): the noise of a level, rho times as wide as it should be."""
+    return rho * torch.randn(chains, D, generator=seeded(3), dtype=torch.float64)
+
+
+def test_the_step_is_that_of_score_sde() -> None:
+    at = Point(normal_at(1.0, 5), normal_at(1.5, 5))
+    assert at.score is not None
+    expected = 2 * (0.16 * math.sqrt(D) / at.score.norm(dim=1)) ** 2
+    torch.testing.assert_close(ScaledMALA(0.16).step_size(at), expected)
+
+
+@pytest.mark.parametrize("tau", [0.5, 0.9])
+def test_a_chain_that_lags_is_accepted_beyond_the_bound_of_the_theory(tau: float) -> None:
+    """With the per-chain step a right rule accepts where rho^2 > 1 + tau^2, and refuses chains that have arrived."""
+    bound = math.sqrt(1 + tau**2)
+    for rho in (1.05 * bound, 0.95 * bound):
+        kernel = metropolis_hastings(NORMAL, ScaledMALA(tau), Exact())
+        _, move = kernel.step(kernel.init(normal_at(rho)), generator=seeded(1))
+        rate = float(move.accepted.double().mean())
+        assert (rate > 0.75) if rho > bound else (rate < 0.25), (rho, rate)
+
+
+def test_unadjusted_it_settles_at_the_bound() -> None:
+    tau = 0.7
+    kernel = metropolis_hastings(NORMAL, ScaledMALA(tau), Always())
+    end = sample(kernel, normal_at(3.0), draws=1, thin=60, generator=seeded(1)).last
+    assert float(end.square().mean()) == pytest.approx(1 + tau**2, rel=0.01)
+
+
+def test_in_many_dimensions_the_step_is_near_that_of_the_level() -> None:
+    h = ScaledMALA(0.2).step_size(Point(normal_at(1.0, 2000), 2 * normal_at(1.0, 2000)))
+    assert float(h.mean()) == pytest.approx(2 * 0.2**2 / 2**2, rel=0.01)
+    assert float(h.std() / h.mean()) == pytest.approx(math.sqrt(2 / D), rel=0.1)

@@ -1,11 +1,10 @@
-"""Hamiltonian moves: identities of the leapfrog, decisions, stationarity with its wrong twins, and refused input.
-
-Under right kernels all stationarity verdicts of this module together fail with probability at most FALSE_ALARM.
-"""
+"""Hamiltonian moves, grouped moves, and scores that misbehave in every kernel."""
 
 import math
-import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,16 +12,26 @@ import torch
 from torch import Tensor
 
 from scoremh import (
+    MALA,
     Always,
     Exact,
     Kernel,
+    Learned,
     LineIntegral,
     Move,
     Point,
+    RandomWalk,
+    Recipe,
+    Sampler,
     Target,
     Taylor,
+    ThroughNoise,
     diagnostics,
+    fit_acceptance,
+    fit_score,
     hamiltonian,
+    metropolis_hastings,
+    networks,
     sample,
     targets,
     tune,
@@ -30,8 +39,15 @@ from scoremh import (
 from scoremh._shared.algebra import inner
 from scoremh.acceptance import Rule
 from scoremh.diagnostics import stationarity
+from scoremh.kernel import grouped
 from scoremh.kernel.hamiltonian import Leapfrog, Trajectory
-from tests.cases import COVARIANCE, GAUSSIAN, LEARNED, TARGETS, f64
+from tests.cases import COVARIANCE, GAUSSIAN, LEARNED, PROPOSALS, TARGETS, f64, seeded, seeded_by
+from tests.cases import RULES as SCORES_RULES
+from tests.deadly_scores import NotFinite
+from tests.pool_cases import OF_A_SCORE, RECORDS, assert_same
+
+# Under right kernels all stationarity verdicts of this module together fail with probability at most FALSE_ALARM.
+
 
 FALSE_ALARM = 1e-3
 MIXTURE = TARGETS["mixture"]
@@ -45,10 +61,6 @@ RULES: dict[str, Rule] = {
 }
 
 
-def seeded(*name: object) -> torch.Generator:
-    return torch.Generator().manual_seed(zlib.crc32(repr(name).encode()))
-
-
 def path_from(leapfrog: Leapfrog, law: Any, x: Tensor, momentum: Tensor, steps: int) -> Trajectory:
     return leapfrog.trajectory(lambda x: law.score(x)[:, None], law.support, x, law.score(x)[:, None], momentum, steps)
 
@@ -60,7 +72,7 @@ def slope_change(leapfrog: Leapfrog, at_x: Tensor, path: Trajectory) -> Tensor:
 
 
 def starts(law: Any, n: int = 50) -> tuple[Tensor, Tensor]:
-    g = seeded("starts")
+    g = seeded_by("starts")
     return law.sample(n, generator=g), torch.randn(n, 2, generator=g, dtype=torch.float64)
 
 
@@ -130,8 +142,8 @@ def test_decisions_on_a_gaussian_are_those_of_the_density(rule: str, covariance:
     moves = []
     for acceptance in (judged, Exact(balance=judged.balance)):
         kernel = hamiltonian(GAUSSIAN, 1.1, 4, acceptance, covariance=COVARIANCES[covariance], random_length=True)
-        x = GAUSSIAN.sample(500, generator=seeded("gaussian"))
-        moves.append(kernel.step(kernel.init(x), generator=seeded("noise"))[1])
+        x = GAUSSIAN.sample(500, generator=seeded_by("gaussian"))
+        moves.append(kernel.step(kernel.init(x), generator=seeded_by("noise"))[1])
     torch.testing.assert_close(moves[0].log_accept, moves[1].log_accept, atol=1e-10, rtol=0)
     assert torch.equal(moves[0].accepted, moves[1].accepted)
     assert not moves[0].accepted.all()
@@ -149,7 +161,7 @@ STATIONARY = [
 def test_every_target_is_stationary(target: str, rule: str, covariance: str) -> None:
     law, lengths = TARGETS[target], covariance != "diagonal"
     kernel = hamiltonian(law, 0.4, 4, RULES[rule], covariance=COVARIANCES[covariance], random_length=lengths)
-    verdict = stationarity(kernel, law, chains=5000, steps=5, generator=seeded(target, rule, covariance))
+    verdict = stationarity(kernel, law, chains=5000, steps=5, generator=seeded_by(target, rule, covariance))
     assert verdict.p_value > FALSE_ALARM / len(STATIONARY), verdict
     assert verdict.acceptance_rate > 0.3
 
@@ -163,7 +175,7 @@ def score_only(law: Any) -> Target:
 
 def decisions(target: Any, rule: Rule, steps: int = 5) -> tuple[Tensor, Tensor]:
     """Return positions and log a of a few steps, from the same points and by the same noise."""
-    kernel, g = hamiltonian(target, 0.6, 4, rule, covariance=COVARIANCE, random_length=True), seeded("decisions")
+    kernel, g = hamiltonian(target, 0.6, 4, rule, covariance=COVARIANCE, random_length=True), seeded_by("decisions")
     point, xs, log_accepts = kernel.init(MIXTURE.sample(200, generator=g)), [], []
     for _ in range(steps):
         point, move = kernel.step(point, generator=g)
@@ -203,7 +215,7 @@ def test_known_parts_are_asked_at_the_nodes_only() -> None:
 
     known = Target(counted("known score", GAUSSIAN.score), counted("log density", GAUSSIAN.log_density))
     target = targets.product(Target(counted("rest", MIXTURE.score)), known)
-    chains = sample(hamiltonian(target, 0.3, 5, LineIntegral()), MIXTURE.sample(6), draws=10, generator=seeded())
+    chains = sample(hamiltonian(target, 0.3, 5, LineIntegral()), MIXTURE.sample(6), draws=10, generator=seeded_by())
     assert calls == {"known score": 6 + 6 * 10 * 5, "log density": 6 + 6 * 10, "rest": 6 + 6 * 10 * (5 + 5)}
     assert chains.score_calls == calls["rest"]
 
@@ -216,7 +228,7 @@ def test_a_product_leaves_its_target_invariant(right: bool) -> None:
         forgotten = target.known._replace(log_density=lambda x: x.new_zeros(len(x)))
         target = replace(target, known=forgotten)
     kernel = hamiltonian(target, 0.6, 4, LineIntegral(), random_length=True)
-    verdict = stationarity(kernel, MIXTURE, chains=10_000, steps=5, generator=seeded("product"))
+    verdict = stationarity(kernel, MIXTURE, chains=10_000, steps=5, generator=seeded_by("product"))
     assert (verdict.p_value > FALSE_ALARM / len(STATIONARY)) == right, verdict
 
 
@@ -257,7 +269,7 @@ def kept_momentum(law: Any, h: float, steps: int, *, flip: bool) -> Kernel:
 def test_the_trapezoid_at_the_nodes_is_rejected_by_the_same_test(right: bool) -> None:
     law = TARGETS["banana"]
     kernel = hamiltonian(law, 0.8, 3, Exact()) if right else trapezoid_twin(law, 0.8, 3)
-    verdict = stationarity(kernel, law, chains=10_000, generator=seeded("trapezoid"))
+    verdict = stationarity(kernel, law, chains=10_000, generator=seeded_by("trapezoid"))
     assert (verdict.p_value > FALSE_ALARM / len(STATIONARY)) == right, verdict
 
 
@@ -265,7 +277,7 @@ def test_the_trapezoid_at_the_nodes_is_rejected_by_the_same_test(right: bool) ->
 def test_partial_refreshment_without_a_flip_is_rejected_by_the_same_test(flip: bool) -> None:
     law = TARGETS["banana"]
     kernel = kept_momentum(law, 1.2, 1, flip=flip)
-    verdict = stationarity(kernel, law, chains=20_000, steps=20, generator=seeded("momentum"))
+    verdict = stationarity(kernel, law, chains=20_000, steps=20, generator=seeded_by("momentum"))
     assert (verdict.p_value > FALSE_ALARM / len(STATIONARY)) == flip, verdict
 
 
@@ -280,7 +292,7 @@ def test_every_score_call_is_counted_and_inner_nodes_go_in_one(rule: Any, per_st
         return -x
 
     kernel = hamiltonian(Target(score, lambda x: -x.square().sum(1) / 2), 0.3, 5, rule)
-    chains = sample(kernel, torch.zeros(6, 2), draws=10, generator=seeded())
+    chains = sample(kernel, torch.zeros(6, 2), draws=10, generator=seeded_by())
     assert sum(calls) == chains.score_calls == 6 + 6 * 10 * 5 * per_step
     assert len(calls) == 1 + 10 * (5 + isinstance(rule, LineIntegral))
 
@@ -294,7 +306,7 @@ def test_leaving_the_support_is_a_counted_rejection(rule: Any) -> None:
         return -x
 
     target = Target(score, lambda x: -x.square().sum(1) / 2, targets.box(-1.0, 1.0))
-    chains = sample(hamiltonian(target, 0.5, 3, rule), torch.zeros(50, 2), draws=20, generator=seeded())
+    chains = sample(hamiltonian(target, 0.5, 3, rule), torch.zeros(50, 2), draws=20, generator=seeded_by())
     assert chains.outside.sum() > 100
     assert chains.nonfinite.sum() == 0
     assert chains.draws.abs().max() <= 1
@@ -305,10 +317,10 @@ def test_leaving_the_support_is_a_counted_rejection(rule: Any) -> None:
 @pytest.mark.parametrize("rule", [LineIntegral(), Exact()], ids=repr)
 def test_a_trajectory_that_loses_too_much_energy_diverges(rule: Any) -> None:
     """Leapfrog is unstable above h = 2 standard deviations; one step of h = 30 loses some 1e5 nats, all finite."""
-    chains = sample(hamiltonian(NORMAL, 30.0, 2, rule), torch.ones(50, 2), draws=4, generator=seeded())
+    chains = sample(hamiltonian(NORMAL, 30.0, 2, rule), torch.ones(50, 2), draws=4, generator=seeded_by())
     assert bool(chains.diverging.all())
     assert chains.accepted.sum() == chains.outside.sum() == 0
-    fine = sample(hamiltonian(NORMAL, 1.9, 2, rule), torch.ones(50, 2), draws=4, generator=seeded())
+    fine = sample(hamiltonian(NORMAL, 1.9, 2, rule), torch.ones(50, 2), draws=4, generator=seeded_by())
     assert not fine.diverging.any()
     assert not fine.accepted.all()
     summary = diagnostics.summary(replace(fine, nonfinite=chains.nonfinite))
@@ -324,7 +336,7 @@ def test_a_trajectory_that_meets_a_number_that_is_not_finite_diverges(rule: Any,
 
     x = torch.linspace(-2, 0.9, 40)[:, None].repeat(1, 2)
     kernel = hamiltonian(Target(score, lambda x: -x.square().sum(1) / 2), 0.3, 4, rule)
-    chains = sample(kernel, x, draws=20, generator=seeded())
+    chains = sample(kernel, x, draws=20, generator=seeded_by())
     assert chains.draws.isfinite().all()
     assert 0 < chains.nonfinite.sum() < chains.nonfinite.numel()
     stayed = torch.cat([x[:, None], chains.draws], 1).diff(dim=1).flatten(2).any(2)[chains.nonfinite > 0]
@@ -333,7 +345,7 @@ def test_a_trajectory_that_meets_a_number_that_is_not_finite_diverges(rule: Any,
 
 
 def test_tune_reaches_the_target_rate() -> None:
-    law, g = targets.Gaussian(torch.zeros(20)), seeded()
+    law, g = targets.Gaussian(torch.zeros(20)), seeded_by()
     x = law.sample(200, generator=g)
     assert hamiltonian(law, 0.1, 5, LineIntegral(balance="barker")).target_rate == 0.381
     assert hamiltonian(law, 0.1, 5, Always()).target_rate is None
@@ -349,7 +361,7 @@ def test_shapes_dtypes_and_seeds(rule: str, dtype: torch.dtype, event: tuple[int
     target = Target(lambda x: -x, lambda x: -x.flatten(1).square().sum(1) / 2)
     kernel, x = hamiltonian(target, 0.2, 3, RULES[rule], random_length=True), torch.zeros(5, *event, dtype=dtype)
     before = torch.random.get_rng_state()
-    first, again = (sample(kernel, x, draws=4, generator=seeded()).draws for _ in range(2))
+    first, again = (sample(kernel, x, draws=4, generator=seeded_by()).draws for _ in range(2))
     assert first.dtype == dtype
     assert first.shape == (5, 4, *event)
     assert torch.equal(first, again)
@@ -377,3 +389,298 @@ NORMAL = Target(lambda x: -x, lambda x: -x.square().sum(1) / 2)
 def test_what_cannot_be_right_is_refused(arguments: Any, text: str) -> None:
     with pytest.raises((TypeError, ValueError), match=text):
         hamiltonian(*arguments)
+
+
+# Cheap moves judged in groups by a log density: the surrogate transition method.
+
+
+SURROGATE_MIXTURE = targets.GaussianMixture(
+    torch.tensor([0.3, 0.7]).double(), torch.tensor([[-2.0, 0.0], [2.0, 1.0]]).double(), 0.5 * torch.eye(2).double()
+)
+
+
+class Wrong:
+    """The mixture with its own density and exact draws, and a score that is wrong: it pulls to (1, 1) as well."""
+
+    support = None
+    log_density = staticmethod(SURROGATE_MIXTURE.log_density)
+    sample = staticmethod(SURROGATE_MIXTURE.sample)
+
+    @staticmethod
+    def score(x: Tensor) -> Tensor:
+        return SURROGATE_MIXTURE.score(x) + 0.5 * (1 - x)
+
+
+CHEAP = {
+    "simpson": LineIntegral(),
+    "trapezoid with a walk": LineIntegral("trapezoid"),
+    "barker": LineIntegral(balance="barker"),
+    "adaptive": LineIntegral("adaptive"),
+}
+
+
+@pytest.mark.parametrize("moves", [1, 5])
+@pytest.mark.parametrize("name", CHEAP)
+def test_a_wrong_score_is_corrected(name: str, moves: int) -> None:
+    wrong: Any = Wrong()
+    proposal = RandomWalk(0.8) if name == "trapezoid with a walk" else MALA(0.3)
+    kernel = grouped(wrong, proposal, CHEAP[name], Exact(), group_size=moves)
+    found = diagnostics.stationarity(kernel, wrong, chains=4000, steps=20, generator=seeded())
+    assert found.p_value > 1e-4
+    alone = metropolis_hastings(wrong, proposal, CHEAP[name])
+    assert diagnostics.stationarity(alone, wrong, chains=4000, steps=20, generator=seeded()).p_value < 1e-10
+
+
+def test_a_learned_acceptance_of_any_form_is_corrected() -> None:
+    target, proposal = Target(SURROGATE_MIXTURE.score, SURROGATE_MIXTURE.log_density), RandomWalk(0.8)
+    x = SURROGATE_MIXTURE.sample(1000, generator=seeded())
+    for form in ("free", "antisymmetric", "potential"):
+        fit = fit_acceptance(target, proposal, x, form=form, recipe=Recipe(steps=30, batch=64), generator=seeded(1))
+        kernel = grouped(target, proposal, Learned(fit), Exact(), group_size=3)
+        assert (
+            diagnostics.stationarity(kernel, SURROGATE_MIXTURE, chains=4000, steps=12, generator=seeded(2)).p_value
+            > 1e-4
+        )
+
+
+def test_where_the_rule_is_exact_every_group_is_accepted() -> None:
+    start = SURROGATE_MIXTURE.sample(200, generator=seeded())
+    kernel = grouped(SURROGATE_MIXTURE, MALA(0.3), Exact(), Exact(), group_size=5)
+    chains = sample(kernel, start, draws=4, thin=5, generator=seeded(1))
+    assert chains.acceptance_rate == pytest.approx(float(chains.acceptance_prob.mean()), abs=0.05)
+    assert chains.acceptance_rate > 0.5
+
+
+def test_a_rejected_group_is_taken_back() -> None:
+    """A log density that is nowhere higher than at the start: no group is accepted, and nothing moves."""
+    start = SURROGATE_MIXTURE.sample(50, generator=seeded())
+    only_there = Target(SURROGATE_MIXTURE.score, lambda x: torch.where((x == start).all(1), 0.0, -1e6).double())
+    chains = sample(grouped(only_there, MALA(0.3), LineIntegral(), Exact()), start, draws=3, thin=10)
+    torch.testing.assert_close(chains.draws, start[:, None].expand(-1, 3, -1), rtol=0, atol=0)
+    assert chains.acceptance_rate == 0
+    assert float(chains.acceptance_prob.mean()) > 0.5
+
+
+def test_a_support_is_kept_and_counted() -> None:
+    half = targets.truncate(SURROGATE_MIXTURE, lambda x: x[:, 0] > 0)
+    start = SURROGATE_MIXTURE.sample(500, generator=seeded()).abs()
+    chains = sample(grouped(half, RandomWalk(1.5), LineIntegral(), Exact()), start, draws=1, thin=20)
+    assert bool((chains.last[:, 0] > 0).all())
+    assert int(chains.outside.sum()) > 0
+
+
+def test_a_score_that_is_not_finite_is_a_rejection() -> None:
+    target = Target(lambda x: torch.where(x > 1, torch.nan, -x), lambda x: -x.square().sum(1) / 2)
+    chains = sample(grouped(target, RandomWalk(1.5), LineIntegral(), Exact()), torch.zeros(100, 1), draws=2, thin=10)
+    assert chains.draws.isfinite().all()
+    assert int(chains.nonfinite.sum()) > 0
+
+
+def test_the_cost_is_counted() -> None:
+    start = SURROGATE_MIXTURE.sample(10, generator=seeded())
+    kernel = grouped(SURROGATE_MIXTURE, MALA(0.1), LineIntegral(), ThroughNoise(nodes=8), group_size=10)
+    _, trace = kernel.run(kernel.init(start), 20, generator=seeded())  # type: ignore[misc]
+    assert trace.score_calls == 2 * 20 * 10 + 3 * 8 * (1 + 2) * 10
+
+
+def test_steps_by_hand_are_judged_one_by_one() -> None:
+    kernel = grouped(SURROGATE_MIXTURE, MALA(0.3), LineIntegral(), Exact())
+    assert (
+        diagnostics.stationarity(kernel._replace(run=None), SURROGATE_MIXTURE, chains=4000, generator=seeded()).p_value
+        > 1e-4
+    )
+
+
+def test_draws_at_the_ends_of_groups_are_judged_however_a_run_is_divided() -> None:
+    """A score of a wider normal distribution: within a group draws are too wide, at its end they are not."""
+    target = Target(lambda x: -x / 4, lambda x: -x.square().sum(1) / 2)
+    start = torch.randn(1000, 2, generator=seeded())
+    kernel = grouped(target, RandomWalk(1.0), LineIntegral(), Exact(), group_size=10)
+    chains = sample(kernel, start, draws=20, thin=10, generator=seeded(1))  # more steps than one segment has
+    assert bool(((chains.draws.square().mean((0, 2)) - 1).abs() < 0.15).all())
+    within = sample(kernel, start, draws=20, thin=5, generator=seeded(1)).draws[:, ::2]
+    assert bool((within.square().mean((0, 2)) > 1.15).all())
+
+
+def test_barkers_balance_and_densities_that_are_not_finite() -> None:
+    start = SURROGATE_MIXTURE.sample(500, generator=seeded())
+    rates = [
+        sample(grouped(Wrong(), MALA(0.3), LineIntegral(), final), start, draws=1, thin=50).acceptance_rate
+        for final in (Exact(), Exact(balance="barker"))
+    ]
+    assert rates[1] < 0.8 * rates[0]
+    spike = Target(
+        SURROGATE_MIXTURE.score, lambda x: torch.where(x[:, 0] > 2, torch.inf, SURROGATE_MIXTURE.log_density(x))
+    )
+    inside = start[start[:, 0] < 2]
+    assert bool(
+        (sample(grouped(spike, MALA(0.3), LineIntegral(), Exact()), inside, draws=1, thin=50).last[:, 0] <= 2).all()
+    )
+    with pytest.raises(ValueError, match="positive density"):
+        sample(grouped(spike, MALA(0.3), LineIntegral(), Exact()), start, draws=1)
+
+
+def test_a_product_with_known_parts_is_refused() -> None:
+    with pytest.raises(ValueError, match="a target without known parts"):
+        grouped(targets.product(SURROGATE_MIXTURE, SURROGATE_MIXTURE), MALA(0.3), LineIntegral(), Exact())
+
+
+def test_a_step_names_its_candidate() -> None:
+    kernel = grouped(SURROGATE_MIXTURE, RandomWalk(3.0), LineIntegral(), Exact())
+    point = kernel.init(SURROGATE_MIXTURE.sample(100, generator=seeded()))
+    there, move = kernel.step(point, generator=seeded(1))
+    assert bool((move.proposed != point.x).any(1).all())
+    torch.testing.assert_close(there.x[move.accepted], move.proposed[move.accepted])
+    torch.testing.assert_close(there.x[~move.accepted], point.x[~move.accepted])
+
+
+@pytest.mark.parametrize("rule", [Always(), LineIntegral("exact"), Taylor()])
+def test_rules_without_a_ratio_are_refused(rule: Any) -> None:
+    with pytest.raises(ValueError, match="a rule with a deterministic log ratio"):
+        grouped(SURROGATE_MIXTURE, MALA(0.3), rule, Exact())
+
+
+def test_a_final_rule_without_a_density_is_refused() -> None:
+    with pytest.raises(ValueError, match="a final rule by a log density"):
+        grouped(SURROGATE_MIXTURE, MALA(0.3), LineIntegral(), LineIntegral())
+
+
+@pytest.mark.slow
+def test_long_chains_of_a_sampler_do_not_leak() -> None:
+    """A funnel has wells in its learned score: the longer chains without the final decision run, the more end there."""
+    rows = targets.Funnel(5, 1.5).sample(2000, generator=seeded(4))
+    score = fit_score(rows, recipe=Recipe(steps=1500), generator=seeded(5))
+    u = score.coordinates.inverse(rows)
+    far = []
+    for moves in (None, 10):
+        sampler = Sampler(score, 0.3, group_size=moves).tune(200, generator=seeded(6))
+        drawn = sampler.sample(300, annealing_steps=10, chain_steps=1500, generator=seeded(8)).last
+        far.append(float((score.coordinates.inverse(drawn).norm(dim=1) > 1.2 * u.norm(dim=1).max()).double().mean()))
+    assert far[0] > 0.005
+    assert far[1] <= 0.2 * far[0]
+
+
+# Scores that misbehave, in every kernel: chains stay finite, counts are right, the summary says it, errors name it.
+
+
+scores_mark = pytest.mark.filterwarnings("ignore::scoremh.kernel.metropolis.DegenerateRuleWarning")
+
+CHAINS, DRAWS = 6, 4
+WRONG_NUMBERS = {"nan": math.nan, "inf": math.inf, "minus inf": -math.inf, "1e300": 1e300}
+SCORED = ("simpson", "simpson-barker", "gauss", "adaptive", "exact-integral", "taylor-1", "taylor-2")
+
+MAKERS: dict[str, Callable[[Any], Kernel]] = {
+    f"{proposal}, {rule}": lambda score, p=PROPOSALS[proposal], r=SCORES_RULES[rule]: metropolis_hastings(
+        Target(score), p, r
+    )
+    for proposal in ("rw", "mala", "mala-full", "pcn", "student", "barker")
+    for rule in [*SCORED, *["always"] * (proposal in ("mala", "mala-full", "barker"))]
+} | {
+    f"hamiltonian, {rule}": lambda score, r=rule: hamiltonian(Target(score), 0.3, 3, r)  # type: ignore[misc]
+    for rule in (LineIntegral(), Always())
+}
+
+
+class Misbehaving:
+    """A standard normal's score that answers rightly once, and then wrongly.
+
+    Args:
+        wrong: From a right answer to a wrong one.
+        where: Of which points: some chains, a region, or all.
+    """
+
+    def __init__(self, wrong: Callable[[Tensor], Any], where: str = "all") -> None:
+        self.wrong, self.where, self.calls = wrong, where, 0
+
+    def __call__(self, x: Tensor) -> Any:
+        self.calls += 1
+        right = -x
+        if self.calls == 1:
+            return right
+        if self.where == "all":
+            return self.wrong(right)
+        rows = torch.arange(len(x)) % CHAINS < 2 if self.where == "some" else x[:, 0] > 0.5
+        return torch.where(rows[:, None], self.wrong(right), right)
+
+
+def run(kernel: Kernel, **options: Any) -> Any:
+    g = seeded(1)
+    return sample(kernel, torch.zeros(CHAINS, 2, dtype=torch.float64), draws=DRAWS, generator=g, **options)
+
+
+@scores_mark
+@pytest.mark.parametrize("kernel", MAKERS)
+def test_numbers_that_are_not_finite_are_counted_and_never_reached(kernel: str) -> None:
+    met = 0
+    for number in WRONG_NUMBERS.values():
+        for where in ("all", "some", "region"):
+            made = MAKERS[kernel](Misbehaving(partial(torch.full_like, fill_value=number), where))
+            chains = run(made, thin=2)
+            assert chains.draws.isfinite().all()
+            assert (chains.rejected >= 0).all()
+            assert (chains.draws.diff(dim=1).any(2) <= (chains.accepted[:, 1:] > 0)).all()
+            if chains.nonfinite.any():
+                met += 1
+                assert f"{int(chains.nonfinite.sum())} diverging" in repr(chains)
+    assert met >= 3, "the summary never named what happened"
+
+
+@scores_mark
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [math.nan, 1e30], ids=str)
+@pytest.mark.parametrize("name", OF_A_SCORE)
+@pytest.mark.parametrize("pool", [ThreadPoolExecutor(2), 2], ids=["threads", "processes"])
+def test_numbers_that_are_not_finite_are_the_same_in_every_pool(pool: Any, name: str, number: float) -> None:
+    found = OF_A_SCORE[name](pool, None, NotFinite(number))
+    assert found[0].isfinite().all()  # type: ignore[union-attr]
+    assert name != "sample" or found[RECORDS.index("nonfinite")].any()  # type: ignore[union-attr]
+    assert_same(found, OF_A_SCORE[name](None, None, NotFinite(number)))
+
+
+@scores_mark
+@pytest.mark.parametrize("kernel", MAKERS)
+def test_answers_of_another_kind_are_refused_at_any_call(kernel: str) -> None:
+    for wrong in (lambda s: s.float(), lambda s: s[:, :1], lambda s: s[:1], lambda s: s.numpy(), lambda s: None):
+        with pytest.raises((TypeError, ValueError), match=r"expected score\(x\) to be a float64 tensor of shape"):
+            run(MAKERS[kernel](Misbehaving(wrong)))
+
+
+@scores_mark
+@pytest.mark.parametrize("kernel", MAKERS)
+def test_an_exception_of_the_score_comes_through(kernel: str) -> None:
+    def wrong(right: Tensor) -> Tensor:
+        raise ZeroDivisionError("of the user's")
+
+    with pytest.raises(ZeroDivisionError, match="of the user's"):
+        run(MAKERS[kernel](Misbehaving(wrong)))
+
+
+@scores_mark
+def test_the_summary_says_what_was_not_finite() -> None:
+    kernel = MAKERS["mala, simpson"](Misbehaving(lambda right: torch.full_like(right, math.nan), "region"))
+    chains = run(kernel)
+    assert diagnostics.summary(chains).diverging == int(chains.nonfinite.sum()) > 0
+
+
+@scores_mark
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rule", [LineIntegral(), LineIntegral("adaptive"), LineIntegral("exact"), Always()], ids=repr)
+def test_networks_of_low_precision(dtype: torch.dtype, rule: Any) -> None:
+    net = networks.ScoreMLP(2, generator=seeded()).to(dtype).requires_grad_(False)
+    kernel = metropolis_hastings(Target(lambda x: net(x) - x), MALA(0.2), rule)
+    chains = sample(kernel, torch.zeros(5, 2, dtype=dtype), draws=30, generator=seeded())
+    assert chains.draws.dtype == dtype
+    assert chains.draws.isfinite().all()
+    assert chains.acceptance_rate > 0.3
+    diagnostics.summary(chains)
+
+
+@scores_mark
+@pytest.mark.parametrize("proposal", [RandomWalk(0.5), MALA(0.3)], ids=repr)
+@pytest.mark.parametrize(("chains", "draws", "dimension"), [(1, 1, 1), (1, 5, 1), (3, 1, 2), (1, 1, 3)])
+def test_one_chain_one_draw_one_dimension(proposal: Any, chains: int, draws: int, dimension: int) -> None:
+    kernel = metropolis_hastings(Target(lambda x: -x), proposal, LineIntegral())
+    found = sample(kernel, torch.zeros(chains, dimension), draws=draws)
+    assert found.draws.shape == (chains, draws, dimension)
+    assert 0 <= found.acceptance_rate <= 1
+    assert f"{chains} chains x {draws} draws of ({dimension},)" in repr(found)
