@@ -370,7 +370,8 @@ def test_the_page_says_what_the_records_say(name: str) -> None:
 def test_kept_records_are_those_of_the_paper_preset(name: str) -> None:
     study, records = STUDIES[name], kept(name)
     config = study.presets["paper"]
-    settings = {key: value for key, value in study.settings(config).items() if key in records.settings}
+    changed = EARLIER_FLOW.get(name, set())
+    settings = {k: v for k, v in study.settings(config).items() if k in records.settings and k not in changed}
     assert settings == {key: records.settings[key] for key in settings}
     wanted = set(chain.from_iterable(study.stages(config)))
     for kind in study.kinds:
@@ -379,6 +380,10 @@ def test_kept_records_are_those_of_the_paper_preset(name: str) -> None:
         assert len(set(cells)) == len(cells)
         if study.summary is None and not study.partial:
             assert set(cells) == {cell for cell in wanted if isinstance(cell, kind)}
+
+
+# Settings of the probability flow of 0.2.0, with which these records were computed; their pages say so.
+EARLIER_FLOW = {"table1": {"flow", "down"}}
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -161,8 +161,9 @@ class Blurrable(Distribution):
     def _spectra(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues `(k, d)` and eigenvectors `(k, d, d)` of the covariances."""
         covariances = self._components_of[2]
-        values, vectors = torch.linalg.eigh(covariances.double())
-        return values.to(covariances), vectors.to(covariances)
+        with torch.inference_mode(False):  # kept for later calls, which may differentiate
+            values, vectors = torch.linalg.eigh(covariances.double())
+            return values.to(covariances), vectors.to(covariances)
 
 
 def factors(matrix: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
