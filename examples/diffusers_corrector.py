@@ -1,7 +1,7 @@
 """Metropolis-Hastings between the steps of a diffusers pipeline.
 
-A pipeline asks its scheduler for every step, so a scheduler that corrects what its parent returns is all that it takes:
-`DDPMPipeline` itself stays as it is. The network is a small UNet, trained here for some seconds on 8x8 digits.
+A pipeline calls its scheduler for every step, so a scheduler that corrects the images of its parent class is enough:
+`DDPMPipeline` itself is unchanged. The network is a small UNet, trained here for a few seconds on 8x8 digits.
 """
 
 import torch
@@ -14,13 +14,13 @@ from scoremh.annealing import Corrector
 
 
 class CorrectedScheduler(DDPMScheduler):  # type: ignore[misc]
-    """A DDPM scheduler whose steps are followed by transitions at the noise level that they arrive at."""
+    """A DDPM scheduler that follows each step with Metropolis-Hastings transitions at the new noise level."""
 
     corrector: Corrector | None = None
     transitions: torch.Generator | None = None
 
     def step(self, model_output: Tensor, timestep: int, sample: Tensor, **options: object) -> DDPMSchedulerOutput:
-        """Return the image at the timestep before this one, corrected."""
+        """Return the corrected image at the previous timestep."""
         output = super().step(model_output, timestep, sample, **options)
         before = int(self.previous_timestep(timestep))
         if self.corrector is None or before < 0:
@@ -32,7 +32,7 @@ class CorrectedScheduler(DDPMScheduler):  # type: ignore[misc]
 
 
 def small_unet() -> UNet2DModel:
-    """Return a network for 8x8 images with random weights."""
+    """Return a network with random weights for 8x8 images."""
     blocks = {"down_block_types": ("DownBlock2D",) * 2, "up_block_types": ("UpBlock2D",) * 2}
     return UNet2DModel(8, 1, 1, block_out_channels=(16, 32), norm_num_groups=8, layers_per_block=1, **blocks)
 
@@ -51,7 +51,7 @@ def train(unet: UNet2DModel, scheduler: DDPMScheduler, images: Tensor, steps: in
 
 
 def main(training_steps: int = 200, images: int = 32, inference_steps: int = 12) -> dict[str, Tensor]:
-    """Print and return images of the pipeline with a corrector and without one."""
+    """Draw images with and without a corrector, print their moments and return them."""
     digits = datasets.digits()
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -1,11 +1,12 @@
 """Metropolis-Hastings as the corrector of sbi's score-based posteriors.
 
-`sbi` samples a posterior by a predictor for the reverse diffusion, and takes any `Corrector` object between its steps.
-Its own, "langevin", is unadjusted, and takes the score at t1, which the sampler sets to the time before the predictor's
-step. `MetropolisCorrector` makes moves of the same kind at the time of the samples, and judges them by the score alone.
+`sbi` samples a posterior with a predictor for the reverse diffusion, and accepts any `Corrector` object between its
+steps. Its own corrector, "langevin", is unadjusted and evaluates the score at t1, which the sampler sets to the time
+before the predictor's step. `MetropolisCorrector` makes moves of the same kind at the time of the samples, and accepts
+or rejects them by the score alone.
 
-The posterior is known here: theta ~ N(0, I), x | theta ~ N(theta, diag(.1, .5)^2). The network is replaced by the exact
-score, so that what is left is the error of predictor and corrector; every other object is sbi's own.
+The posterior is known here: theta ~ N(0, I), x | theta ~ N(theta, diag(.1, .5)^2). The exact score replaces the
+network, so that only the errors of predictor and corrector remain; every other object is sbi's own.
 """
 
 import torch
@@ -16,23 +17,22 @@ from sbi.samplers.score.diffuser import Diffuser
 from sbi.samplers.score.predictors import Predictor
 from torch import Tensor, nn
 
-from scoremh import MALA, LineIntegral, Target, metropolis_hastings, sample
-from scoremh.acceptance import Rule
+from scoremh import MALA, LineIntegral, Rule, Target, metropolis_hastings, sample
 
-NOISE = torch.tensor([0.1, 0.5])  # of the observation
+NOISE = torch.tensor([0.1, 0.5])  # standard deviations of the observation
 OBSERVED = torch.tensor([[0.8, -0.4]])
 VARIANCE = 1 / (1 + NOISE**-2)  # of the posterior
 MEAN = VARIANCE * OBSERVED[0] / NOISE**2
 
 
 class MetropolisCorrector(Corrector):  # type: ignore[misc]
-    """Transitions of Metropolis-Hastings at the noise level that the predictor has arrived at.
+    """Metropolis-Hastings transitions at the noise level that the predictor has reached.
 
     Args:
-        predictor: Predictor of sbi, which knows the score.
-        step: Step size of MALA, over the squared noise level plus that of `smallest`.
+        predictor: Predictor of sbi, which holds the score.
+        step: Step size of MALA, divided by the sum of the squares of the noise level and of `smallest`.
         steps: Number of transitions.
-        smallest: Standard deviation of the posterior in its narrowest direction, roughly.
+        smallest: Approximate standard deviation of the posterior in its narrowest direction.
         rule: Acceptance rule.
         generator: Random number generator.
     """
@@ -52,7 +52,7 @@ class MetropolisCorrector(Corrector):  # type: ignore[misc]
         self.acceptance_rates: list[float] = []
 
     def correct(self, theta: Tensor, t0: Tensor, t1: Tensor | None = None) -> Tensor:
-        """Return where the chains are after the transitions. The samples are at time t0; t1 is the time before."""
+        """Return the positions after the transitions. The samples are at time t0; t1 is the previous time."""
         event, estimator = theta.shape[1:], self.potential_fn.vector_field_estimator
         variance = float(estimator.std_fn(t0).max()) ** 2 + self.smallest**2
 
@@ -67,7 +67,7 @@ class MetropolisCorrector(Corrector):  # type: ignore[misc]
 
 
 class ExactEstimator(VEScoreEstimator):  # type: ignore[misc]
-    """sbi's variance-exploding estimator with the posterior's exact scores in place of a network."""
+    """sbi's variance-exploding estimator with the exact scores of the posterior instead of a network."""
 
     def forward(self, input: Tensor, condition: Tensor, time: Tensor) -> Tensor:
         """Return the score of the posterior blurred by the noise of this time."""
@@ -76,7 +76,7 @@ class ExactEstimator(VEScoreEstimator):  # type: ignore[misc]
 
 
 def diffuser(corrector: str | None = None, **parameters: object) -> Diffuser:
-    """Return sbi's sampler with its Euler-Maruyama predictor, and one of its own correctors."""
+    """Return sbi's sampler with its Euler-Maruyama predictor and, if named, one of its own correctors."""
     estimator = ExactEstimator(
         nn.Identity(), torch.Size([2]), torch.Size([2]), sigma_min=0.02, sigma_max=10.0, std_0=1.0, weight_fn="variance"
     )
@@ -86,7 +86,7 @@ def diffuser(corrector: str | None = None, **parameters: object) -> Diffuser:
 
 
 def drawn(sampler: Diffuser, n: int, steps: int, seed: int) -> Tensor:
-    """Return n posterior draws by so many steps of the predictor. sbi draws from torch's global generator."""
+    """Return n posterior draws after `steps` steps of the predictor. sbi uses torch's global generator."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         times = torch.linspace(sampler.t_max, sampler.t_min, steps + 1)
@@ -95,7 +95,7 @@ def drawn(sampler: Diffuser, n: int, steps: int, seed: int) -> Tensor:
 
 
 def main(n: int = 20_000, steps: int = 10, seed: int = 0) -> dict[str, tuple[float, ...]]:
-    """Print and return the variances of the draws over the true ones, by corrector."""
+    """Print and return the ratios of the draws' variances to the true variances, by corrector."""
     with_accept = diffuser()
     with_accept.corrector = MetropolisCorrector(
         with_accept.predictor, 0.8, steps=5, smallest=0.1, generator=torch.Generator().manual_seed(seed)

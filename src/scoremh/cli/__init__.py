@@ -7,10 +7,10 @@ from scoremh._shared.names import extra
 
 
 def main(tokens: Sequence[str] | None = None) -> None:
-    """Run the command line; an error is one line on standard error and an exit code.
+    """Run the command line; an error prints one line on standard error and sets the exit code.
 
     Args:
-        tokens: Arguments of the command line; those of the process if None.
+        tokens: Arguments of the command line; None for the arguments of the process.
     """
     try:
         with extra("cli"):

@@ -1,4 +1,4 @@
-"""`python -m scoremh.cli` is the command line."""
+"""Run the command line as `python -m scoremh.cli`."""
 
 from scoremh.cli import main
 

@@ -1,6 +1,6 @@
-"""The application: its commands, their output, and how it ends with an error or an interruption.
+"""The application: its commands, their output, and its exit after an error or an interruption.
 
-A command's module is loaded when the command is called, and torch when it runs.
+A command's module is loaded when the command is called, and torch when the command runs.
 """
 
 import json
@@ -21,12 +21,12 @@ from scoremh import __version__
 ARGUMENTS: ContextVar[Sequence[str]] = ContextVar("arguments", default=())  # of the command line
 
 
-class Interrupted(Exception):  # noqa: N818  # no error
-    """Ctrl-C, with the command that resumes."""
+class Interrupted(Exception):  # noqa: N818  # not an error
+    """An interruption by Ctrl-C; the message names the command that resumes."""
 
 
 def _whole_number(_: type, tokens: Sequence[Token]) -> int:
-    """Return a whole number; cyclopts would round 1.5."""
+    """Return a whole number; without this converter cyclopts would round 1.5."""
     try:
         return int(tokens[0].value)
     except ValueError as error:
@@ -45,7 +45,7 @@ class Output:
     Args:
         quiet: Print errors only.
         json: Print the result as JSON, and nothing else.
-        debug: Show the traceback of an error.
+        debug: Show the traceback if an error occurs.
     """
 
     quiet: Flag = False
@@ -72,7 +72,7 @@ class Output:
         """Print the result of a command, as JSON or as text.
 
         Args:
-            result: The result as JSON holds it.
+            result: The result, with values that JSON can hold.
             text: The result as text.
         """
         if self.json:
@@ -87,7 +87,7 @@ def command_line() -> str:
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Name the command that resumes, where Ctrl-C is pressed within."""
+    """Turn Ctrl-C into an error message that names the command to resume with."""
     try:
         yield
     except KeyboardInterrupt:
@@ -102,7 +102,7 @@ INVALID_INPUT = (CycloptsError, ValueError, TypeError, ImportError, FileNotFound
 COMMANDS = {  # the first line of each command's own help
     "fit": "Learn a score, an acceptance and a step size from the rows of a file, and check the fit.",
     "sample": "Draw independent rows: each is the end of a chain of its own, started from noise.",
-    "evaluate": "Compare the draws with rows that nothing was learned from, and give a verdict.",
+    "evaluate": "Compare the draws with rows that were not used in the fit, and give a verdict.",
     "report": "Write an HTML report: verdict, draws beside rows, traces, acceptance, training and distances.",
     "demo": "Learn two moons from samples, draw more with and without an accept step, and write a report.",
     "doctor": "Show versions, threads, devices, and which extras are installed.",
@@ -120,7 +120,7 @@ for order, (name, line) in enumerate(COMMANDS.items()):
 app.command(
     "scoremh.cli.app:install_completion",
     name="--install-completion",
-    help="Install completion for the shell that is running: bash, zsh, fish or powershell.",
+    help="Install completion for the current shell: bash, zsh, fish or powershell.",
 )
 
 
@@ -145,17 +145,17 @@ def run(tokens: Sequence[str]) -> None:
 
 
 def _use_one_thread() -> None:
-    """Let torch use one thread: threads within small matrices cost more than they give."""
+    """Make torch use one thread: more threads slow down small matrices."""
     if "OMP_NUM_THREADS" in os.environ:
         return
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     else:
-        os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when it is loaded
+        os.environ["OMP_NUM_THREADS"] = "1"  # torch reads this when it is loaded
 
 
 def _is_runtime_failure(error: Exception) -> bool:
-    from scoremh import DivergenceError, TuningError  # where a command failed, torch is loaded
+    from scoremh import DivergenceError, TuningError  # torch is loaded when a command has failed
 
     return isinstance(error, OSError | DivergenceError | TuningError | MemoryError)
 
@@ -175,8 +175,8 @@ def install_completion(
     """Install completion for a shell.
 
     Args:
-        shell: Shell to install it for; the one that is running by default.
+        shell: Shell to install completion for; the current shell by default.
         output: Verbosity and format of the output.
     """
-    path = app.install_completion(shell=shell)  # the name of one  # nosec B604
-    output.result({"path": str(path)}, f"Completion is in {path}. Open a new shell.")
+    path = app.install_completion(shell=shell)  # the name of a shell  # nosec B604
+    output.result({"path": str(path)}, f"Completion is installed in {path}. Open a new shell.")

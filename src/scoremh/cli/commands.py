@@ -1,6 +1,6 @@
 """The commands: `fit`, `sample`, `evaluate` and `report` on the folder of a run, `demo` and `doctor`.
 
-Each command imports what it runs when it runs, so that `scoremh COMMAND --help` does without torch.
+Each command imports its modules when it runs, so that `scoremh COMMAND --help` does not load torch.
 """
 
 import os
@@ -32,7 +32,7 @@ TRAINING_CHECKPOINTS, SAMPLING_CHECKPOINTS = ("score.checkpoint", "acceptance.ch
 
 
 def clear_run(path: Path) -> None:
-    """Remove a run, and nothing else, from a folder."""
+    """Remove the files of a run from a folder, and nothing else."""
     from scoremh.estimator.files import ACCEPTANCE, CHAINS, CONFIG, HELD_OUT, METRICS, REPORT, SCORE
 
     if not (path / CONFIG).exists():
@@ -43,7 +43,7 @@ def clear_run(path: Path) -> None:
 
 
 def removal(names: Sequence[str], of: str) -> str:
-    """Return what to say of files that were removed."""
+    """Return a note on files that were removed."""
     return f"; removed {' and '.join(names)}, which {'was' if len(names) == 1 else 'were'} about {of}" if names else ""
 
 
@@ -56,7 +56,7 @@ def load_chains(folder: "RunFolder") -> "Chains":
 
 
 def reference_rows(folder: "RunFolder", reference: Path | None) -> tuple["Tensor", str]:
-    """Return rows to compare draws with, as events of the run, and what they are."""
+    """Return rows to compare draws with, as events of the run, and the name of the rows."""
     import numpy as np
     import torch
 
@@ -81,7 +81,7 @@ def reference_rows(folder: "RunFolder", reference: Path | None) -> tuple["Tensor
     return torch.from_numpy(numbers).reshape(-1, *event), str(reference)
 
 
-LEARNED = ("potential", "antisymmetric", "free")  # acceptances whose training is a step more
+LEARNED = ("potential", "antisymmetric", "free")  # acceptance rules that need a training step
 
 
 @Parameter(name="*", group="Estimator")
@@ -91,15 +91,15 @@ class Settings:
 
     Args:
         proposal: Proposal: mala (Langevin), rw (random walk), pcn (preconditioned Crank-Nicolson) or student (random
-            walk with steps of Student's distribution, for heavy tails).
+            walk with Student-t steps, for heavy tails).
         acceptance: Acceptance rule: learned (potential, antisymmetric, free), integrated from the score (simpson,
             adaptive), or always, which is ULA.
         columns: Kinds of columns, NAME=KIND: real, positive, heavy-tailed, ordered, count, category, or bounds such as
-            0:1. Those not given are found from the rows.
+            0:1. The kinds of the other columns are found from the rows.
         noise_level: Noise level of the distribution that the kernel targets, in standard deviations of the data; noise
-            connects modes, and is removed from the draws. Chosen by trial chains where not given.
-        score_steps: Number of training steps of the score, at most.
-        acceptance_steps: Number of training steps of the acceptance, at most.
+            connects modes, and is removed from the draws. Chosen by trial chains if not given.
+        score_steps: Maximum number of training steps of the score.
+        acceptance_steps: Maximum number of training steps of the acceptance.
         annealing_steps: Number of steps of a chain at each noise level of the annealing.
         chain_steps: Number of steps of a chain after annealing.
         seed: Random seed; the same seed gives the same fit.
@@ -116,7 +116,7 @@ class Settings:
     seed: Whole = 0
 
     def estimator(self, *, verbose: bool) -> "ScoreMH":
-        """Return an estimator with these settings, checked.
+        """Return an estimator with these settings, after checking them.
 
         Args:
             verbose: Show progress bars.
@@ -162,11 +162,11 @@ def fit(
 
     rows, event = datasets.read_table(data, key=key)
     model = settings.estimator(verbose=output.verbose)
-    asked = {"rows": len(rows), "data_hash": fingerprint(hashable(rows)), **json_parameters(model)}
-    del asked["verbose"]
+    requested = {"rows": len(rows), "data_hash": fingerprint(hashable(rows)), **json_parameters(model)}
+    del requested["verbose"]
     source = {"command": command_line(), "data": str(data), "rows": len(rows), "event": list(event)}
     with _sole_writer(out, create=not resume):
-        folder = _run_folder(out, asked, source, resume=resume, overwrite=overwrite)
+        folder = _run_folder(out, requested, source, resume=resume, overwrite=overwrite)
         _learn(model, rows, folder)
     found = model.diagnose()
     chosen = {"step_size": model.step_size_, "noise_level": model.noise_level_, "columns": model.columns_}
@@ -194,7 +194,7 @@ def column_kind(text: str) -> tuple[str, str | tuple[float, float]]:
 
 
 def _learn(model: "ScoreMH", rows: Any, folder: "RunFolder") -> None:
-    """Fit an estimator with checkpoints in the folder of its run, and save it there."""
+    """Fit an estimator with checkpoints in the run's folder, and save it there."""
     from scoremh._shared.progress import numbered_steps
     from scoremh.estimator.files import save_model
 
@@ -213,7 +213,7 @@ def _learn(model: "ScoreMH", rows: Any, folder: "RunFolder") -> None:
 
 @contextmanager
 def _sole_writer(out: Path, *, create: bool) -> Iterator[None]:
-    """Hold the lock of a run's folder, which may be created, and is removed again where nothing came into it."""
+    """Hold the lock of a run's folder; create the folder if `create`, and remove a new folder that stays empty."""
     from scoremh._shared.files import sole_writer
 
     new = not out.exists()
@@ -221,7 +221,7 @@ def _sole_writer(out: Path, *, create: bool) -> Iterator[None]:
         with suppress(OSError):
             out.mkdir(parents=True, exist_ok=True)
     if not out.is_dir():
-        yield  # to where the run is created or opened, which says what is wrong
+        yield  # creating or opening the run raises the error
         return
     try:
         with sole_writer(out):
@@ -229,13 +229,13 @@ def _sole_writer(out: Path, *, create: bool) -> Iterator[None]:
     finally:
         if new:
             with suppress(OSError):
-                out.rmdir()  # only where it is empty
+                out.rmdir()  # fails unless it is empty
 
 
 def _run_folder(
-    out: Path, asked: dict[str, Any], source: dict[str, Any], *, resume: bool, overwrite: bool
+    out: Path, requested: dict[str, Any], source: dict[str, Any], *, resume: bool, overwrite: bool
 ) -> "RunFolder":
-    """Return the folder of a run to write to: a new one, or that of the interrupted fit."""
+    """Return the folder to write a run to: a new one, or the folder of the interrupted fit."""
     from scoremh._shared import checks
     from scoremh._shared.files import require_same
     from scoremh.estimator.files import CONFIG, RunFolder
@@ -244,16 +244,16 @@ def _run_folder(
         folder = RunFolder.open(out)
         if folder.config.get("finished"):
             raise ValueError(checks.message(f"an interrupted fit in {out}", "a finished one", "Leave --resume out."))
-        require_same(asked, folder.config.get("asked", {}), out, "fit", "folder")
+        require_same(requested, folder.config.get("asked", {}), out, "fit", "folder")
         return folder
     if (out / CONFIG).exists() and not overwrite:
         fix = "Choose another folder, or add --overwrite, or --resume to resume an interrupted fit."
         raise FileExistsError(checks.message(f"{out} to be a new folder", "one with a run in it", fix))
     clear_run(out)
-    return RunFolder.create(out, {**source, "asked": asked, "finished": False})
+    return RunFolder.create(out, {**source, "asked": requested, "finished": False})
 
 
-MAX_TRACE = 50  # draws of a chain, by default
+MAX_TRACE = 50  # draws kept of a chain, by default
 
 
 def sample(
@@ -273,9 +273,9 @@ def sample(
 
     Args:
         run: Folder of the run.
-        draws: Number of rows to draw, and of chains.
+        draws: Number of rows to draw, each from a chain of its own.
         trace: Number of draws of each chain to keep for diagnostics; at most 50 by default.
-        csv: File to write the rows to, in addition.
+        csv: Additional file to write the rows to.
         seed: Random seed; the same seed gives the same rows.
         pool: Number of processes to run blocks of chains in, or the address of a dask scheduler, tcp://HOST:8786.
         resume: Resume an interrupted sampling.
@@ -307,7 +307,7 @@ def sample(
 
 
 def _check(model: "ScoreMH", draws: int, kept: int, csv: Path | None, seed: int) -> None:
-    """Refuse invalid numbers and files."""
+    """Check numbers and files."""
     from scoremh._shared import checks
 
     if not 0 < kept <= model.chain_steps:
@@ -321,7 +321,7 @@ def _check(model: "ScoreMH", draws: int, kept: int, csv: Path | None, seed: int)
 
 
 def _check_resume(store: Path, *, resume: bool, overwrite: bool) -> None:
-    """Refuse to resume nothing, and to start where an interrupted sampling is; discard that if `overwrite`."""
+    """Check that there is an interrupted sampling exactly if `resume`; discard it first if `overwrite`."""
     from scoremh._shared import checks
 
     if overwrite:
@@ -350,15 +350,15 @@ def evaluate(
     seed: Whole = 0,
     output: Output = Output(),  # noqa: B008  # frozen
 ) -> None:
-    """Compare the draws with rows that nothing was learned from, and give a verdict.
+    """Compare the draws with rows that were not used in the fit, and give a verdict.
 
-    It judges on all of these rows and draws, at most 2,000 and 1,000 of them; distances, which need as many rows again
-    for their floors, on half.
+    The checks use all of these rows and draws, up to 2,000 rows and 1,000 draws. The distances use half of them, since
+    their floors need the same number of rows again.
 
     Args:
         run: Folder of the run.
-        reference: File with such rows; the held-out rows of the fit by default.
-        points: Number of points to compare, at most; the floor takes twice as many rows of the reference.
+        reference: File with rows that were not used in the fit; the held-out rows of the fit by default.
+        points: Maximum number of points to compare; the floor takes twice this number of rows of the reference.
         seed: Random seed; the same seed gives the same numbers.
         output: Verbosity and format of the output.
     """
@@ -415,7 +415,7 @@ def report(run: Path, /, *, reference: Path | None = None, output: Output = Outp
 
 
 def run_source(folder: "RunFolder") -> "Source":
-    """Return where the fit of a run came from, as `config.json` has it."""
+    """Return the origin of a fit, as recorded in `config.json`."""
     from scoremh.estimator.diagnosis import Source
 
     known = {name: folder.config[name] for name in ("command", "data", "rows", "versions") if name in folder.config}
@@ -449,7 +449,7 @@ class Extra(NamedTuple):
     """An extra of the package.
 
     Args:
-        purpose: What it is for.
+        purpose: Purpose of the extra.
         packages: Packages that it installs.
     """
 
@@ -506,7 +506,7 @@ def doctor(*, output: Output = Output()) -> None:  # noqa: B008  # frozen
 
 
 def _extra_status(extra: Extra) -> dict[str, Any]:
-    """Return what an extra is for, whether it is installed, and the versions of its packages."""
+    """Return the purpose of an extra, whether it is installed, and the versions of its packages."""
     packages = {name: _version(name) for name in extra.packages}
     return {"purpose": extra.purpose, "installed": "missing" not in packages.values(), "packages": packages}
 

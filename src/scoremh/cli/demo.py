@@ -1,4 +1,4 @@
-"""`scoremh demo`: two moons, from nothing to a report, in under three minutes on two cores."""
+"""`scoremh demo`: two moons, from samples to a report, in under three minutes on two cores."""
 
 from dataclasses import replace
 from functools import partial
@@ -27,8 +27,8 @@ SAMPLERS: dict[str, tuple[ProposalName, Always | None]] = {  # None: the learned
 }
 ROWS, DRAWS, STEPS, KEPT_DRAWS = 5000, 1000, 300, 50
 PANEL_POINTS = 700
-TRAINING_STEPS = (4000, 3000)  # of the score, and of the acceptance
-DIVERGED_DISTANCE = 100.0  # of a point from 0, where those of the two moons are within 3
+TRAINING_STEPS = (4000, 3000)  # steps of the score, and of the acceptance
+DIVERGED_DISTANCE = 100.0  # distance from 0 of a diverged point; the two moons lie within 3
 MAX_HALVINGS = 10
 DATA = f"datasets.moons({ROWS})"
 FRESH = "fresh points"
@@ -39,9 +39,7 @@ def run_demo(out: Path, picture: Path, seed: int, output: Output) -> None:
     folder = _run_folder(out, picture)
     generator = torch.Generator().manual_seed(seed)
     x, fresh = (datasets.moons(n, generator=generator) for n in (ROWS, 2 * DRAWS))
-    output.message(
-        f"Step 1 of 3. {ROWS:,} points of two moons: learning a score, and a potential that decides what to accept"
-    )
+    output.message(f"Step 1 of 3. {ROWS:,} points of two moons: learning a score, and a potential for the accept step")
     model = _fitted_model(x, seed, verbose=output.verbose)
     save_model(model, folder)
     output.message(f"Step 2 of 3. {DRAWS:,} chains annealed from noise, then {STEPS} steps of each kernel")
@@ -54,13 +52,13 @@ def run_demo(out: Path, picture: Path, seed: int, output: Output) -> None:
     contents = model_contents(model, own, fresh[:DRAWS], FRESH, found, source=run_source(folder), samples=samples)
     folder.put(REPORT, partial(write, contents))
     _write_picture(samples, fresh[:DRAWS], found, picture)
-    said = f"{found}\n\n{_conclusion(found, share)}"
-    output.result(found.to_dict() | {"run": str(out), "picture": str(picture)}, said)
+    summary = f"{found}\n\n{_conclusion(found, share)}"
+    output.result(found.to_dict() | {"run": str(out), "picture": str(picture)}, summary)
     output.message(f"See {picture}, and open {out / REPORT}")
 
 
 def _run_folder(out: Path, picture: Path) -> RunFolder:
-    """Return a new folder for the run; an earlier demo is replaced, another run is refused."""
+    """Return a new folder for the run; replace an earlier demo, and raise an error for any other run."""
     if picture.parent != out and not picture.parent.is_dir():
         raise FileNotFoundError(checks.message("a folder for the picture", picture.parent, "Create it first."))
     if (out / CONFIG).exists() and RunFolder.open(out).config.get("data") != DATA:
@@ -84,9 +82,9 @@ def _fitted_model(x: Tensor, seed: int, *, verbose: bool) -> ScoreMH:
 
 
 def _chains(model: ScoreMH, generator: torch.Generator, *, progress: bool) -> tuple[dict[str, Chains], float]:
-    """Return chains of every kernel from the same start, and the step of ULA over that of Score MALA.
+    """Return chains of every kernel from the same start, and the ratio of ULA's step to Score MALA's.
 
-    One potential serves every proposal. ULA has the step of Score MALA, halved until its chains do not diverge.
+    One potential serves every proposal. ULA uses the step of Score MALA, halved until its chains do not diverge.
     """
     first = model.sampler_
     start = first.anneal(
@@ -109,7 +107,7 @@ def _chains(model: ScoreMH, generator: torch.Generator, *, progress: bool) -> tu
 
 
 def _diverged(x: Tensor) -> bool:
-    """Return whether a point is not finite, or far beyond all others."""
+    """Return whether a point is not finite, or further away than any point of the two moons."""
     return not bool((x.abs() < DIVERGED_DISTANCE).all())
 
 
@@ -127,10 +125,10 @@ def _ratios(found: Evaluation) -> dict[str, float]:
 
 
 def _conclusion(found: Evaluation, share: float) -> str:
-    """Return what the numbers show, of a ULA whose step is this share of Score MALA's."""
+    """Return a sentence on the results; `share` is the ratio of ULA's step to Score MALA's."""
     ratios = _ratios(found)
     adjusted = [ratio for name, ratio in ratios.items() if name != "ULA"]
-    step = "the step of Score MALA" + f" times {share:g}, since its chains diverge at longer ones" * (share < 1)
+    step = "the step of Score MALA" + f" times {share:g}, since its chains diverge at longer steps" * (share < 1)
     return (
         f"With an accept step, learned from the score alone, draws are {min(adjusted):.2f} to {max(adjusted):.2f} "
         f"times as far from fresh points (W1) as other fresh points are; without one (ULA, {step}) "

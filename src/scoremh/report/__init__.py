@@ -1,7 +1,7 @@
 """Reports: samples beside data, the chains, the training and the metrics on one page, in a file that opens offline.
 
-`ScoreMH.report` and `Chains.report` write a report; `write` takes any contents. The extra `report` is needed for that,
-and not for importing this package.
+`ScoreMH.report` and `Chains.report` write a report; `write` takes any contents. Writing one needs the extra `report`;
+importing this package does not.
 """
 
 from scoremh.report.charts import look

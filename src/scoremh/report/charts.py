@@ -1,9 +1,9 @@
-"""Charts of samples, of training and of chains, as plotly figures.
+"""Charts of samples, training and chains, as plotly figures.
 
-A sampler has one colour and one marker on all pictures and pages (`look`): by its proposal if that is not a Langevin
-step, else by its acceptance rule. Colours have a contrast of 3 to white and are told apart by colour-blind readers;
-markers tell them apart in grey. A colour that begins with -- is a property of style.css. A figure with a slider comes
-with its frames, one row of numbers per draw.
+A sampler has the same colour and marker in every picture and on every page (`look`). They depend on its proposal if
+that is not a Langevin step, otherwise on its acceptance rule. Colours have a contrast ratio of at least 3 to white and
+are distinguishable for colour-blind readers; markers distinguish samplers in grey. A colour that begins with -- is a
+property of style.css. A figure with a slider comes with its frames, one row of numbers per draw.
 """
 
 import html
@@ -22,7 +22,7 @@ from scoremh.metrics import energy_distance
 INK, PAPER, DATA = "#1b1f24", "#ffffff", "#8a929c"
 COLOURS = ("#2a6f97", "#e07a1f", "#00a05a", "#53109c", "#7d5800", "#e33bc0", "#0d461d")
 BLUE, ORANGE, GREEN, VIOLET, OLIVE, PINK, FOREST = COLOURS
-KNOWN = {  # words of a name, of which the first that it has decides, with colour and marker
+KNOWN = {  # colour and marker by words of a name; the first entry that matches decides
     "exact draws|exact$|samples|fresh|real|original": (DATA, "x"),
     "through noise": (VIOLET, "*"),
     "replica exchange": (FOREST, "h"),
@@ -49,7 +49,7 @@ KNOWN = {  # words of a name, of which the first that it has decides, with colou
 
 
 def known_look(name: str) -> tuple[str, str] | None:
-    """Return the colour and the marker of a sampler or verdict, None of any other name.
+    """Return the colour and the marker of a sampler or verdict; None for any other name.
 
     >>> known_look("MALA, Simpson") == known_look("line integral, learned score") != known_look("ULA")
     True
@@ -60,7 +60,7 @@ def known_look(name: str) -> tuple[str, str] | None:
 
 
 def looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return the colour and the marker of every name: those of its sampler, else the first ones that no other has."""
+    """Return a colour and a marker for every name: fixed ones for a known sampler, unused ones for other names."""
     found = {name: look for name in names if (look := known_look(name))}
     taken = {colour for colour, _ in found.values()}
     spare = [pair for pair in zip(COLOURS, "o^sDv<P", strict=True) if pair[0] not in taken]
@@ -74,7 +74,7 @@ def look(name: str) -> dict[str, str]:
 
 
 def colour_numbers(samplers: Sequence[str]) -> list[int]:
-    """Return a colour for each sampler of a report, as its number: the first is for the run's own, which comes first.
+    """Return the number of a colour for each sampler of a report; the run's own sampler comes first and has number 0.
 
     >>> colour_numbers(["draws", "ULA", "mine", "Score MALA"])
     [0, 1, 2, 3]
@@ -85,20 +85,20 @@ def colour_numbers(samplers: Sequence[str]) -> list[int]:
     return [COLOURS.index(colour) for colour in found]
 
 
-COMPARED_ROWS = 300  # rows that columns are compared on
-SHORTLIST = 12  # columns of which all pairs are compared
-CORRELATED_COLUMNS = 1000  # columns, the most different ones, whose second moments are compared
+COMPARED_ROWS = 300  # rows on which columns are compared
+SHORTLIST = 12  # columns whose pairs are all compared
+CORRELATED_COLUMNS = 1000  # columns whose second moments are compared: the most different ones
 MAX_PAIRS = 3
 
 
 def finite(x: Tensor) -> Tensor:
-    """Return the rows without NaN or inf, those that float32 cannot hold included, as float64 on the CPU."""
+    """Return the rows that are finite in float32, as float64 on the CPU."""
     x = x.detach().cpu().double()
     return x[x.float().flatten(1).isfinite().all(1)]
 
 
 def spaced(total: int, most: int) -> Tensor:
-    """Return at most `most` of the indices below `total`, evenly spaced, the first and the last among them."""
+    """Return at most `most` of the indices below `total`, evenly spaced, including the first and the last."""
     return torch.arange(total) if total <= most else torch.linspace(0, total - 1, most).round().long()
 
 
@@ -108,7 +108,7 @@ def few(x: Tensor, most: int) -> Tensor:
 
 
 def limits(data: Tensor, other: Tensor) -> tuple[float, float]:
-    """Return the range of an axis: nearly all of the data, and of the other where it is no more than a width away."""
+    """Return the range of an axis: nearly all of the data, and nearly all other points within one width of the data."""
     low, high = _inner(data)
     width = high - low or 1.0
     if len(other):
@@ -121,8 +121,9 @@ def limits(data: Tensor, other: Tensor) -> tuple[float, float]:
 def most_different(data: Tensor, samples: Tensor) -> list[tuple[int, int]]:
     """Return the pairs of columns on which samples and data differ most, the most different one first.
 
-    The difference is the energy distance in units of the data's standard deviations. Every pair has a column that the
-    pairs before it have not. Of many columns, those are compared whose marginals or second moments differ most.
+    The difference is the energy distance in units of the data's standard deviations. Every pair has a column that no
+    pair before it has. If there are many columns, only the ones whose marginals or second moments differ most are
+    compared.
     """
     width = data.shape[1]
     if width == 2 or not len(samples):
@@ -140,7 +141,7 @@ def most_different(data: Tensor, samples: Tensor) -> list[tuple[int, int]]:
 
 
 def _shortlist(a: Tensor, b: Tensor) -> list[int]:
-    """Return columns, half of them for their marginals (W1) and half for a second moment with another column."""
+    """Return columns, half chosen by their marginals (W1) and half by their second moments with other columns."""
     if a.shape[1] <= SHORTLIST:
         return list(range(a.shape[1]))
     apart = (a.sort(0).values - b.sort(0).values).abs().mean(0)
@@ -162,38 +163,38 @@ Figure = dict[str, Any]
 
 
 def share(some: int, every: int, what: str) -> str:
-    """Return how many there are, or how many of them are shown."""
+    """Return the number of items as text, and how many of them are shown if not all are."""
     return f"{every:,} {what}" if some >= every else f"{some:,} of {every:,} {what}"
 
 
-WIDE_RATIO = 1e4  # distance from 0 over standard deviation, above which float32 has too few digits
+WIDE_RATIO = 1e4  # distance from 0 over standard deviation; above it, float32 has too few digits
 
 
 def series(number: int) -> str:
-    """Return the colour of a curve; those of style.css, then the first again."""
+    """Return the colour of a curve; the colours of style.css repeat."""
     return f"--series-{number % len(COLOURS)}"
 
 
 def colours(names: Sequence[str]) -> list[str]:
-    """Return the colours of the data, which come first, and of samplers."""
+    """Return the colours of the data, which come first, and of the samplers."""
     return ["--data", *map(series, colour_numbers(names[1:]))]
 
 
 def clip(text: object, most: int) -> str:
-    """Return a text, cut off where it is longer than that."""
+    """Return a text of at most `most` characters; a longer one is cut off."""
     text = str(text)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def literal(text: str) -> str:
-    """Return a text that plotly shows as it is: it would read tags, entities and, where one hovers, %{...} in it."""
+    """Return a text that plotly shows literally: tags, entities and %{...} in hover texts are escaped."""
     return html.escape(clip(text, 40), quote=False).replace("%", "&#37;")
 
 
 def packed(x: Tensor) -> dict[str, str]:
-    """Return numbers as plotly reads them, a third of the size of their digits; NaN is a gap.
+    """Return numbers in plotly's binary format, a third of the size of their digits; NaN is a gap.
 
-    In float32, but for numbers so far from 0 that it could not tell them apart: times in seconds, for example.
+    They are float32, except numbers so far from 0 that float32 cannot distinguish them: times in seconds, for example.
     """
     x = x.detach().cpu().double()
     seen = x[x.isfinite()]
@@ -219,7 +220,7 @@ def axis(title: str = "", limits: Sequence[float] | None = None, **more: Any) ->
 
 
 def figure(traces: Sequence[dict[str, Any]], x: dict[str, Any], y: dict[str, Any], **layout: Any) -> Figure:
-    """Return a figure on the page's own background and in its colours."""
+    """Return a figure in the colours of the page, on a transparent background."""
     return {
         "data": list(traces),
         "layout": {
@@ -233,17 +234,17 @@ def figure(traces: Sequence[dict[str, Any]], x: dict[str, Any], y: dict[str, Any
             "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
             "showlegend": False,
             "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "--data", "activecolor": "--ink"},
-            "uirevision": 1,  # a curve that was hidden by a click in the legend stays so
+            "uirevision": 1,  # a curve that was hidden by a click in the legend stays hidden
             **layout,
         },
     }
 
 
-POINTS = 1000  # of a sample, at most
-CELLS = 40  # of a density, along each axis
-BINS = 40  # of a histogram
-CURVE_POINTS = 300  # of a curve, at most
-LOSSES = ("loss", "held_out")  # of what training records
+POINTS = 1000  # largest number of points of a sample
+CELLS = 40  # cells of a density along each axis
+BINS = 40  # bins of a histogram
+CURVE_POINTS = 300  # largest number of points of a curve
+LOSSES = ("loss", "held_out")  # records of training that are losses
 OVERLAID = ("--data", "--series-0")
 HOVER = "%{x:.3g}, %{y:.3g}<extra></extra>"
 
@@ -266,25 +267,25 @@ class View(NamedTuple):
 
 
 def view(names: Sequence[str], data: Tensor, other: Tensor) -> View:
-    """Return a view that holds nearly all of the data, and of the other points near them."""
+    """Return a view of nearly all of the data, and of the other points near them."""
     x, y = names
     return View((x, y), limits(data[:, 0], other[:, 0]), limits(data[:, 1], other[:, 1]))
 
 
 def scatter(points: Tensor, at: View, colour: str) -> Figure:
-    """Return points in the plane."""
+    """Return a scatter plot of points in the plane."""
     return figure([dots(few(points, POINTS), colour)], *at.axes(), hovermode="closest")
 
 
 def overlay(clouds: Sequence[Tensor], at: View) -> Figure:
-    """Return points of the data and of the run's own sampler in one plane."""
+    """Return a scatter plot of the data with the points of the run's own sampler on top."""
     return figure(
         [dots(x, colour) for x, colour in zip(clouds, OVERLAID, strict=True)], *at.axes(), hovermode="closest"
     )
 
 
 def densities(clouds: Sequence[Tensor], at: View) -> list[Figure]:
-    """Return the densities of points in the plane, all in the same shades."""
+    """Return a density plot of each cloud of points, all on one colour scale."""
     area = (at.x[1] - at.x[0]) * (at.y[1] - at.y[0]) / CELLS**2
     offset = torch.arange(CELLS, dtype=torch.float64)
     blur = torch.exp(-(offset[:, None] - offset).square() / 2)  # by one cell
@@ -298,14 +299,14 @@ def densities(clouds: Sequence[Tensor], at: View) -> list[Figure]:
 
 
 def histograms(clouds: Sequence[tuple[str, Tensor]], name: str, ends: tuple[float, float]) -> Figure:
-    """Return the densities of numbers; the first of them, that of the data, as an area."""
+    """Return histograms of numbers as densities; the first one, for the data, is filled."""
     shades = colours([label for label, _ in clouds])
     curves = [curve(*histogram(x, ends), label, shade) for (label, x), shade in zip(clouds, shades, strict=True)]
     return figure(curves, axis(name, ends), axis("density", rangemode="tozero"), showlegend=True, hovermode="x")
 
 
 def losses(history: Mapping[str, Sequence[float]]) -> Figure:
-    """Return curves over training steps; all but the losses are hidden until they are clicked in the legend."""
+    """Return curves over training steps; curves other than losses are hidden until they are clicked in the legend."""
     names = [name for name in history if name != "step"]
     steps = torch.tensor(history.get("step", range(len(history[names[0]]))), dtype=torch.float64)
     curves = [_training_curve(steps, history[name], name, i) for i, name in enumerate(names[:8])]
@@ -319,7 +320,7 @@ def _is_positive(values: Sequence[float]) -> bool:
 
 
 def _training_curve(steps: Tensor, values: Sequence[float], name: str, number: int) -> dict[str, Any]:
-    """Return a trace of what training recorded, without what is not finite."""
+    """Return a trace of one record of training, without values that are not finite."""
     y = torch.tensor(values, dtype=torch.float64)
     seen = few(torch.stack([steps, y], 1)[y.float().isfinite()], CURVE_POINTS)
     label = literal(name.replace("_", " "))
@@ -330,14 +331,14 @@ def _training_curve(steps: Tensor, values: Sequence[float], name: str, number: i
 
 
 def dots(points: Tensor, colour: str, opacity: float = 0.55) -> dict[str, Any]:
-    """Return points as a trace."""
+    """Return a trace of points."""
     marker = {"color": colour, "size": 4, "opacity": opacity, "line": {"width": 0}}
     ends = {"x": packed(points[:, 0]), "y": packed(points[:, 1])}
     return {"type": "scatter", "mode": "markers", **ends, "marker": marker, "hovertemplate": HOVER}
 
 
 def curve(x: Tensor, y: Tensor, label: str, colour: str) -> dict[str, Any]:
-    """Return a histogram's outline; that of the data as an area."""
+    """Return the outline of a histogram; it is filled for the data."""
     fill = {"fill": "tozeroy"} if colour == "--data" else {}
     line = {"color": colour, "width": 1.6, "shape": "hvh"}
     near = f"{literal(label)} at %{{x:.3g}}: %{{y:.3g}}<extra></extra>"
@@ -346,7 +347,7 @@ def curve(x: Tensor, y: Tensor, label: str, colour: str) -> dict[str, Any]:
 
 
 def histogram(x: Tensor, ends: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    """Return the centres of the bins and the density in each."""
+    """Return the centres of the bins, and the density in each bin."""
     edges = torch.linspace(*ends, BINS + 1, dtype=torch.float64)
     counts = torch.histogram(x, edges).hist
     return (edges[1:] + edges[:-1]) / 2, counts / max(len(x), 1) / (edges[1] - edges[0])
@@ -359,19 +360,20 @@ def counts(points: Tensor, at: View, weight: Tensor | None = None) -> Tensor:
 
 
 def grid(at: View) -> dict[str, float]:
-    """Return the position of a heatmap's cells, as plotly reads it."""
+    """Return the position of a heatmap's cells in plotly's format."""
     wide, high = (at.x[1] - at.x[0]) / CELLS, (at.y[1] - at.y[0]) / CELLS
     return {"x0": at.x[0] + wide / 2, "dx": wide, "y0": at.y[0] + high / 2, "dy": high}
 
 
 RANK_BINS, MAX_LAG, MAX_CHAINS = 20, 40, 500
-FEW_CHAINS = 5  # up to so many, ranks are by chain; of more, by quarters of the run
+FEW_CHAINS = 5  # up to this number of chains, ranks are by chain; beyond it, by quarter of the run
 
 
 def rank_densities(draws: Tensor) -> tuple[list[Tensor], str]:
-    """Return the densities of the ranks of parts of chains `(chain, draw)` among all draws, and what a part is.
+    """Return the densities of ranks among all draws of chains `(chain, draw)`, one for each part, and a part's name.
 
-    Of few chains each is a part; of many, a quarter of the run is: flat where the chains no longer change.
+    A part is a chain if there are few chains, otherwise a quarter of the run. All densities are flat if the chains no
+    longer change.
     """
     by_chain = len(draws) <= FEW_CHAINS
     parts = [part.flatten() for part in (draws if by_chain else draws.chunk(4, 1))]
@@ -383,7 +385,7 @@ def rank_densities(draws: Tensor) -> tuple[list[Tensor], str]:
 
 
 def ranks(draws: Tensor) -> tuple[Figure, str]:
-    """Return `rank_densities` as a chart, and what a part is."""
+    """Return a chart of `rank_densities`, and the name of a part."""
     parts, what = rank_densities(draws)
     centres = (torch.arange(RANK_BINS, dtype=torch.float64) + 0.5) / RANK_BINS
     lines = [
@@ -402,7 +404,7 @@ def ranks(draws: Tensor) -> tuple[Figure, str]:
 
 
 def autocorrelation(draws: Tensor, names: list[str]) -> Figure:
-    """Return the autocorrelation of chains `(chain, draw, column)` around the mean of all: stuck chains show."""
+    """Return the autocorrelation of chains `(chain, draw, column)` around their common mean: stuck chains show."""
     x = few(draws, MAX_CHAINS)
     x = x - x.mean((0, 1))
     lags = range(min(MAX_LAG, draws.shape[1] - 1) + 1)
@@ -425,13 +427,13 @@ def autocorrelation(draws: Tensor, names: list[str]) -> Figure:
     return figure(lines, axis("lag, in draws"), axis("autocorrelation"), showlegend=len(names) > 1)
 
 
-CHAINS, FRAMES = 250, 40  # chains and draws of a slider
+CHAINS, FRAMES = 250, 40  # largest numbers of chains and of draws of a slider
 TRACED_CHAINS = 4
-MIN_MOVES = 5  # moves that began in a cell, for a mean acceptance there
+MIN_MOVES = 5  # moves that begin in a cell; with fewer, no mean acceptance is shown there
 
 
 def movie(data: Tensor, draws: Tensor, at: View) -> tuple[Figure, dict[str, Any]]:
-    """Return all chains at their first draw, over the data, and their positions at the others."""
+    """Return a scatter plot of chains at their first draw over the data, and the frames of all draws."""
     moments = spaced(draws.shape[1], FRAMES)
     seen = few(draws, CHAINS)[:, moments].transpose(0, 1)
     behind, front = dots(few(data, POINTS), "--data", 0.35), dots(seen[0], "--series-0", 0.9)
@@ -440,7 +442,7 @@ def movie(data: Tensor, draws: Tensor, at: View) -> tuple[Figure, dict[str, Any]
 
 
 def histogram_movie(data: Tensor, draws: Tensor, name: str, ends: tuple[float, float]) -> tuple[Figure, dict[str, Any]]:
-    """Return histograms of chains of numbers `(chain, draw)` at their first draw, and at the others."""
+    """Return a histogram of chains of numbers `(chain, draw)` at their first draw, and the frames of all draws."""
     moments = spaced(draws.shape[1], FRAMES)
     heights = torch.stack([histogram(x[x.isfinite()], ends)[1] for x in draws[:, moments].T])
     centres = histogram(data, ends)[0]
@@ -452,7 +454,7 @@ def histogram_movie(data: Tensor, draws: Tensor, name: str, ends: tuple[float, f
 
 
 def traces(draws: Tensor, name: str, data: Tensor) -> Figure:
-    """Return traces of a few chains of numbers `(chain, draw)`, over a band that holds the middle 90 % of the data."""
+    """Return traces of a few chains of numbers `(chain, draw)`, over a band with the middle 90 % of the data."""
     chosen, step = spaced(len(draws), TRACED_CHAINS), -(-draws.shape[1] // CURVE_POINTS)
     lines = [
         {
@@ -474,12 +476,12 @@ def traces(draws: Tensor, name: str, data: Tensor) -> Figure:
 
 
 def traces_note(chains: int, data_name: str) -> str:
-    """Return a note on what `traces` shows."""
+    """Return a note that explains `traces`."""
     return f"{share(TRACED_CHAINS, chains, 'chains')}. The grey band holds the middle 90 % of {data_name}."
 
 
 def acceptance_by_step(probabilities: Tensor) -> Figure:
-    """Return the mean of `(chain, draw)` over chains, and over neighbouring draws where there are many."""
+    """Return the mean of `(chain, draw)` over chains, and over neighbouring draws if there are many."""
     step = -(-probabilities.shape[1] // CURVE_POINTS)
     means = torch.stack([block.mean() for block in probabilities.split(step, 1)])
     line = {"type": "scatter", "mode": "lines", "x0": 1, "dx": step, "y": packed(means)}
@@ -488,7 +490,7 @@ def acceptance_by_step(probabilities: Tensor) -> Figure:
 
 
 def acceptance_by_position(points: Tensor, probabilities: Tensor, at: View) -> Figure:
-    """Return the mean acceptance of moves that began in a cell of the plane."""
+    """Return the mean acceptance of moves, by the cell of the plane in which they begin."""
     found = counts(points, at)
     mean = counts(points, at, probabilities) / found.where(found >= MIN_MOVES, torch.nan)
     shade = {"type": "heatmap", **grid(at), "z": packed(mean), "zmin": 0, "zmax": 1, "colorscale": "Viridis"}
@@ -498,7 +500,7 @@ def acceptance_by_position(points: Tensor, probabilities: Tensor, at: View) -> F
 
 
 def acceptance_along(values: Tensor, probabilities: Tensor, name: str, ends: tuple[float, float]) -> Figure:
-    """Return the mean acceptance of moves that began in a bin of one column."""
+    """Return the mean acceptance of moves, by the bin of one column in which they begin."""
     edges = torch.linspace(*ends, BINS + 1, dtype=torch.float64)
     count = torch.histogram(values, edges).hist
     mean = torch.histogram(values, edges, weight=probabilities).hist / count.where(count >= MIN_MOVES, torch.nan)

@@ -1,6 +1,6 @@
-"""Images: the sections of a page whose events are images, as PNGs inside the page, and static pictures.
+"""Images: the sections of a page for events that are images, shown as PNGs inside the page, and static pictures.
 
-Pictures of samples and chains are drawn by matplotlib on figures of their own: no global state is touched.
+Static pictures of samples and chains are drawn by matplotlib on figures of their own: no global state is changed.
 """
 
 import io
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-SIDE = 32  # pixels of an image along its longer side; larger ones are averaged down
-GRID_BYTES, FRAME_BYTES = 220_000, 180_000  # of all grids side by side, and of all frames of a slider
-MAX_IMAGES = 6  # along the side of a grid
-TRANSPARENT = 128  # the shade between images; they take the next darker one for it
+SIDE = 32  # pixels of an image along its longer side; larger images are averaged down
+GRID_BYTES, FRAME_BYTES = 220_000, 180_000  # bytes of all grids side by side, and of all frames of a slider
+MAX_IMAGES = 6  # images along the side of a grid
+TRANSPARENT = 128  # the shade between images; pixels of this shade become one darker
 MAX_FRAMES = 60  # draws of a slider
 
 
 def grids(clouds: Sequence[Tensor], ends: tuple[float, float]) -> list[str]:
-    """Return a square grid of images of each sample, as the source of an <img>."""
+    """Return a square grid of images for each sample, as the source of an <img>."""
     side = across(clouds[0], GRID_BYTES // len(clouds))
-    chosen = [few(finite(few(x, 10 * side**2)), side**2) for x in clouds]  # some of ten times as many are finite
+    chosen = [few(finite(few(x, 10 * side**2)), side**2) for x in clouds]  # spares for rows that are not finite
     return [png(_tiled(shades(x, ends), side)) for x in chosen]
 
 
 def image_movie(draws: Tensor, ends: tuple[float, float]) -> dict[str, Any]:
-    """Return the frames of a slider: a grid of chains at each of some draws."""
+    """Return the frames of a slider: a grid of chains at each of several draws."""
     chains = min(4, across(draws[:, 0], FRAME_BYTES // 8))
     kept = few(draws, chains**2)
     room = FRAME_BYTES // (chains**2 * shades(kept[:1, 0], ends)[0].numel())
@@ -73,13 +73,13 @@ def image_movie(draws: Tensor, ends: tuple[float, float]) -> dict[str, Any]:
 
 
 def across(images: Tensor, room: int) -> int:
-    """Return the number of images along the side of a grid of this many bytes."""
+    """Return the number of images along the side of a grid that fits into `room` bytes."""
     pixels = shades(images[:1].cpu().double(), (0.0, 1.0))[0].numel()
     return max(2, min(MAX_IMAGES, int((room / pixels) ** 0.5)))
 
 
 def shades(images: Tensor, ends: tuple[float, float]) -> Tensor:
-    """Return small images `(image, row, column, channel)` in bytes, of one channel or three."""
+    """Return small images `(image, row, column, channel)` of bytes, with one or three channels."""
     x = images.unsqueeze(1) if images.ndim == 3 else images
     x = x if x.shape[1] in (1, 3) else x.mean(1, keepdim=True)
     shrink = max(x.shape[2:]) / SIDE
@@ -92,7 +92,7 @@ def shades(images: Tensor, ends: tuple[float, float]) -> Tensor:
 
 
 def png(pixels: Tensor) -> str:
-    """Return bytes `(row, column, channel)` as a PNG in a data: address."""
+    """Return bytes `(row, column, channel)` as a PNG in a data: URL."""
     with extra("report"):
         from PIL import Image
 
@@ -104,7 +104,7 @@ def png(pixels: Tensor) -> str:
 
 
 def _tiled(images: Tensor, side: int) -> Tensor:
-    """Return a square of images, a pixel apart; the page shows through between them."""
+    """Return a square of images with transparent gaps of one pixel."""
     count, rows, columns, channels = images.shape
     tiles = torch.full((side * side, rows + 1, columns + 1, channels), TRANSPARENT, dtype=torch.uint8)
     tiles[:count, :rows, :columns] = images.where(images != TRANSPARENT, TRANSPARENT - 1)
@@ -113,7 +113,7 @@ def _tiled(images: Tensor, side: int) -> Tensor:
 
 
 def sections(contents: Contents) -> Iterator[Section]:
-    """Yield samples beside the data, and the chains."""
+    """Yield the sections that show samples beside the data, and the chains."""
     seen = finite(few(contents.data, 1000))
     ends = (float(seen.min()), float(seen.max()))
     yield _grids(contents, ends)
@@ -131,12 +131,12 @@ def sections(contents: Contents) -> Iterator[Section]:
 
 
 def _movie(draws: Tensor, ends: tuple[float, float]) -> Section:
-    """Return a grid of chains at the draw that a slider selects."""
+    """Return a section with a grid of chains at the draw that a slider selects."""
     frames = image_movie(draws, ends)
     moments = share(len(frames["labels"]), draws.shape[1], "draws")
     label = "Images: one square per chain, at the draw of the slider"
     movie = Panel("", label, image=frames["images"][0], frames=frames, square=True)
-    note = f"{share(frames['chains'], len(draws), 'chains')} at {moments}, a chain in every square."
+    note = f"{share(frames['chains'], len(draws), 'chains')} at {moments}, one chain per square."
     return Section("Chains over time", [note, *lost_draws(draws)], [[movie]])
 
 
@@ -155,13 +155,13 @@ def _grids(contents: Contents, ends: tuple[float, float]) -> Section:
     return Section(f"Samples beside {data_title(contents)}", [note + small + mixed, *omissions(contents)], [panels])
 
 
-MAX_POINTS = 5000  # of a scatter plot
+MAX_POINTS = 5000  # largest number of points of a scatter plot
 TRACED_CHAINS = 4
 BINS = 40
 
 
 def chain_figure(chains: Chains) -> "Figure":
-    """Return a figure of chains: their draws as a scatter plot or histogram, traces of a few, and ranks."""
+    """Return a figure of chains: a scatter plot or histogram of their draws, traces of a few chains, and ranks."""
     draws = chains.draws.detach().flatten(2)[..., :2].cpu().double()
     points, width = finite(draws.flatten(0, 1)), draws.shape[2]
     if not len(points):
@@ -190,7 +190,7 @@ def chain_figure(chains: Chains) -> "Figure":
 def scatter_panels(
     panels: Mapping[str, Tensor], path: str | Path, *, captions: Sequence[str] = (), title: str = ""
 ) -> None:
-    """Draw samples in two dimensions side by side, on the same axes, into a PNG."""
+    """Draw samples in two dimensions side by side, on the same axes, and save the picture as a PNG."""
     if not panels:
         raise ValueError(checks.message("at least one panel", "none", "Pass a dict from titles to tensors (n, 2)."))
     figure = _figure(3.1 * len(panels), 3.9, dpi=600 // max(4, len(panels)))
@@ -208,7 +208,7 @@ def scatter_panels(
 
 
 def save_figure(figure: "Figure", path: Path) -> None:
-    """Write a figure in the format that its suffix names, all of it or nothing."""
+    """Write a figure in the format of its suffix; the file is written whole or not at all."""
     figure.savefig(raw := io.BytesIO(), format=path.suffix.removeprefix(".") or "png")
     write_bytes(path, raw.getbuffer())
 
@@ -236,7 +236,7 @@ def _traces(axes: "Axes", draws: Tensor, ends: tuple[float, float]) -> None:
 
 
 def _ranks(axes: "Axes", draws: Tensor) -> str:
-    """Draw the densities of ranks, and return what each of them is of."""
+    """Draw the densities of ranks, and return the name of a part: chain or quarter."""
     parts, what = rank_densities(draws)
     for k, part in enumerate(parts):
         axes.stairs(part.numpy(), torch.linspace(0, 1, len(part) + 1).numpy(), color=COLOURS[k % len(COLOURS)])

@@ -1,7 +1,7 @@
-"""The page of a report: a single file that loads nothing from a network and runs no script but its own.
+"""The page of a report: a single file that loads nothing from a network and runs only its own scripts.
 
-`html` and `write` show any `Contents`; `chain_contents` are those of chains alone: their draws beside a reference, or
-beside all draws if there is none.
+`html` and `write` show any `Contents`. `chain_contents` returns the contents for chains alone: their last draws beside
+a reference, or beside all draws without one.
 """
 
 import gzip
@@ -27,17 +27,17 @@ from scoremh.report.charts import clip
 from scoremh.report.sections import MAX_NAME_LENGTH, Contents, Panel, Section
 from scoremh.sampling.chains import Chains
 
-MAX_HISTORIES, MAX_LINES, MAX_METRICS = 4, 30, 16  # the file has to stay below 3 MB whatever it shows
+MAX_HISTORIES, MAX_LINES, MAX_METRICS = 4, 30, 16  # so that any file stays below 3 MB
 MAX_TEXT_LENGTH = 300  # characters
 
 
 def html(contents: Contents) -> str:
-    """Return a page that shows the contents.
+    """Return the HTML of a page that shows the contents.
 
     Args:
-        contents: What to show.
+        contents: Contents of the page.
     """
-    with extra("report"):  # here, so that importing this module needs none of them
+    with extra("report"):  # imported here, so that this module loads without the extra
         from jinja2 import Environment, PackageLoader
         from plotly.offline import get_plotlyjs
 
@@ -62,14 +62,14 @@ def html(contents: Contents) -> str:
         script=script,
         digests=[b64encode(sha256(text.encode()).digest()).decode() for text in (library, script)],
     )
-    return page.encode(errors="backslashreplace").decode()  # a path may hold bytes that are no text
+    return page.encode(errors="backslashreplace").decode()  # a path may hold bytes that are not UTF-8
 
 
 def write(contents: Contents, path: str | Path) -> None:
     """Write a page that shows the contents; an interrupted write leaves the old file.
 
     Args:
-        contents: What to show.
+        contents: Contents of the page.
         path: File to write.
     """
     page = html(contents)
@@ -78,7 +78,7 @@ def write(contents: Contents, path: str | Path) -> None:
 
 
 def _card(check: Check) -> dict[str, Any]:
-    """Return a check as a card shows it: its number, its limits, and how far along to twice the last one it is."""
+    """Return the texts of a check's card: its value, its limits, and its place in percent of twice the upper limit."""
     top = max(2 * check.usable, 1e-9)
     return {
         "name": check.name,
@@ -95,26 +95,24 @@ def _card(check: Check) -> dict[str, Any]:
 
 
 def _drawing(panel: Panel) -> dict[str, Any]:
-    """Return what the script draws, and moves."""
+    """Return the figure and the frames of a panel for the script of the page."""
     return {"figure": panel.figure, "frames": panel.frames, "group": panel.group}
 
 
 def _training(contents: Contents) -> Iterator[Section]:
-    """Yield the training histories, where there are some."""
+    """Yield the section of training histories, if there are any."""
     panels = [
         Panel(_name(name), f"Lines: the losses of {_name(name)} by step", charts.losses(history))
         for name, history in islice(contents.histories.items(), MAX_HISTORIES)
         if set(history) - {"step"}
     ]
     if panels:
-        note = (
-            "Held out: the loss on rows that were not trained on. Click a name in a legend to show or hide its curve."
-        )
+        note = "Held out: the loss on rows not used for training. Click a name in a legend to show or hide its curve."
         yield Section("Training", [note], [[panel] for panel in panels], half=True)
 
 
 def _table(contents: Contents) -> dict[str, Any]:
-    """Return the metrics as texts: a row for every sampler, each value with its ratio to the floor."""
+    """Return the table of metrics as texts: one row for each sampler, each value with its ratio to the floor."""
     names = list(dict.fromkeys(name for row in contents.metrics.values() for name in row))[:MAX_METRICS]
     floors = {name: contents.floors[name] for name in names if name in contents.floors}
     samplers = islice(contents.metrics.items(), MAX_LINES)
@@ -132,7 +130,7 @@ def _cells(
 
 
 def _cell(value: float | None, floor: tuple[float, float] | None) -> tuple[str, str]:
-    """Return a value, and its multiple of the floor where that is meaningful."""
+    """Return a value, and its ratio to the floor if that is meaningful."""
     if value is None:
         return "—", ""
     if not math.isfinite(value):
@@ -151,15 +149,15 @@ def _name(text: object) -> str:
     return clip(text, MAX_NAME_LENGTH)
 
 
-MAX_ROWS = 5000  # of all draws, where there is no reference
+MAX_ROWS = 5000  # rows of all draws, shown without a reference
 
 
 def chain_contents(chains: Chains, reference: Tensor | None = None, columns: Sequence[str] = ()) -> Contents:
-    """Return the contents of a report of chains.
+    """Return the contents of a report on chains.
 
     Args:
         chains: Chains to show.
-        reference: Rows `(row, *event)` to compare the last draws with; none if None.
+        reference: Rows `(row, *event)` to compare the last draws with; None for no comparison.
         columns: Names of the coordinates; x0, x1, ... if empty.
     """
     event = chains.draws.shape[2:]
@@ -198,14 +196,14 @@ def try_evaluation(
 
 
 def chains_line(chains: Chains) -> str:
-    """Return number, length, acceptance and cost of chains."""
+    """Return a line with the number, length, acceptance and cost of chains."""
     n, kept = chains.draws.shape[:2]
     cost = f", {chains.score_calls / chains.moves:.3g} score calls per accepted move" if chains.moves else ""
     return f"{n:,} with {kept} draws each; acceptance {chains.acceptance_rate:.3f}{cost}"
 
 
 def distances_line(evaluation: Evaluation | None, reference: Tensor | None) -> str:
-    """Return what draws were compared with, or why they were not."""
+    """Return a line that names the rows with which draws were compared, or why they were not compared."""
     if evaluation is not None:
         return f"{evaluation.points:,} points each, to {evaluation.reference}"
     if reference is None:
@@ -216,7 +214,7 @@ def distances_line(evaluation: Evaluation | None, reference: Tensor | None) -> s
 
 
 def metrics_table(evaluation: Evaluation | None, own: str) -> dict[str, dict[str, float | None]]:
-    """Return metrics and p-values by sampler, as a report shows them."""
+    """Return metrics and p-values by sampler, for a report."""
     if evaluation is None:
         return {}
     return {

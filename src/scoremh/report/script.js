@@ -1,5 +1,5 @@
 "use strict";
-// Draws the charts in the colours of the page, keeps the axes of a group together, and moves what has a slider.
+// Draws the charts in the colours of the page, links the axes of each group, and runs the sliders.
 {
   const drawings = JSON.parse(document.getElementById("drawings").textContent);
   const box = (number) => document.getElementById(`drawing-${number}`);
@@ -8,11 +8,11 @@
     displaylogo: false,
     displayModeBar: touch ? false : "hover",
     responsive: true,
-    modeBarButtons: [["toImage", "resetScale2d"]], // one of the usual ones sends the data to plotly's servers
+    modeBarButtons: [["toImage", "resetScale2d"]], // no default buttons: one of them sends the data to plotly's servers
     plotlyServerURL: "",
   };
 
-  // A value of a figure with the page's colours put in; other texts may be a user's and stay as they are.
+  // Returns a value of a figure with the page's colours filled in; other texts may come from users and stay unchanged.
   const painted = (value, key, css) => {
     if (ArrayBuffer.isView(value)) return value;
     if (Array.isArray(value)) return value.map((one) => painted(one, key, css));
@@ -27,10 +27,10 @@
     drawings.forEach(({ figure }, number) => {
       if (!figure) return;
       const { data, layout } = painted(figure, "", css);
-      const before = box(number).layout; // a zoom outlives a change between light and dark
+      const before = box(number).layout; // keep the zoom when the page changes between light and dark
       for (const axis of before ? ["xaxis", "yaxis"] : [])
         Object.assign(layout[axis], { range: before[axis].range, autorange: before[axis].autorange });
-      if (touch) layout.dragmode = false; // a finger that drags has to scroll the page
+      if (touch) layout.dragmode = false; // dragging with a finger scrolls the page
       Plotly.react(box(number), data, layout, config);
     });
   };
@@ -70,11 +70,11 @@
 
   for (const slider of document.querySelectorAll("input[data-moves]")) {
     const number = Number(slider.dataset.moves);
-    const [play, said] = [slider.previousElementSibling, slider.nextElementSibling];
+    const [play, label] = [slider.previousElementSibling, slider.nextElementSibling];
     let timer = null;
     const show = () => {
-      said.textContent = `draw ${drawings[number].frames.labels[slider.value]}`;
-      slider.setAttribute("aria-valuetext", said.textContent);
+      label.textContent = `draw ${drawings[number].frames.labels[slider.value]}`;
+      slider.setAttribute("aria-valuetext", label.textContent);
       move(number, Number(slider.value));
     };
     const stop = () => {
@@ -95,7 +95,7 @@
     });
   }
 
-  // Plotly comes compressed, a third of its size; the page's policy admits it by the digest of its text.
+  // Plotly is stored compressed, at a third of its size; the page's policy admits it by the digest of its text.
   const library = async () => {
     const packed = Uint8Array.from(atob(document.getElementById("library").textContent), (c) => c.charCodeAt(0));
     const text = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();

@@ -1,7 +1,7 @@
 """The contents of a report, and the sections of its page for events that are vectors.
 
-`Contents` are checked where they are put together. `sections` yields samples beside the data, histograms, statistics
-and correlations of columns, and how the chains move, mix and accept; notes say what is left out.
+`Contents` is checked when it is built. `sections` yields samples beside the data; histograms, statistics and
+correlations of columns; and how the chains move, mix and accept. Notes on the page mention what is left out.
 """
 
 import warnings
@@ -38,7 +38,7 @@ from scoremh.report.charts import (
 )
 from scoremh.sampling.chains import Chains
 
-MAX_EVENT_AXES = 3  # an image in colour
+MAX_EVENT_AXES = 3  # axes of a colour image
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,17 +47,17 @@ class Contents:
 
     Args:
         title: Title of the page.
-        about: What was run: command, data, rows, seed, versions, step size.
+        about: Description of the run: command, data, rows, seed, versions, step size.
         columns: Names of the coordinates of an event; not used for images.
-        data: Rows `(sample, *event)` that samples are compared with.
-        samples: Samples `(sample, *event)` by sampler; the first one is the run's own.
-        chains: Chains to show the draws and the acceptance of.
-        histories: By what was trained, from "step", "loss", "held_out" and other names to one number per record.
-        metrics: By sampler and metric, its value; None where there is none.
-        floors: By metric, mean and spread of its value between two samples of the data.
-        warnings: What a reader should know.
-        data_name: What the rows in `data` are called on the page.
-        verdict: What to think of the samples of the run's own sampler.
+        data: Rows `(sample, *event)` to compare the samples with.
+        samples: Samples `(sample, *event)` by sampler; the run's own sampler comes first.
+        chains: Chains whose draws and acceptance are shown.
+        histories: Training records by network: "step", "loss", "held_out" and other names with one number per record.
+        metrics: Values by sampler and metric; None for a missing value.
+        floors: Mean and spread of each metric between two samples of the data.
+        warnings: Warnings to show at the top of the page.
+        data_name: Name of the rows in `data` on the page.
+        verdict: Verdict on the samples of the run's own sampler.
         checks: Checks behind the verdict.
     """
 
@@ -76,7 +76,7 @@ class Contents:
     checks: Sequence[Check] = ()
 
     def __post_init__(self) -> None:
-        """Refuse parts that do not fit together."""
+        """Check that the parts fit together."""
         self._check_data()
         self._check_samples()
         self._check_chains()
@@ -99,7 +99,7 @@ class Contents:
             fix = "Flatten every event to a vector."
             raise ValueError(checks.message("events that are vectors or images", f"events of shape {event}", fix))
         if not self.data.flatten(1).isfinite().all(1).any():
-            fix = "Pass the rows that samples are to be compared with."
+            fix = "Pass rows to compare the samples with."
             raise ValueError(checks.message("data with a finite row", "none", fix))
         if not self.images and len(self.columns) != event[0]:
             fix = "Name every coordinate of an event, in order."
@@ -118,14 +118,14 @@ class Contents:
             return
         self._check_event("chains.draws", tuple(self.chains.draws.shape[2:]))
         if self.chains.draws.numel() == 0:
-            got, fix = checks.describe(self.chains.draws), "Leave chains out where there are no draws."
+            got, fix = checks.describe(self.chains.draws), "Leave chains out if there are no draws."
             raise ValueError(checks.message("chains with at least one draw", got, fix))
 
     def _check_histories(self) -> None:
         for name, history in self.histories.items():
             lengths = {key: len(values) for key, values in history.items()}
             if len(set(lengths.values())) > 1:
-                fix = "Pass one number per record, NaN where there is none."
+                fix = "Pass one number per record, NaN for a missing one."
                 raise ValueError(checks.message(f"histories[{name!r}] of one length", lengths, fix))
 
     def _check_event(self, name: str, shape: tuple[int, ...]) -> None:
@@ -135,7 +135,7 @@ class Contents:
             raise ValueError(checks.message(f"{name} to have events of shape {event}, as the data", shape, fix))
 
 
-MAX_SAMPLERS = 6  # in the panels; the table of metrics has them all
+MAX_SAMPLERS = 6  # samplers with panels; the table of metrics shows all samplers
 MAX_NAME_LENGTH = 60  # characters
 
 
@@ -149,13 +149,13 @@ class Panel:
     image: str | None = None
     frames: dict[str, Any] | None = None
     colour: str = ""
-    group: str = ""  # of charts whose axes move together
+    group: str = ""  # charts of one group move their axes together
     square: bool = False
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: its head, and rows of texts; on a phone every row is a card."""
+    """A table: its head, and rows of texts; on a phone each row becomes a card."""
 
     head: list[str]
     rows: list[list[str]]
@@ -163,7 +163,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, notes on what is below, panels in rows, and a table; a `half` has another beside it where it fits."""
+    """A heading, notes, panels in rows, and a table; two sections with `half` stand side by side if there is room."""
 
     title: str
     notes: list[str]
@@ -173,12 +173,12 @@ class Section:
 
 
 def clouds(contents: Contents) -> list[tuple[str, Tensor]]:
-    """Return names and rows of the data, and of the samples that have a panel."""
+    """Return names and rows: of the data first, then of each sampler with a panel."""
     return [(data_title(contents), contents.data), *islice(contents.samples.items(), MAX_SAMPLERS)]
 
 
 def data_title(contents: Contents) -> str:
-    """Return the name of the data without its article, as a panel's heading."""
+    """Return the name of the data without its article, for headings."""
     return contents.data_name.removeprefix("the ")
 
 
@@ -187,7 +187,7 @@ def omissions(contents: Contents) -> list[str]:
     notes = []
     hidden = len(contents.samples) - MAX_SAMPLERS
     if hidden > 0:
-        notes.append(f"{hidden} more samplers are in the table of metrics alone.")
+        notes.append(f"{hidden} more samplers are shown only in the table of metrics.")
     for name, x in [(contents.data_name, contents.data), *contents.samples.items()]:
         lost = int((~x.detach().float().flatten(1).isfinite().all(1)).sum())
         if lost:
@@ -198,7 +198,7 @@ def omissions(contents: Contents) -> list[str]:
 
 
 def lost_draws(draws: Tensor) -> list[str]:
-    """Return a note on draws that are not finite, where there are some."""
+    """Return a note on draws that are not finite, if there are any."""
     lost, every = int((~draws.float().flatten(2).isfinite().all(2)).sum()), draws.shape[0] * draws.shape[1]
     return [f"{lost:,} of {every:,} draws are not finite and are left out."] if lost else []
 
@@ -210,7 +210,7 @@ HEAD = ["column", "", "mean", "sd", "5 %", "50 %", "95 %", "KS", "ESS", "R-hat"]
 
 
 def marginals(contents: Contents, data: Tensor, own: Tensor, apart: Sequence[float]) -> Section:
-    """Return histograms of the columns whose distributions are furthest apart, of the data and of the draws."""
+    """Return histograms of data and draws, for the columns whose distributions differ most."""
     names, run = contents.columns, clip(contents.run, MAX_NAME_LENGTH)
     shown = sorted(np.argsort([-one for one in apart], kind="stable")[:MAX_HISTOGRAMS].tolist())
     clouds = [(data_title(contents), data), (run, own)]
@@ -230,7 +230,7 @@ def marginals(contents: Contents, data: Tensor, own: Tensor, apart: Sequence[flo
 
 
 def _kolmogorov_smirnov(x: Tensor, y: Tensor) -> float:
-    """Return the largest difference of two distribution functions; NaN where one has no values."""
+    """Return the largest difference between two distribution functions; NaN if one sample is empty."""
     if not len(x) or not len(y):
         return float("nan")
     places = torch.cat([x, y])
@@ -239,7 +239,7 @@ def _kolmogorov_smirnov(x: Tensor, y: Tensor) -> float:
 
 
 def statistics(contents: Contents, data: Tensor, own: Tensor, apart: Sequence[float]) -> Section:
-    """Return a table with statistics of every column, of the data and of the draws."""
+    """Return a table with statistics of data and draws for each column."""
     mixing = {} if contents.chains is None else _mixing_by_column(contents.chains)
     title, run = data_title(contents), clip(contents.run, MAX_NAME_LENGTH)
     rows = []
@@ -249,20 +249,20 @@ def statistics(contents: Contents, data: Tensor, own: Tensor, apart: Sequence[fl
         chain = [_shown(float(mixing[key][i])) for key in ("ess_bulk", "r_hat")] if mixing else ["", ""]
         rows.append([name, run, *_moments(own[:, i]), _shown(apart[i]), *chain])
     note = (
-        "KS: largest difference of the distribution functions. ESS and R-hat: of the steps of the chains below; where "
-        "every draw is the end of a chain of its own, they say how fast a chain forgets its start, and nothing about "
-        "the draws."
+        "KS: largest difference between the distribution functions. ESS and R-hat describe the steps of the chains "
+        "below. If each draw is the end of a chain of its own, they measure how fast a chain forgets its start, not "
+        "how good the draws are."
     )
     return Section("Columns", [note], table=Grid(HEAD, rows))
 
 
 def _mixing_by_column(chains: Chains) -> dict[str, NDArray[np.float64]]:
-    """Return statistics of the chains that stayed finite; none where too few did."""
+    """Return statistics of the chains that stayed finite; empty if there are fewer than two."""
     kept = chains.draws.detach().float().flatten(1).isfinite().all(1)
     if int(kept.sum()) < 2:
         return {}
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # chains that do not move have no R-hat, and show none
+        warnings.simplefilter("ignore", RuntimeWarning)  # chains that do not move have no R-hat
         finite_chains = replace(
             chains,
             draws=chains.draws[kept],
@@ -290,7 +290,7 @@ def _shown(value: float) -> str:
 
 
 def correlations(contents: Contents, data: Tensor, own: Tensor) -> Iterator[Section]:
-    """Yield rank correlations of the data, of the draws, and their difference, side by side."""
+    """Yield rank correlations of the data and of the draws, and their difference, side by side."""
     width = data.shape[1]
     if width < 3 or min(len(data), len(own)) < 3:
         return
@@ -322,15 +322,15 @@ def _matrix(values: Tensor, names: Sequence[str], end: float) -> dict[str, objec
     return figure([shade], axis("", ends, **ticks, tickangle=-60), axis("", ends[::-1], **ticks))
 
 
-Clouds = Sequence[tuple[str, Tensor]]  # the data, the run's own samples, and others
+Clouds = Sequence[tuple[str, Tensor]]  # names and rows: the data, the run's own samples, other samples
 MAX_TRACES = 3  # columns with traces
-MIN_TRACED = 4  # draws of a chain
-OUTSIDE_SHARE = 0.01  # of the points; a note says so where more lie outside the view
-ZOOM_NOTE = "Drag to zoom, double-click to see every point, those far out included."
+MIN_TRACED = 4  # draws per chain; with fewer, mixing is not shown
+OUTSIDE_SHARE = 0.01  # share of the points; a note appears if more lie outside the view
+ZOOM_NOTE = "Drag to zoom, double-click to see every point, including distant ones."
 
 
 def sections(contents: Contents) -> Iterator[Section]:
-    """Yield samples beside the data, and the chains."""
+    """Yield the sections that show samples beside the data, and the chains."""
     samples = [(clip(name, MAX_NAME_LENGTH), finite(x)) for name, x in clouds(contents)]
     data, own = samples[0][1], samples[1][1]
     if data.shape[1] == 1:
@@ -355,7 +355,7 @@ def sections(contents: Contents) -> Iterator[Section]:
 
 
 def _numbers(contents: Contents, samples: Clouds) -> Section:
-    """Return histograms of the only column."""
+    """Return histograms of a single column."""
     numbers = [(name, x[:, 0]) for name, x in samples]
     chart = charts.histograms(numbers, contents.columns[0], limits(numbers[0][1], numbers[1][1]))
     label = f"Histograms of {_joined(contents.columns)}: {', '.join(name for name, _ in samples)}"
@@ -364,7 +364,7 @@ def _numbers(contents: Contents, samples: Clouds) -> Section:
 
 
 def _points_row(planes: Clouds, names: Sequence[str], at: charts.View, group: str) -> list[Panel]:
-    """Return as many points of each sample in a plane, and those of the first two together."""
+    """Return scatter plots with the same number of points of each sample, and one of the first two samples together."""
     count = min(charts.POINTS, *(len(x) for _, x in planes if len(x)))
     shades = colours([name for name, _ in planes])
     points = [charts.scatter(few(x, count), at, shade) for (_, x), shade in zip(planes, shades, strict=True)]
@@ -374,9 +374,9 @@ def _points_row(planes: Clouds, names: Sequence[str], at: charts.View, group: st
 
 
 def _planes(contents: Contents, samples: Clouds, pairs: Sequence[tuple[int, int]]) -> Section:
-    """Return points of pairs of columns and, where there are only two columns, densities."""
+    """Return scatter plots for pairs of columns and, if there are only two columns, densities."""
     width = len(contents.columns)
-    notes = [f"As many points of each, {charts.POINTS:,} at most. {ZOOM_NOTE}"]
+    notes = [f"Each plot shows the same number of points, at most {charts.POINTS:,}. {ZOOM_NOTE}"]
     notes += [] if width == 2 else [_choice_note(width, contents)]
     rows: list[list[Panel]] = []
     for place, pair in enumerate(pairs):
@@ -386,19 +386,19 @@ def _planes(contents: Contents, samples: Clouds, pairs: Sequence[tuple[int, int]
         if width == 2:
             densities = charts.densities([x for _, x in planes], at)
             rows.append(_row("density", densities, samples, names, f"pair {place}"))
-            notes.append(f"Densities are counts in {charts.CELLS} x {charts.CELLS} cells, blurred by one.")
+            notes.append(f"Densities are counts in {charts.CELLS} x {charts.CELLS} cells, blurred by one cell.")
         notes += _outside_notes(planes, at, "" if width == 2 else f" of {_joined(names)}")
     return Section(f"Samples beside {data_title(contents)}", notes + omissions(contents), rows)
 
 
 def _outside_notes(planes: Clouds, at: charts.View, plane: str) -> list[str]:
-    """Return notes on samples of which many points lie outside the view."""
+    """Return notes on samples with many points outside the view."""
     far = {name: at.outside(x) for name, x in planes if at.outside(x) > OUTSIDE_SHARE * len(x)}
     return [f"{count:,} points of {name} lie outside the view{plane}." for name, count in far.items()]
 
 
 def _row(what: str, figures: Sequence[Figure], samples: Clouds, names: Sequence[str], group: str) -> list[Panel]:
-    """Return a panel of every sample."""
+    """Return one panel for each sample."""
     return [
         Panel(
             name if what == "points" else f"{name}, {what}",
@@ -413,7 +413,7 @@ def _row(what: str, figures: Sequence[Figure], samples: Clouds, names: Sequence[
 
 
 def _movie(draws: Tensor, data: Tensor, names: Sequence[str], data_name: str) -> Section:
-    """Return all chains at the draw that a slider selects."""
+    """Return a section with all chains at the draw that a slider selects."""
     points = finite(draws.flatten(0, 1)[:, :2])
     if len(names) == 1:
         ends = limits(data[:, 0], points[:, 0])
@@ -441,7 +441,7 @@ def _traces(draws: Tensor, data: Tensor, names: Sequence[str], data_name: str) -
 
 
 def _mixing(draws: Tensor, names: Sequence[str]) -> Iterator[Section]:
-    """Yield ranks and autocorrelations, where there are draws that move."""
+    """Yield ranks and autocorrelations of finite chains, if there are enough draws."""
     moving = draws[draws.float().flatten(1).isfinite().all(1)]
     if moving.shape[1] < MIN_TRACED or not len(moving):
         return
@@ -451,12 +451,12 @@ def _mixing(draws: Tensor, names: Sequence[str]) -> Iterator[Section]:
     lagged = charts.autocorrelation(moving[..., :MAX_TRACES], shown)
     slow = Panel("Autocorrelation", f"Lines: autocorrelation of {', '.join(shown)}", lagged)
     of = "chain" if parts == "chain" else "quarter of the run"
-    note = f"Ranks among all draws, by {of}: flat where all of them have the same distribution."
+    note = f"Ranks among all draws, by {of}: flat if all have the same distribution."
     yield Section("Mixing", [note], [[rank, slow]])
 
 
 def _acceptance(probabilities: Tensor, draws: Tensor, data: Tensor, names: Sequence[str]) -> Section:
-    """Return acceptance by step, and by the position where a move began: that of the draw before."""
+    """Return acceptance by step, and by the position at which a move began, which is the previous draw."""
     step = Panel("By step", "Line: mean acceptance at every draw", charts.acceptance_by_step(probabilities))
     moved = draws.shape[1] > 1
     starts, chances = (draws[:, :-1], probabilities[:, 1:]) if moved else (draws, probabilities)
@@ -470,18 +470,18 @@ def _acceptance(probabilities: Tensor, draws: Tensor, data: Tensor, names: Seque
         chart = charts.acceptance_by_position(starts, chances, charts.view(names[:2], data[:, :2], starts))
     position = Panel("By position", f"Mean acceptance by {_joined(names[:2])}", chart)
     note = (
-        "The mean probability that a move is accepted: over the chains at every draw, and by the position of the draw "
-        f"before, where there are at least {charts.MIN_MOVES} moves."
+        "The mean probability that a move is accepted: over the chains at every draw, and by the position of the "
+        f"previous draw, if at least {charts.MIN_MOVES} moves began near it."
     )
     return Section("Acceptance", [note], [[step], [position]], half=True)
 
 
 def _choice_note(width: int, contents: Contents) -> str:
-    """Return a note on how the pairs of columns were chosen."""
+    """Return a note that explains how the pairs of columns were chosen."""
     among = "" if width <= SHORTLIST else f", among the {SHORTLIST} whose marginals or correlations differ most"
     return (
         f"Of {width:,} columns, these are the pairs on which {clip(contents.run, MAX_NAME_LENGTH)} and "
-        f"{contents.data_name} differ most: by energy distance, in units of the standard deviations of "
+        f"{contents.data_name} differ most, by energy distance in units of the standard deviations of "
         f"{contents.data_name}{among}."
     )
 
