@@ -683,7 +683,7 @@ def test_the_cost_of_log_p_is_counted(fit: ScoreFit) -> None:
     for rule in (ThroughNoise(), Exact()):
         kernel = metropolis_hastings(fit.standard, RandomWalk(0.5), rule)
         chains = sample(kernel, fit.coordinates.inverse(x), draws=5, generator=seeded(4))
-        assert chains.score_calls == 5 * 10 * 8 * (1 + 2)
+        assert chains.score_calls == (1 + 5) * 10 * 8 * (1 + 2)  # the start, and five candidates
         assert kernel.step(kernel.init(fit.coordinates.inverse(x)), generator=seeded(4))[1].score_calls == 10 * 8 * 3
 
 

@@ -27,6 +27,7 @@ from scoremh import (
     targets,
 )
 from scoremh.diagnostics import conservativity, disagreement, kernel_stein_discrepancy, summary
+from scoremh.networks import Free
 from scoremh.types import Proposal
 from tests.balance_cases import MIXTURE as RESIDUAL_MIXTURE
 from tests.balance_cases import Rule, fitted
@@ -226,18 +227,15 @@ def test_the_residual_of_an_exact_acceptance_is_zero() -> None:
         assert edges == sorted(edges)
 
 
-class Shifted(Rule):
-    """A network whose log a(x', x) - log a(x, x') is off by a constant."""
+class Shifted(Free):
+    """A form whose log a(x', x) - log a(x, x') is off by a constant."""
 
-    def __init__(self, law: Any, proposal: Proposal, shift: float) -> None:
-        super().__init__(law, proposal, "barker")
+    def __init__(self, net: Rule, shift: float) -> None:
+        super().__init__(net)
         self.shift = shift
 
     def log_ratio(self, current: Point, proposed: Point, *, proposal: Proposal) -> Tensor:
-        return self.ratio(proposed.x, current.x) + self.shift
-
-    def require(self, target: Target, proposal: Proposal) -> None:
-        return
+        return super().log_ratio(current, proposed, proposal=proposal) + self.shift
 
 
 def test_the_residual_finds_what_is_wrong() -> None:
@@ -262,8 +260,9 @@ def test_the_residual_finds_what_is_wrong() -> None:
     assert [d.rms for d in found.distances] == sorted(d.rms for d in found.distances)
     assert found.integral.rms == pytest.approx(0.3 * math.sqrt(8), rel=0.1)  # |v|^2 is chi-squared, of mean square 8
 
+    exact = Rule(RESIDUAL_MIXTURE, RandomWalk(1.0), "barker")
     shifted = diagnostics.balance_residual(
-        Shifted(RESIDUAL_MIXTURE, RandomWalk(1.0), 0.2), RESIDUAL_MIXTURE, RandomWalk(1.0), x, generator=seeded()
+        Shifted(exact, 0.2), RESIDUAL_MIXTURE, RandomWalk(1.0), x, generator=seeded()
     )
     assert shifted.density is not None
     biases = [shifted.integral.bias, shifted.density.bias, *(part.bias for part in shifted.distances)]
