@@ -20,6 +20,7 @@ PRESETS = {
 }
 MIN_CLASSIFIED_ROWS = 2000
 MAX_W1, MAX_OVER_PEER, MAX_C2ST, MAX_BEYOND, MAX_SECONDS = 1.15, 1.05, 0.02, 0.005, 120.0
+MIN_P = 0.05
 
 
 def present(records: Records) -> list[str]:
@@ -107,6 +108,16 @@ def fast_enough(records: Records) -> bool:
     return all(one["seconds"] <= MAX_SECONDS for one in records.where("time"))
 
 
+def not_told_apart_by_a_test(records: Records) -> dict[str, bool]:
+    """Return on which tables a two-sample test has p > .05 for more than half of the seeds."""
+    found = {}
+    for name in present(records):
+        there = [one["p_value"] for one in records.where("draws", table=name, method=OURS) if "p_value" in one]
+        if there:
+            found[TABLES[name].title] = sum(p > MIN_P for p in there) > len(there) / 2
+    return found
+
+
 def flow_ratios(records: Records, table: str) -> list[float]:
     """Return W1 of the flow alone over the floor, for every seed that has both."""
     floors = {one["seed"]: one["w1"] for one in records.where("floor", table=table)}
@@ -127,10 +138,16 @@ def row(records: Records, table: str) -> list[str]:
         f"{over_seeds([one['c2st'] for one in ours])} ({over_seeds([one['c2st'] for one in floors])})",
         f"{mean([one['beyond'] for one in ours]):.2%} ({mean([one['beyond'] for one in floors]):.2%})",
         over_seeds(longer, 2),
-        ", ".join(sorted({f"{one['noise_level']:g}" for one in ours})),
+        p_values(ours, "p_value"),
+        p_values(ours, "p_flow"),
         f"{mean([one['fit_seconds'] for one in ours]):.0f}",
         str(len(ours)),
     ]
+
+
+def p_values(found: list[dict[str, float]], key: str) -> str:
+    """Return the p-values of every seed that has one."""
+    return ", ".join(f"{one[key]:.3f}".lstrip("0") for one in found if key in one)
 
 
 def missed_tables(found: Mapping[str, bool]) -> str:
@@ -156,6 +173,7 @@ CLAIMS = {
     ),
     "classifier": Claim("with 2,000 rows or more a classifier is at most .02 better than a guess", not_told_apart),
     "fresh": Claim("a classifier is at most .02 better than with fresh rows", not_told_apart_better_than_fresh),
+    "test": Claim("a two-sample test has p > .05 for most seeds", not_told_apart_by_a_test),
     "range": Claim("at most .5 % more draws than fresh rows lie beyond the range", within_the_range),
     "steps": Claim("ten times the steps are no worse, but for 5 % of chance", no_worse_with_more_steps),
     "bounds": Claim("no draw breaks a bound", no_bound_broken),

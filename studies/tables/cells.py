@@ -55,6 +55,7 @@ class Floor(Cell, kind="floor"):
         return {
             "w1": float(np.mean(w1)),
             "c2st": accuracy(known, train, other, judge, self.seed),
+            "p_value": p_value(known, train, other, judge, self.seed),
             "beyond": beyond(train, judge),
         }
 
@@ -96,6 +97,7 @@ class Draws(Cell, kind="draws"):
             more |= self._with_more_steps(model, train, judge, config)
             more |= {
                 "c2st": accuracy(known, train, draws, judge, self.seed),
+                "p_value": p_value(known, train, draws, judge, self.seed),
                 "columns": "; ".join(str(model.table_).splitlines()),
             }
         else:
@@ -113,6 +115,7 @@ class Draws(Cell, kind="draws"):
         return {
             "w1_flow": distance(known, train, rows, judge, config.points),
             "c2st_flow": accuracy(known, train, rows, judge, self.seed),
+            "p_flow": p_value(known, train, rows, judge, self.seed),
         }
 
     def _with_more_steps(self, model: ScoreMH, train: Any, judge: Any, config: Config) -> Record:
@@ -176,6 +179,12 @@ def accuracy(known: Known, train: Any, a: Any, b: Any, seed: int) -> float:
     """Return the accuracy of a classifier that tells two samples apart."""
     x, y = (torch.from_numpy(standard_units(one, train, robust=known.robust)) for one in (a, b))
     return float(metrics.c2st(x, y, generator=seeded(4, seed)))
+
+
+def p_value(known: Known, train: Any, a: Any, b: Any, seed: int) -> float:
+    """Return the p-value of the two-sample test of the energy distance."""
+    x, y = (torch.from_numpy(standard_units(one, train, robust=known.robust)) for one in (a, b))
+    return metrics.two_sample_test(x, y, generator=seeded(6, seed)).p_value
 
 
 def beyond(train: Any, rows: Any) -> float:
