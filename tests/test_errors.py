@@ -276,7 +276,7 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
     ),
     "a need that nobody has": (
         "metropolis_hastings(Target(lambda x: -x), type('Own', (MALA,), {'needs': {'gradient'}})(0.1), Always())",
-        "needs to be of 'score', 'inner_score', 'log_density', 'rest_score', got {'gradient'} of Own",
+        "needs to be among 'score', 'inner_score', 'log_density', 'rest_score', got {'gradient'} of Own",
     ),
     "a word as rule": (
         "metropolis_hastings(Target(lambda x: -x), MALA(0.1), 'simpson')",

@@ -374,11 +374,11 @@ NORMAL = Target(lambda x: -x, lambda x: -x.square().sum(1) / 2)
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ((NORMAL, 0.1, 5, LineIntegral("trapezoid")), "nothing of the density is left"),
-        ((NORMAL, 0.1, 5, LineIntegral("adaptive")), "one straight line"),
-        ((NORMAL, 0.1, 5, LineIntegral(coordinates=(0.0, 1.0))), "one straight line"),
-        ((NORMAL, 0.1, 5, Taylor(1)), "judge a whole trajectory"),
-        ((NORMAL, 0.1, 5, LEARNED["learned-free"]), "judge a whole trajectory"),
+        ((NORMAL, 0.1, 5, LineIntegral("trapezoid")), "cancel against the kinetic energy"),
+        ((NORMAL, 0.1, 5, LineIntegral("adaptive")), "on a single move only"),
+        ((NORMAL, 0.1, 5, LineIntegral(coordinates=(0.0, 1.0))), "on a single move only"),
+        ((NORMAL, 0.1, 5, Taylor(1)), "a rule for whole trajectories"),
+        ((NORMAL, 0.1, 5, LEARNED["learned-free"]), "a rule for whole trajectories"),
         ((NORMAL, -0.1, 5, Exact()), "step_size"),
         ((NORMAL, 0.1, 0, Exact()), "steps"),
         ((NORMAL, 0.1, 2.5, Exact()), "steps"),
@@ -541,7 +541,7 @@ def test_rules_without_a_ratio_are_refused(rule: Any) -> None:
 
 
 def test_a_final_rule_without_a_density_is_refused() -> None:
-    with pytest.raises(ValueError, match="a final rule by a log density"):
+    with pytest.raises(ValueError, match="a final rule that uses a log density"):
         grouped(SURROGATE_MIXTURE, MALA(0.3), LineIntegral(), LineIntegral())
 
 

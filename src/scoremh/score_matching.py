@@ -516,7 +516,7 @@ def _require_answer(net: nn.Module, x: Tensor, *sigma: float) -> None:
     except (RuntimeError, ValueError) as error:
         fix = "Check its input size, and its dtype: net.to(samples) takes that of the samples."
         raise ValueError(checks.message(f"a net for {checks.describe(x)}", f"an error: {error}", fix)) from error
-    checks.answer(answer, x, x.shape, "net")
+    checks.returned(answer, x, x.shape, "net")
 
 
 def _box(light: Tensor, heavy: Coordinates | None) -> Box:

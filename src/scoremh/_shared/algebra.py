@@ -78,7 +78,7 @@ def scores_along(score: ScoreFn, x: Tensor, v: Tensor, nodes: tuple[float, ...])
     places = line(x, v, nodes).flatten(0, 1)
     with checks.explained():
         scores = score(places)
-    checks.answer(scores, places, places.shape, "score")
+    checks.returned(scores, places, places.shape, "score")
     return scores.reshape(len(nodes), *x.shape)
 
 

@@ -121,17 +121,16 @@ def events(x: Tensor, name: str = "x", *, finite: bool = True) -> None:
         raise ValueError(message(f"{name} to be finite", f"NaN or inf in {len(bad)} of {len(x)} rows", fix))
 
 
-def answer(value: object, like: Tensor, shape: torch.Size, name: str) -> None:
-    """Refuse the value of a user's function unless it has this shape, and the dtype and device of `like`."""
+def returned(value: object, like: Tensor, shape: torch.Size, name: str) -> None:
+    """Raise an error unless a user's function returned this shape, and the dtype and device of `like`."""
     expected = (
         f"{name}(x) to be a {str(like.dtype).removeprefix('torch.')} tensor of shape {tuple(shape)} on {like.device}"
     )
     if not isinstance(value, Tensor):
         raise TypeError(message(expected, describe(value), "Return a torch.Tensor."))
     if value.shape != shape:
-        fix = (
-            f"x has shape {tuple(like.shape)}: the first axis is the chain, and {name} answers every chain on its own."
-        )
+        each = "value" if len(shape) == 1 else "row"
+        fix = f"x has shape {tuple(like.shape)}: the first axis is the chain, and {name} returns one {each} per chain."
         if value.shape == (*shape, 1):
             fix += " Drop the last axis with squeeze(-1)."
         raise ValueError(message(expected, describe(value), fix))

@@ -61,7 +61,7 @@ class CheckedScore:
         """Return the score at x."""
         value = self.score(x)
         if type(value) is not Tensor or value.shape != x.shape or value.dtype != x.dtype:
-            checks.answer(value, x, x.shape, "score")
+            checks.returned(value, x, x.shape, "score")
         return value
 
 

@@ -384,7 +384,7 @@ def _values(anchors: LogDensityFn, x: Tensor, progress: bool) -> Float[Tensor, "
     with progress_bar(len(x), "anchors", unit="points", show=progress) as tick:
         for part in x.split(CALL_POINTS):
             parts.append(anchors(part))
-            checks.answer(parts[-1], part, part.shape[:1], "anchors")
+            checks.returned(parts[-1], part, part.shape[:1], "anchors")
             tick(len(part))
     return torch.cat(parts)
 
@@ -408,15 +408,15 @@ def try_proposal(target: Target, proposal: Proposal, x: Tensor, *, differentiate
     """Refuse a score or a proposal with answers of a wrong shape or type, or with gradients that are not its own."""
     with checks.explained():
         at = Point.at(x, target, proposal.needs | {"score"})
-    checks.answer(at.score, x, x.shape, "score")
+    checks.returned(at.score, x, x.shape, "score")
     assert at.score is not None
     if not (finite := rows_finite(at.score)).all():
         got = f"NaN or inf at {int((~finite).sum())} of {len(x)}, the first at {checks.short(x[~finite][0].tolist())}"
         fix = "Correct the score, or give the target a support that leaves such points out."
         raise ValueError(checks.message("a score that is finite at the samples", got, fix))
     candidates = proposal.sample(at, generator=rng.seeded(CANDIDATE_SEED, x.device))
-    checks.answer(candidates, x, x.shape, "proposal.sample")
-    checks.answer(proposal.log_prob(at, given=at), x, x.shape[:1], "proposal.log_prob")
+    checks.returned(candidates, x, x.shape, "proposal.sample")
+    checks.returned(proposal.log_prob(at, given=at), x, x.shape[:1], "proposal.log_prob")
     if differentiate:
         _require_graph(target, proposal, x)
         _compare_gradients(target, proposal, at.map(Tensor.detach), candidates.detach())
@@ -433,7 +433,7 @@ def try_network(form: Form, kind: type[nn.Module], x: Tensor) -> None:
         fix = "net(proposed, current) answers for pairs, net(x) for a potential; check its input size and its dtype."
         expected = f"{form.call} to take {checks.describe(x)}"
         raise ValueError(checks.message(expected, f"an error: {error}", fix)) from error
-    checks.answer(answer, x, x.shape[:1], "net")
+    checks.returned(answer, x, x.shape[:1], "net")
     form.require_answer(answer)
 
 
@@ -444,7 +444,7 @@ def try_anchors(anchors: LogDensityFn, x: Tensor) -> None:
         fix = "Pass fit.log_density, or another function that answers log p, up to a constant."
         raise TypeError(checks.message("anchors to be a function of x", checks.describe(anchors), fix))
     with checks.explained():
-        checks.answer(anchors(x), x, x.shape[:1], "anchors")
+        checks.returned(anchors(x), x, x.shape[:1], "anchors")
 
 
 def _require_own_gradient(kind: type) -> None:

@@ -32,7 +32,7 @@ def kernel_stein_discrepancy(x: Samples, score: ScoreFn, *, bandwidth: float | N
     checks.events(x)
     with torch.no_grad():
         answer = score(x)
-        checks.answer(answer, x, x.shape, "score")
+        checks.returned(answer, x, x.shape, "score")
         points, scores = x.flatten(1).double(), answer.flatten(1).double()
         if bandwidth is None:
             distances = torch.nn.functional.pdist(points[:1000])

@@ -190,7 +190,7 @@ def level_score(
     along = v.repeat_interleave(len(x), 0).reshape(many.shape)
     answer: tuple[Tensor, Tensor] = torch.func.jvp(lambda at: score(at, levels), (many,), (along,))  # type: ignore[assignment]
     values, products = answer
-    checks.answer(values, many, many.shape, "score")
+    checks.returned(values, many, many.shape, "score")
     return values[: len(x)], (products * along).flatten(1).sum(1).reshape(len(v), len(x)).sum(0)
 
 

@@ -1,4 +1,4 @@
-"""Kernels: target, proposal and rule composed, with the fused loops beside; Hamiltonian moves; groups of moves."""
+"""Kernels: Metropolis-Hastings with any proposal and rule, Hamiltonian Monte Carlo, and moves decided in groups."""
 
 from scoremh.kernel.grouped import grouped
 from scoremh.kernel.hamiltonian import hamiltonian

@@ -1,19 +1,18 @@
-r"""The Metropolis-Hastings algorithm: propose, decide, take or stay.
+r"""The Metropolis-Hastings algorithm: propose a candidate x', decide, then move or stay.
 
     x' ~ q(. | x),   u ~ U(0, 1];   x <- x' if log u < log a(x', x), else x
 
-Every chain decides alone. A candidate outside the support, or with a number that is not finite, is rejected: the score
-is not evaluated there, and `log_accept` is -inf or NaN.
+Each chain decides independently. If x' is outside the support (log a = -inf) or not finite (NaN), the target is not
+evaluated there and x' is rejected. It is also rejected if its score or log a is not finite.
 
-`Transition` holds the algorithm: `step` makes one transition, `run` several whose random numbers are drawn at once.
-`LangevinLoop` makes the same transitions as `run` for MALA with a quadrature of the score, or without an accept step,
-in fewer operations.
+`Transition` is the algorithm: `step` makes one transition, `run` makes several and draws their random numbers at once.
+`LangevinLoop` is a faster `run` for MALA with a quadrature of the score, or without an accept step.
 
-Of a product of parts log p = k + l, where k has a log density and l a score only,
+If the target is a product, log p = k + l, where k has a log density and l only a score, then
 
     log r = [l(x') - l(x)] + [k(x') - k(x) + log q(x | x') - log q(x' | x)]
 
-The rule integrates the score of l; the second bracket is exact.
+The acceptance rule integrates the score of l for the first bracket; the second is exact.
 """
 
 import math
@@ -40,7 +39,7 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Rule
     """Compose a target, a proposal and an acceptance rule into a kernel.
 
     Args:
-        target: What is known of p: a `Target`, or one of `scoremh.targets`.
+        target: The target distribution p: a `Target`, or one of `scoremh.targets`.
         proposal: Proposal distribution of the candidates, for example `MALA(0.1)`.
         acceptance: Acceptance rule, for example `LineIntegral()`.
 
@@ -73,11 +72,8 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Rule
 class Transition:
     """Metropolis-Hastings transitions. Instances and their methods can be pickled.
 
-    Args:
-        target: What proposal and rule use of p; its score is checked and counted.
-        proposal: Proposal distribution of the candidates.
-        rule: Acceptance rule.
-        accumulates: Keep the sum of the accepted changes of log p, as the rule estimates them, in `Point.log_density`.
+    Calls of `target.score` are checked and counted. If `accumulates`, `Point.log_density` is the sum of the rule's
+    estimates of D = log p(x') - log p(x) over the accepted moves, for `grouped`.
     """
 
     target: Target
@@ -87,7 +83,7 @@ class Transition:
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What a point has to hold."""
+        """The values that a point has to hold."""
         if self.target.known_score is None:
             return self.proposal.needs | self.rule.needs
         integrated: set[Need] = {"rest_score" if need == "score" else need for need in self.rule.needs}
@@ -111,7 +107,7 @@ class Transition:
 
     @torch.inference_mode()
     def run(self, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
-        """Make several transitions of a Gaussian proposal; the random numbers of all steps are drawn first."""
+        """Make several transitions with a Gaussian proposal; the random numbers of all steps are drawn first."""
         assert isinstance(self.proposal, GaussianProposal)
         noise = self.proposal.noise(steps, point.x, generator)
         log_uniform = rng.log_uniform((steps, len(point.x)), point.x, generator)
@@ -130,9 +126,9 @@ class Transition:
         return taken, move
 
     def decide(self, point: Point, x: Tensor, log_uniform: Tensor, generator: torch.Generator) -> tuple[Point, Move]:
-        """Return the candidates as points, and for each whether it is accepted.
+        """Return the candidates as points, and which of them are accepted.
 
-        In place of a candidate that is not finite or outside the support, the target is evaluated at the current point.
+        If a candidate is not finite or outside the support, its point holds the values at the current position instead.
         """
         target, proposal, rule = self.target, self.proposal, self.rule
         finite = rows_finite(x)
@@ -143,7 +139,7 @@ class Transition:
             change = log_ratio - proposal.log_q_ratio(point, proposed)
             assert point.log_density is not None
             proposed = proposed._replace(log_density=point.log_density + change)
-            direct = rule.balance == "direct"  # a learned acceptance, which is no function of its own ratio
+            direct = rule.balance == "direct"  # a network that gives log a itself, not as a function of log r
             log_accept = (
                 rule.log_accept(point, proposed, target=target, proposal=proposal)
                 if direct
@@ -153,14 +149,14 @@ class Transition:
         else:
             decision = rule.decide(point, proposed, log_uniform, target=target, proposal=proposal, generator=generator)
         log_accept = decision.log_accept
-        if proposed.score is not None:  # a chain must not move to a point whose next step cannot be computed
+        if proposed.score is not None:  # a chain must not move to a point from which no step can be computed
             log_accept = log_accept.masked_fill(~rows_finite(proposed.score), math.nan)
         log_accept = torch.where(possible, log_accept, torch.where(finite, -math.inf, math.nan).to(log_accept))
         accepted = log_uniform < log_accept  # False for NaN
         return proposed, Move(x, log_accept, accepted, factors=decision.factors, clipped=decision.clipped)
 
     def fused(self) -> Run | None:
-        """Return the fastest loop for these parts, or None if the kernel has to be called step by step."""
+        """Return the fastest loop for this proposal and rule; None if there is only `step`."""
         proposal, rule = self.proposal, self.rule
         straight = type(rule) is LineIntegral and rule.antisymmetric and rule.straight and rule.inner_nodes > 0
         whole = self.target.score is not None and self.target.known_score is None
@@ -169,38 +165,34 @@ class Transition:
         return self.run if type(proposal) in (RandomWalk, MALA, ScaledMALA, PCN) else None
 
 
-# Up to this many rows one score call for all places is cheaper than two; above, its buffers fall out of the cache.
+# Up to this many rows, one score call for candidates and inner nodes is cheaper than two; above, its buffers no longer
+# fit into the cache.
 SHARED_ROWS = 1024
-# Up to this many coordinates a decision is repeated for each of them: `where` is slow over short rows.
+# Up to this many coordinates, a decision is repeated for each of them: `torch.where` is slow over short rows.
 REPEATED_SIZE = 8
 SIMPSON = newton_cotes(1, simpson=True)
 
 
 class _Segment(NamedTuple):
-    """Several steps of the fused loop; log r is in units of the first inner weight."""
+    """Several steps of the fused loop. `log_ratios` is in units of the first inner weight."""
 
     last: Point
     xs: Tensor
     log_ratios: Tensor
-    outside: Tensor
+    outside: Tensor  # candidates outside the support
 
 
 @dataclass(frozen=True, eq=False)
 class LangevinLoop:
-    """MALA with a quadrature of the score, fixed or adaptive, or without an accept step, as a tight loop.
+    """A fast loop for MALA with `LineIntegral` (inner nodes on a straight line, fixed or adaptive) or with `Always`.
 
-    The proposal's ratio contains the trapezoid rule with the opposite sign, and what is left has no cancelling terms:
+    The proposal's ratio contains the trapezoid rule with the opposite sign. Without the terms that cancel,
 
         log r = v.(sum_i w_i s(x + t_i v) - (1/2 - w_end) (s + s')) - (h / 4) (s' - s).C(s' + s),    v = x' - x
 
-    It is compared with the threshold in units of the first inner weight. The noise of all steps is drawn and coloured
-    at once, x' and the inner nodes share one score call if that is small, and nothing is checked for being finite: a
-    segment that met such a number is repeated with care.
-
-    Args:
-        target: What is known of p, its score at least.
-        proposal: MALA.
-        rule: Line integral with inner nodes on a straight line, or `Always`.
+    log r is computed and compared in units of the first inner weight. The noise of all steps is drawn and multiplied by
+    L at once, and x' and the inner nodes share one score call if the batch is small. The loop does not check for values
+    that are not finite; if there was one, the steps are repeated with `careful=True`.
     """
 
     target: Target
@@ -220,7 +212,7 @@ class LangevinLoop:
         thresholds = rule.ratio_threshold(log_uniform) / unit
         with score_calls() as calls:
             segment = self._adjusted(point, noise, thresholds, quadrature, careful=False)
-            if bool(segment.log_ratios.isposinf().any()):  # rare, and expensive to look for at every step
+            if bool(segment.log_ratios.isposinf().any()):  # rare, and expensive to check at every step
                 segment = self._adjusted(point, noise, thresholds, quadrature, careful=True)
         accepted = (thresholds < segment.log_ratios).squeeze(2)
         log_ratios = segment.log_ratios.squeeze(2).mul_(unit)
@@ -232,7 +224,7 @@ class LangevinLoop:
         return segment.last, Trace(segment.xs, log_accept, accepted, calls.total)
 
     def _confined(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return moves that stay where they would leave the support, which moves stay inside, and which leave it."""
+        """Return v, set to 0 if x + v is outside the support; which x + v are inside; which are finite but outside."""
         assert self.target.support is not None
         candidate = x + v
         inside = self.target.support(candidate)
@@ -271,7 +263,7 @@ class LangevinLoop:
     def _adjusted(
         self, point: Point, noise: Tensor, thresholds: Tensor, quadrature: Quadrature, *, careful: bool
     ) -> _Segment:
-        """Make as many steps as there is noise for."""
+        """Make one Metropolis-Hastings step for each entry of `noise`."""
         x, s, proposal, h = point.x, point.score, self.proposal, self.proposal.step_size
         assert s is not None
         assert isinstance(self.rule, LineIntegral)
@@ -282,8 +274,8 @@ class LangevinLoop:
         summing = x.new_ones(size, 1)  # a row sum, several times faster than `sum`
         xs, log_ratios = torch.empty_like(noise), torch.empty_like(thresholds)
         outside = torch.zeros(noise.shape[:2], dtype=torch.bool, device=x.device)
-        shares = x.new_tensor((1.0, *quadrature.nodes)).reshape(-1, *(1,) * x.ndim)  # of v, at x' and the nodes
-        places = x.new_empty(len(shares), *x.shape)
+        shares = x.new_tensor((1.0, *quadrature.nodes)).reshape(-1, *(1,) * x.ndim)  # t = 1 for x', then the nodes
+        places = x.new_empty(len(shares), *x.shape)  # x + t v, overwritten at every step
         proposed, scores_at_places = places[0], self._scores_at(places)
         drift, inside = proposal.precondition(s), None
         per_step = zip(noise, thresholds, limits, log_ratios, xs, strict=True)
@@ -308,7 +300,7 @@ class LangevinLoop:
         return _Segment(Point(x, s), xs, log_ratios, outside)
 
     def _scores_at(self, places: Tensor) -> Callable[[], tuple[Tensor, ...]]:
-        """Return a function that evaluates the score at the candidates and at every inner node."""
+        """Return a function that evaluates the score at the candidates and the inner nodes, which `places` holds."""
         score, parts, every = self.target.score, len(places), places.flatten(0, 1)
         assert score is not None
         proposed, between = places[0], places[1:].flatten(0, 1)
@@ -350,10 +342,10 @@ class LangevinLoop:
         summing: Tensor,
         log_ratio: Tensor,
     ) -> None:
-        """Write log r by Simpson's rule into `log_ratio`, refined by Romberg's if the threshold is within its error.
+        """Write log r by Simpson's rule into `log_ratio`; refine it by Romberg's if the threshold is within its error.
 
         In units of Simpson's inner weight w, `log r = g - (h / (4 w)) (s' - s).C(s' + s)` with `g = v.(s(x + v/2) -
-        (s + s') / 2)`, which is also the distance of Simpson's rule from the trapezoid, its error bound.
+        (s + s') / 2)`. This g is also the difference of Simpson's rule from the trapezoid rule, used as error bound.
         """
         assert self.target.score is not None
         assert isinstance(self.rule, LineIntegral)
@@ -374,7 +366,7 @@ class LangevinLoop:
 
 
 def transition_of(target: TargetLike, proposal: Proposal, acceptance: Rule, *, accumulates: bool = False) -> Transition:
-    """Return the transition of these parts, after checking that they are valid and fit together."""
+    """Return the transition of these parts, after checking that they are valid and compatible."""
     checks.kind(acceptance, Rule, "an acceptance rule", "Pass LineIntegral(), for example.")
     product = target if isinstance(target, Product) and acceptance.integrates else None
     if product is not None and product.rest_score is None:  # every part has a log density: nothing to integrate
@@ -393,14 +385,14 @@ def transition_of(target: TargetLike, proposal: Proposal, acceptance: Rule, *, a
 
 
 def counted(target: Target) -> Target:
-    """Return a target whose scores are checked at every call; calls of the known parts of a product cost nothing."""
+    """Return a target whose scores are checked at every call, and counted except for the known parts of a product."""
     score = None if target.score is None else CountedScore(target.score)
     known = None if target.known_score is None else CheckedScore(target.known_score)
     return target._replace(score=score, known_score=known)
 
 
 def validated_target(target: TargetLike, proposal: Proposal, rule: Rule | None = None) -> Target:
-    """Return what proposal and rule know of p, after checking that the parts are valid and compatible."""
+    """Return the target as the proposal and the rule see it, after checking that the parts are valid and compatible."""
     fix = "Wrap a score as Target(score=...), a log density as targets.from_log_density(...)."
     checks.kind(target, TargetLike, "a Target", fix)
     checks.kind(proposal, Proposal, "a Proposal", "Pass MALA(0.1), for example; your own derive from Proposal.")
@@ -419,10 +411,10 @@ def validated_target(target: TargetLike, proposal: Proposal, rule: Rule | None =
 
 
 def _require_needs(part: Proposal | Rule, known: Target) -> None:
-    """Raise an error if a part needs what is not known of p."""
+    """Raise an error if the target lacks a function that a proposal or rule needs."""
     if unknown := set(part.needs) - set(get_args(Need)):
-        expected = f"needs to be of {', '.join(map(repr, get_args(Need)))}"
-        raise ValueError(checks.message(expected, f"{unknown} of {checks.named(part)}", "Leave the others out."))
+        expected = f"needs to be among {', '.join(map(repr, get_args(Need)))}"
+        raise ValueError(checks.message(expected, f"{unknown} of {checks.named(part)}", "Remove the others."))
     if known.log_density is None and "log_density" in part.needs:
         fix = "Use LineIntegral(), which integrates the score, or give the target a log_density."
         raise ValueError(checks.message(f"a target with a log_density, which {part} needs", "a score only", fix))
@@ -432,7 +424,7 @@ def _require_needs(part: Proposal | Rule, known: Target) -> None:
 
 
 def scored_target(target: TargetLike, proposal: Proposal) -> Target:
-    """Return what is known of p, after checking that it has a score."""
+    """Return the target after checking that it is compatible with the proposal and has a score."""
     known = validated_target(target, proposal)
     if known.score is None:
         fix = "Use targets.from_log_density(log_density), or Exact() if there is a density."
@@ -441,14 +433,14 @@ def scored_target(target: TargetLike, proposal: Proposal) -> Target:
 
 
 def _target_rate(proposal: Proposal, acceptance: Rule) -> float | None:
-    """Return the most efficient acceptance rate; None for a rule without a ratio, or if it is not known."""
+    """Return the most efficient acceptance rate; None if it is unknown or the rule has no ratio."""
     balance = "barker" if acceptance.balance == "direct" else acceptance.balance
     return None if balance is None else proposal.optimal_rates.get(balance)
 
 
 @torch.inference_mode()
 def first_point(target: Target, needs: frozenset[Need], x: Tensor) -> Point:
-    """Return the point that chains start from, after checking the start and the values of the target there."""
+    """Return the point that chains start from, after checking x and the values of the target there."""
     check_start(target, x)
     with checks.explained():
         point = Point.at(x.clone(), target, needs)
@@ -465,38 +457,38 @@ def check_start(target: Target, x: Tensor) -> None:
     inside = checks.inside(target.support(x), x)
     if not inside.all():
         outside = (~inside).nonzero().flatten()
-        fix = f"Start where p(x) > 0; the first outside is initial[{int(outside[0])}]."
+        fix = f"Start where p(x) > 0; the first point outside is initial[{int(outside[0])}]."
         got = f"{len(outside)} of {len(x)} outside"
         raise ValueError(checks.message("initial points inside the target's support", got, fix))
 
 
 def check_values(point: Point) -> None:
-    """Raise an error for a score or log density of another shape, dtype or device, and for a start where p is 0."""
+    """Raise an error if the score or log density has a wrong shape, dtype or device, or if p(x) is 0."""
     x = point.x
     if point.score is not None:
-        checks.answer(point.score, x, x.shape, "score")
+        checks.returned(point.score, x, x.shape, "score")
     if point.log_density is not None:
-        checks.answer(point.log_density, x, x.shape[:1], "log_density")
+        checks.returned(point.log_density, x, x.shape[:1], "log_density")
         bad = (~point.log_density.isfinite()).nonzero().flatten()
         if len(bad):
             got = f"{len(bad)} of {len(x)} with a log density that is not finite"
-            fix = f"Start where p(x) > 0; the first such is initial[{int(bad[0])}]."
+            fix = f"Start where p(x) > 0; the first such point is initial[{int(bad[0])}]."
             raise ValueError(checks.message("initial points of positive density", got, fix))
 
 
-MAX_LONG_FREEDOM = 4  # degrees of freedom up to which some steps are very long
+MAX_LONG_FREEDOM = 4  # degrees of freedom up to which a Student walk makes some very long steps
 
 
 class DegenerateRuleWarning(UserWarning):
-    """A proposal and a rule that do not go together: the density cancels in the decision, or is seen only by luck."""
+    """Warns of a proposal and a rule that are invalid together: the density cancels, or nodes miss most of it."""
 
 
 class ImproperTargetWarning(UserWarning):
-    """A product with negative weights that grows in its tails: it cannot be normalised, and its chains run away."""
+    """Warns of a product with negative weights that grows in its tails: it cannot be normalised, and chains diverge."""
 
 
 def warn_if_degenerate(proposal: Proposal, rule: Rule) -> None:
-    """Warn of a trapezoid with MALA, whose q ratio has the same terms, and of a straight line with very long steps."""
+    """Warn of the trapezoid rule with MALA, whose q ratio has the same terms, and of straight lines with long steps."""
     if isinstance(proposal, MALA | ScaledMALA) and rule.trapezoid:
         ratio = (
             "(h / 4) (|s(x)|^2 - |s(x')|^2)" if isinstance(proposal, MALA) else "a function of h(x), h(x') and |x' - x|"
@@ -508,23 +500,23 @@ def warn_if_degenerate(proposal: Proposal, rule: Rule) -> None:
         warnings.warn(text, DegenerateRuleWarning, stacklevel=3)
     if isinstance(proposal, StudentWalk) and proposal.freedom <= MAX_LONG_FREEDOM and rule.straight:
         text = (
-            f"{rule} with StudentWalk is wrong for heavy tails: on a straight line, its nodes miss the middle of the "
-            'distribution that a long step crosses. Use LineIntegral("adaptive", coordinates=fit.middle), or '
-            "coordinates=(m, w) with a middle and a width of your own; or RandomWalk if tails are light."
+            f"{rule} with StudentWalk is wrong for heavy tails: when a long step crosses the middle of the "
+            'distribution, nodes on a straight line miss it. Use LineIntegral("adaptive", coordinates=fit.middle), or '
+            "coordinates=(m, w) with your own middle and width; or RandomWalk if the tails are light."
         )
         warnings.warn(text, DegenerateRuleWarning, stacklevel=3)
 
 
 def warn_if_improper(target: Target, x: Tensor) -> None:
-    """Warn if a product with negative weights does not fall far out from the initial points x."""
+    """Warn if a product with negative weights does not decrease far out from the initial points x."""
     scores = [part.score for part in (target.score, target.known_score) if isinstance(part, CheckedScore)]
     if target.support is not None or not any(isinstance(score, WeightedSum) and score.divides for score in scores):
         return
     outward = share_outward(lambda x: torch.stack([score(x) for score in scores]).sum(0), x)
     if outward > 0:
         text = (
-            f"A product with negative weights does not fall fast enough to be normalised in {outward:.0%} of the "
-            "directions far out from the initial points: its chains may run away. Give less weight to what is divided "
-            "by, or truncate it to a support."
+            f"A product with negative weights does not decrease fast enough to be normalised in {outward:.0%} of the "
+            "directions far out from the initial points: its chains may diverge. Make the negative weights smaller, "
+            "or restrict the product to a support."
         )
         warnings.warn(text, ImproperTargetWarning, stacklevel=4)

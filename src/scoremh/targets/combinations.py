@@ -57,7 +57,7 @@ class WeightedSum:
         total = None
         for weight, function, name in self.terms:
             value = function(x)
-            checks.answer(value, x, x.shape[:1] if self.per_chain else x.shape, name)
+            checks.returned(value, x, x.shape[:1] if self.per_chain else x.shape, name)
             value = value if weight == 1 else weight * value
             total = value if total is None else total + value
         assert total is not None
@@ -161,7 +161,7 @@ def from_log_density(log_density: LogDensityFn, support: SupportFn | None = None
 
     def total(x: Tensor) -> Tensor:
         value = log_density(x)
-        checks.answer(value, x, x.shape[:1], "log_density")
+        checks.returned(value, x, x.shape[:1], "log_density")
         return value.sum()  # no chain enters the term of another: the gradient of the sum is that of each
 
     def score(x: Tensor) -> Tensor:
