@@ -133,7 +133,8 @@ class Transition:
         target, proposal, rule = self.target, self.proposal, self.rule
         finite = rows_finite(x)
         possible = finite if target.support is None else finite & target.support(x)
-        proposed = Point.at(torch.where(per_chain(possible, x), x, point.x), target, self.needs)
+        everywhere = bool(possible.all())  # then nothing needs to be replaced
+        proposed = Point.at(x if everywhere else torch.where(per_chain(possible, x), x, point.x), target, self.needs)
         if self.accumulates:
             log_ratio = rule.log_ratio(point, proposed, target=target, proposal=proposal)
             change = log_ratio - proposal.log_q_ratio(point, proposed)
@@ -151,7 +152,8 @@ class Transition:
         log_accept = decision.log_accept
         if proposed.score is not None:  # a chain must not move to a point from which no step can be computed
             log_accept = log_accept.masked_fill(~rows_finite(proposed.score), math.nan)
-        log_accept = torch.where(possible, log_accept, torch.where(finite, -math.inf, math.nan).to(log_accept))
+        if not everywhere:
+            log_accept = torch.where(possible, log_accept, torch.where(finite, -math.inf, math.nan).to(log_accept))
         accepted = log_uniform < log_accept  # False for NaN
         return proposed, Move(x, log_accept, accepted, factors=decision.factors, clipped=decision.clipped)
 
