@@ -191,7 +191,7 @@ def test_a_stopped_training_ends_with_the_same_bits(tmp_path: Path, monkeypatch:
 SCRIPT = """
 import sys, torch
 from scoremh import Recipe, datasets, fit_score, training
-training.loop.SAVE_SECONDS = 0.0
+training.SAVE_SECONDS = 0.0
 x = datasets.moons(500, generator=torch.Generator().manual_seed(0))
 recipe = Recipe(steps=1500, check_every=25)
 checkpoint = sys.argv[2] if len(sys.argv) > 2 else None
