@@ -839,7 +839,7 @@ def test_a_model_that_knows_no_event_says_what_to_pass() -> None:
     bare = diffusion.from_denoiser(
         networks_of(MODELS_MIXTURE)["denoiser"], (0.02, 20.0), variance=MODELS_MIXTURE.variance
     )
-    with pytest.raises(ValueError, match=r"expected a score that knows the shape of an event.*like="):
+    with pytest.raises(ValueError, match=r"expected a score with an event shape.*like="):
         Sampler(bare).start(3)
     assert Sampler(bare, like=(2,)).start(3).shape == (3, 2)
     assert Sampler(bare, like=f64([1.0, 2.0])).start(3).dtype == torch.float64

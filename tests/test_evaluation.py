@@ -67,7 +67,7 @@ def test_draws_of_the_same_distribution_are_at_the_floor_and_others_are_not(foun
     assert far > 5
     assert found.p_values["near"] > 0.01
     assert [(one.kind, one.value) for one in found.warnings] == [("p_value", 0.001), ("p_value", 0.0)]
-    assert str(found.warnings[0]) == "far can be told apart from reference rows (p = 0.001)."
+    assert str(found.warnings[0]) == "The draws of far differ significantly from reference rows (p = 0.001)."
 
 
 def test_draws_that_are_not_finite_have_no_distance(found: Evaluation) -> None:
@@ -109,7 +109,7 @@ def test_the_seed_decides_and_a_tensor_is_called_draws() -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "few rows": ({"reference": REFERENCE[:19]}, "at least 20 rows to compare with, got 19"),
     "no samples": ({"samples": {}}, "samples of at least one sampler, got none"),
-    "other columns": ({"samples": normal(30, 3)}, r"to have events of shape \(2,\), as the reference, got \(3,\)"),
+    "other columns": ({"samples": normal(30, 3)}, r"to have events of shape \(2,\), like the reference, got \(3,\)"),
     "no points": ({"points": 0}, "points of at least 1, got 0"),
     "a reference that is not finite": ({"reference": LOST}, "reference to be finite"),
 }
@@ -255,7 +255,7 @@ def test_columns_of_few_levels_do_not_hide_what_would_be_noticed() -> None:
 def test_few_rows_are_usable_at_best() -> None:
     found = verdict(agreement(rows(200, 3), rows(30, 1), NAMES, generator=seeded()))
     assert found.level == "usable"
-    assert "nothing was found, but with 30 rows only a shift of" in found.reason
+    assert "no difference was found, but 30 rows can only detect a shift of" in found.reason
     assert found.advice.startswith("Compare at least ")
 
 

@@ -524,7 +524,7 @@ def test_a_report_of_chains_has_their_cautions_and_those_of_the_evaluation() -> 
     stuck = normal(40, 1, 2).expand(-1, 30, -1) + 1e-3 * normal(40, 30, 2, seed=1)
     shown = chain_contents(chains(stuck), normal(100, 2, seed=3) + 5)
     assert [getattr(one, "kind", "") for one in shown.warnings] == ["r_hat", "p_value"]
-    assert "The draws can be told apart from the reference" in str(shown.warnings[1])
+    assert "The draws differ significantly from the reference" in str(shown.warnings[1])
     assert shown.metrics["last draws"]["p_value"] == 0.001
 
 

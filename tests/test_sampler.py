@@ -106,7 +106,7 @@ REFUSED: dict[str, tuple[Callable[[ScoreFit], object], type[Exception], str]] = 
     "more draws than steps": (
         lambda s: Sampler(s, step_size=0.1).sample(2, annealing_steps=1, chain_steps=3, draws=4),
         ValueError,
-        "draws of at most steps, 3, got 4",
+        "draws of at most steps=3, got 4",
     ),
     "a score without levels": (
         lambda s: Sampler(fit_score(datasets.moons(200), heavy_tails=True, recipe=BRIEF)),

@@ -645,7 +645,7 @@ def test_parts_are_nested_and_tempered() -> None:
         (
             lambda: targets.product(GAUSSIAN, weights=[1.0, 2.0]),
             ValueError,
-            "expected 1 weights for as many parts, got 2",
+            "expected 1 weights for 1 parts, got 2",
         ),
         (lambda: targets.product(GAUSSIAN, weights=[]), ValueError, "expected 1 weights"),
         (lambda: targets.product(GAUSSIAN, weights=[math.nan]), ValueError, "weights that are finite and not 0"),
@@ -674,7 +674,7 @@ for call in (lambda: targets.product(abs), lambda: targets.posterior(targets.Gau
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     lines = ran.stdout.splitlines()
     assert lines[0].startswith("expected a Target for every part, got ")
-    assert lines[1].startswith("expected a log likelihood to call, got float 3.0")
+    assert lines[1].startswith("expected a callable log likelihood, got float 3.0")
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,17 @@
-"""Judging draws against rows: distances beside their floors, checks with their limits, and one verdict in words.
+"""Evaluation of draws against reference rows: distances with their floors, checks with their limits, and a verdict.
 
-`evaluate` measures distances of draws to rows. The floor of a distance is its value between two samples of the rows
-themselves: no sampler comes closer than that, except by chance. All of it is in units of the standard deviations of the
-rows, column by column: in those of the data, a column in thousands would hide all others. The p-values and the verdict
-are on all rows and draws, up to 2,000 and 1,000 of them; the distances on half, since a floor needs as many rows again.
+`evaluate` measures distances between draws and rows. The floor of a distance is its value between two samples of the
+rows themselves: no sampler comes closer, except by chance. Every column is divided by the standard deviation of its
+rows, since otherwise a column in thousands would hide all others. P-values and verdict use up to 2,000 rows and 1,000
+draws; distances use half the rows, since the floor needs a second sample of the same size.
 
-`agreement` makes eight checks of whether draws agree with rows, in standard coordinates of the rows. Columns with heavy
-tails are replaced by normal scores, the normal quantiles of their ranks among the rows, since a few far rows would
-decide every distance. P-values of shares and correlations are those of random exchanges of draws and rows.
+`agreement` makes up to eight checks in standardised coordinates. Columns with heavy tails are replaced by normal scores
+(normal quantiles of their ranks among the rows), since a few far rows would dominate every distance. P-values of shares
+and correlations come from random permutations of draws and rows.
 
-A number counts against the draws only where it is beyond chance as well: its p-value, corrected for the number of
-checks (Holm 1979), is below a rate. So of samplers whose draws are fresh rows at most the share `USABLE_RATE` is called
-usable, and at most `DO_NOT_USE_RATE` is called do not use, by all checks together, whatever their number.
+A check fails only if its value exceeds the limit and is not due to chance, that is, if its p-value, corrected for the
+number of checks (Holm 1979), is below a rate. If the draws are fresh rows, the verdict is worse than "good" with
+probability at most `USABLE_RATE`, and "do not use" with probability at most `DO_NOT_USE_RATE`.
 """
 
 import html
@@ -58,7 +58,7 @@ __all__ = [
 
 Level = Literal["good", "usable", "do not use"]
 LEVELS: tuple[Level, ...] = ("good", "usable", "do not use")
-USABLE_RATE, DO_NOT_USE_RATE = 0.1, 0.01  # shares of perfect samplers that are called so, at most
+USABLE_RATE, DO_NOT_USE_RATE = 0.1, 0.01  # largest probability of each verdict for a perfect sampler
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Check:
         value: The number; larger is worse.
         good: Limit up to which it is good.
         usable: Limit up to which it is usable.
-        p_value: Probability of such a number for fresh rows; after `corrected`, that of any of the checks.
-        text: What the number is, as a sentence without its end.
+        p_value: Probability of a value as large for fresh rows; after `corrected`, corrected for the number of checks.
+        text: The value in words, without a full stop.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Check:
 
     @property
     def level(self) -> Level:
-        """What this check says of the draws."""
+        """The verdict of this check."""
         if self.value <= self.good or self.p_value >= USABLE_RATE:
             return "good"
         return "usable" if self.value <= self.usable or self.p_value >= DO_NOT_USE_RATE else "do not use"
@@ -100,30 +100,30 @@ def corrected(checks: Sequence[Check]) -> tuple[Check, ...]:
 
 
 def worst(checks: Sequence[Check]) -> Check | None:
-    """Return the check that decides the verdict; None where all are good."""
+    """Return the check that decides the verdict; None if all are good."""
     bad = [check for check in checks if check.level != "good"]
     return max(bad, key=lambda check: (LEVELS.index(check.level), check.value / check.usable), default=None)
 
 
-MAX_NOTICED_SHIFT = 0.6  # standard deviations; draws are called good only where a larger shift would have been noticed
+MAX_NOTICED_SHIFT = 0.6  # standard deviations; draws are good only if a shift of this size would have been detected
 TABLE_WIDTH = 140  # characters
 MIN_SHOWN_P = 0.001
 P_NOTE = (
-    f"p: the chance that any check has such a value where draws are fresh rows; a value counts against them below "
-    f"{USABLE_RATE:g}, and for 'do not use' below {DO_NOT_USE_RATE:g}."
+    f"p: the probability that fresh rows give any check a value as extreme; a check fails only below {USABLE_RATE:g}, "
+    f"and gives 'do not use' only below {DO_NOT_USE_RATE:g}."
 )
-HEAD = ("check", "value", "good up to", "usable up to", "p", "says")
+HEAD = ("check", "value", "good up to", "usable up to", "p", "result")
 COLOURS: dict[Level, str] = {"good": "#2e7d32", "usable": "#b3540b", "do not use": "#c62828"}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to think of draws; print it for one line.
+    """A verdict on draws; prints as one line.
 
     Args:
         level: "good", "usable" or "do not use".
         reason: Why, with the number and its limit.
-        advice: The one thing to do next; empty where nothing has to be done.
+        advice: What to do next; empty if nothing has to be done.
     """
 
     level: Level
@@ -136,11 +136,11 @@ class Verdict:
 
 
 def verdict(found: "Agreement", advice: str = "") -> Verdict:
-    """Return the verdict that checks lead to.
+    """Return the verdict of all checks together.
 
     Args:
-        found: What `agreement` returned.
-        advice: What to do where a check is not good.
+        found: Result of `agreement`.
+        advice: What to do if a check is not good.
     """
     checks, noticed_shift, rows = found.checks, found.noticed_shift, found.rows
     bad = worst(checks)
@@ -148,22 +148,20 @@ def verdict(found: "Agreement", advice: str = "") -> Verdict:
         limit = bad.usable if bad.level == "do not use" else bad.good
         return Verdict(bad.level, f"{bad.text}; the limit of {bad.name} is {number(limit)}", advice)
     if noticed_shift > MAX_NOTICED_SHIFT:
-        needed = rows * (noticed_shift / MAX_NOTICED_SHIFT) ** 2  # a noticed shift falls with the root of the rows
-        few = (
-            f"with {rows:,} rows only a shift of {noticed_shift:.2g} standard deviations in one column would be noticed"
-        )
-        reason = f"nothing was found, but {few}; the limit is {MAX_NOTICED_SHIFT:g}"
+        needed = rows * (noticed_shift / MAX_NOTICED_SHIFT) ** 2  # the detectable shift falls like 1 / sqrt(rows)
+        few = f"{rows:,} rows can only detect a shift of {noticed_shift:.2g} standard deviations or more in one column"
+        reason = f"no difference was found, but {few}; the limit is {MAX_NOTICED_SHIFT:g}"
         return Verdict("usable", reason, f"Compare at least {_rounded_up(needed):,} rows with as many draws.")
     return Verdict("good", f"all {len(checks)} checks passed; {power_line(noticed_shift, rows)}")
 
 
 def power_line(noticed_shift: float, rows: int) -> str:
-    """Return what a comparison could have seen."""
-    return f"with {rows:,} rows a shift of {noticed_shift:.2g} standard deviations in one column would be noticed"
+    """Return the smallest shift that a comparison with so many rows detects, as text."""
+    return f"with {rows:,} rows a shift of {noticed_shift:.2g} standard deviations in one column would be detected"
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Return a number with so many significant digits, and no exponent where it can do without.
+    """Return a number as text with significant digits, without an exponent if possible.
 
     >>> number(44.234), number(19.7, 1), number(0.00123), number(12345.6), number(float("inf"))
     ('44.2', '20', '0.00123', '12,300', 'inf')
@@ -173,7 +171,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def probability(p: float) -> str:
-    """Return a p-value as text; those below 0.001 all say the same.
+    """Return a p-value as text, or "< 0.001" below 0.001.
 
     >>> probability(0.0123), probability(1e-30)
     ('0.012', '< 0.001')
@@ -193,7 +191,7 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "")
 
 
 def html_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in HTML, its texts escaped."""
+    """Return a table as HTML, with its texts escaped."""
     names = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
     return f"<table><thead><tr>{names}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in lines)}</tbody></table>"
@@ -216,39 +214,39 @@ def html_verdict(found: Verdict) -> str:
 
 
 def cells(check: Check) -> tuple[str, ...]:
-    """Return the cells of a row of a table."""
+    """Return the cells of a check's row in a table."""
     numbers = map(number, (check.value, check.good, check.usable))
     return check.name, *numbers, probability(check.p_value), check.level
 
 
 def _rounded_up(rows: float) -> int:
-    """Return a number of rows with two significant digits, rounded up."""
+    """Return a number of rows rounded up to two significant digits."""
     step = 10 ** max(0, len(str(int(rows))) - 2)
     return int(-(-rows // step) * step)
 
 
 Matrix = NDArray[np.float64]
 
-MAX_ROWS, MAX_DRAWS = 2000, 1000  # that are compared
+MAX_ROWS, MAX_DRAWS = 2000, 1000  # numbers of rows and draws that are compared
 MAX_TRANSPORTED = 1000  # points of an exact W1
 PERMUTATIONS = 999
-MAX_JOINT_COLUMNS = 64  # beyond, no correlations, ranges, classifier or log p
+MAX_JOINT_COLUMNS = 64  # with more columns, correlations, ranges, classifier and log p are skipped
 CLUSTERS, ROWS_PER_CLUSTER = 5, 20
 LOW_DENSITY = 0.001  # quantile of the rows' log p, below which a draw counts
-HEAVY_TAILS = 12.0  # distance of the farthest row from the median, in robust standard deviations; normal rows have 4
-FARTHEST = 1e9  # standard deviations that a draw is taken to be away at most, so that squares do not overflow
-MAX_LEVELS = 10  # of a column that is not taken as a number by the power of the comparison
-POWER = 0.9  # probability with which a shift would be noticed
+HEAVY_TAILS = 12.0  # distance of the farthest row from the median, in robust standard deviations; about 4 if normal
+FARTHEST = 1e9  # standard deviations to which draws are clipped, so that squares do not overflow
+MAX_LEVELS = 10  # distinct values up to which a column is not numeric when the power is computed
+POWER = 0.9  # probability of detecting a shift
 
 
 class Agreement(NamedTuple):
-    """What the checks found.
+    """Results of the checks.
 
     Args:
         checks: Checks, with p-values corrected for their number.
-        noticed_shift: Shift of one column, in standard deviations, that would have been noticed nine times out of ten.
-        rows: Number of rows that draws were compared with.
-        p_value: P-value of the two-sample test behind the check of the distance, not corrected.
+        noticed_shift: Shift of one column, in standard deviations, that would be detected with probability 0.9.
+        rows: Number of rows that the draws were compared with.
+        p_value: P-value of the two-sample test of the distance check, not corrected.
     """
 
     checks: tuple[Check, ...]
@@ -266,15 +264,15 @@ def agreement(
     log_densities: tuple[Tensor, Tensor] | None = None,
     generator: torch.Generator | None = None,
 ) -> Agreement:
-    """Return how well draws agree with rows.
+    """Check how well draws agree with rows.
 
     Args:
         draws: Independent draws `(draw, *event)`, finite.
-        held_out: Rows `(row, *event)` that nothing was learned from.
+        held_out: Held-out rows `(row, *event)`.
         columns: Names of the coordinates of an event.
-        seen: Rows that were learned from. With them there are more rows to compare with, since a sampler that was
-            fitted to rows is nearer to them than to others only where it copies them, which is checked.
-        log_densities: Log densities by the model, of some draws and of some rows.
+        seen: Training rows, as further rows to compare with. A sampler is closer to its training rows than to others
+            only if it copies them, and one of the checks looks for copies.
+        log_densities: The model's log densities of some draws and of some rows.
         generator: Random number generator; the same seed gives the same numbers.
     """
     random = np.random.default_rng(rng.seeds(1, generator)[0])
@@ -296,9 +294,9 @@ def agreement(
 
 
 def standard(x: Matrix, y: Matrix) -> tuple[Matrix, Matrix]:
-    """Return draws x and rows y in standard coordinates of y; columns with heavy tails in normal scores."""
+    """Return draws x and rows y, standardised by y; columns with heavy tails become normal scores."""
     centre, spread = np.median(y, 0), y.std(0)
-    robust = stats.iqr(y, 0) / 1.349  # of a normal distribution, the standard deviation
+    robust = stats.iqr(y, 0) / 1.349  # the standard deviation if y is normal
     heavy = (np.abs(y - centre).max(0) > HEAVY_TAILS * robust) & (robust > 0)
     scale = np.where(spread > 0, spread, 1.0)
     with np.errstate(over="ignore"):
@@ -313,9 +311,9 @@ def standard(x: Matrix, y: Matrix) -> tuple[Matrix, Matrix]:
 
 
 def noticed_shift(v: Matrix, draws: int, checks: int) -> float:
-    """Return the shift of one column that its Kolmogorov-Smirnov test would notice with probability `POWER`.
+    """Return the shift of one column that a Kolmogorov-Smirnov test detects with probability `POWER`.
 
-    Columns of few levels count where there are no others: the standard deviation of a rare level is no measure for it.
+    Columns with few distinct values count only if there are no others: the standard deviation is a poor unit for them.
     """
     rate = 1 / len(v) + 1 / draws
     level = USABLE_RATE / (checks * v.shape[1])
@@ -328,11 +326,11 @@ def noticed_shift(v: Matrix, draws: int, checks: int) -> float:
     for shift in shifts:
         if all(_share_between(column, shift) >= needed for column in columns):
             return float(shift)
-    return float(shifts[-1])  # no smaller one
+    return float(shifts[-1])  # no smaller shift is detected
 
 
 def _spread_out(column: Matrix) -> Matrix:
-    """Return values of which equal ones are spread evenly up to the next larger one: a shift moves a part of them."""
+    """Return values with ties spread evenly up to the next larger value, so that a shift moves some of them."""
     levels, place, counts = np.unique(column, return_inverse=True, return_counts=True)
     gaps = np.diff(levels, append=2 * levels[-1] - levels[-2])
     order = np.argsort(column, kind="stable")
@@ -350,7 +348,7 @@ def _share_between(column: Matrix, shift: float) -> float:
 
 
 def transport_distance(u: Matrix, v: Matrix) -> float:
-    """Return the exact W1 between as many points of each."""
+    """Return the exact W1 between two samples of equal size."""
     if u.shape[1] == 1:
         return float(np.abs(np.sort(u[:, 0]) - np.sort(v[:, 0])).mean())
     costs = cdist(u, v)
@@ -385,7 +383,7 @@ def _clusters(u: Matrix, v: Matrix, random: np.random.Generator) -> Check:
 
     count = min(CLUSTERS, max(1, len(v) // ROWS_PER_CLUSTER))
     pool = np.concatenate([u, v])
-    labels = KMeans(count, n_init=2, random_state=0).fit(v).predict(pool)  # of rows, whatever draws there are
+    labels = KMeans(count, n_init=2, random_state=0).fit(v).predict(pool)  # fitted to the rows only
 
     def difference(first: NDArray[np.intp], second: NDArray[np.intp]) -> float:
         shares = [np.bincount(labels[part], minlength=count) / len(part) for part in (first, second)]
@@ -404,12 +402,12 @@ def _range(x: Matrix, y: Matrix, random: np.random.Generator) -> Check:
 
     value, p = _exchanged(beyond, len(x), len(y), random)
     fresh = _expected_beyond(y)
-    text = f"{100 * value:.1f} % of the draws lie beyond the range of the rows, {100 * fresh:.1f} % of fresh rows would"
+    text = f"{100 * value:.1f} % of the draws lie beyond the range of the rows; of fresh rows {100 * fresh:.1f} % would"
     return Check("range", max(0.0, value - fresh), 0.005, 0.03, p, text)
 
 
 def _expected_beyond(y: Matrix) -> float:
-    """Return the share of rows that would lie beyond the range of all the others: those that alone hold an end."""
+    """Return the share of rows that lie beyond the range of all other rows."""
     ends = [(y == end(y, 0)) for end in (np.min, np.max)]
     alone = [held & (held.sum(0) == 1) for held in ends]
     return float((alone[0] | alone[1]).any(1).mean())
@@ -447,9 +445,9 @@ def _correlations(x: Matrix, y: Matrix, columns: Sequence[str], random: np.rando
 def _classifier(u: Matrix, v: Matrix, generator: torch.Generator | None) -> Check:
     n = min(len(u), len(v))
     value = metrics.c2st(torch.from_numpy(u), torch.from_numpy(v), generator=generator)
-    error = 0.5 / math.sqrt(2 * n)  # of the share of 2 n points, each right with probability 1/2
+    error = 0.5 / math.sqrt(2 * n)  # standard error of the accuracy on 2 n points if each is right with probability 1/2
     p = float(stats.norm.sf((value - 0.5) / error))
-    text = f"a classifier tells draws from rows with accuracy {value:.3f}; guessing has {0.5:g} +- {error:.2g}"
+    text = f"a classifier separates draws from rows with accuracy {value:.3f}; chance is {0.5:g} +- {error:.2g}"
     return Check("classifier", value, 0.52, 0.62, p, text)
 
 
@@ -457,14 +455,14 @@ def _copies(u: Matrix, held: Matrix, seen: Matrix) -> Check:
     nearest = [cdist(points, seen).min(1) for points in (u, held)]
     test = stats.mannwhitneyu(nearest[0], nearest[1], alternative="less")
     value = max(0.0, 0.5 - float(test.statistic) / (len(u) * len(held)))
-    text = f"a draw is nearer to a row that was learned from than a held-out row is with probability 0.5 + {value:.2g}"
+    text = f"a draw is closer to a training row than a held-out row is with probability 0.5 + {value:.2g}"
     return Check("copies", value, 0.1, 0.25, float(test.pvalue), text)
 
 
 def _exchanged(
     statistic: Callable[[NDArray[np.intp], NDArray[np.intp]], float], n: int, m: int, random: np.random.Generator
 ) -> tuple[float, float]:
-    """Return a statistic of the indices of n draws and m rows, and its p-value under exchanges of both."""
+    """Return a statistic of the indices of n draws and m rows, and its p-value under random permutations."""
     own = statistic(np.arange(n), np.arange(n, n + m))
     at_least = 0
     for _ in range(PERMUTATIONS):
@@ -482,12 +480,12 @@ def _some(x: Matrix, most: int, random: np.random.Generator) -> Matrix:
     return x if len(x) <= most else x[random.permutation(len(x))[:most]]
 
 
-MAX_POINTS = 1000  # points of a sample to compare, by default
-MIN_ROWS = 20  # rows of a reference
-FLOOR_REPEATS = 5  # pairs of samples of the reference that a floor is averaged over
-P_VALUE_LIMIT = 0.01  # below, samples differ from the reference
-FLOOR_LINE = "floor: the distance between two samples of the rows themselves; 1 x is as near as draws come."
-P_LINE = "p: the chance of a difference as large as this one between two samples of the same distribution."
+MAX_POINTS = 1000  # default number of points of a sample to compare
+MIN_ROWS = 20  # smallest number of rows of a reference
+FLOOR_REPEATS = 5  # pairs of reference samples that a floor is averaged over
+P_VALUE_LIMIT = 0.01  # p-value below which samples differ from the reference
+FLOOR_LINE = "floor: the distance between two samples of the rows themselves; 1 x means: as close as a fresh sample."
+P_LINE = "p: the probability of a difference this large between two samples of the same distribution."
 LOOK = "See where they differ in a report."
 
 Metric = Callable[[Tensor, Tensor], float]
@@ -496,18 +494,18 @@ Floor = tuple[float, float]  # mean and spread over pairs of samples of the refe
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How far samples are from a reference; print it for a table.
+    """Distances between samples and a reference; prints as a table.
 
     Args:
         points: Number of points of each sample that were compared.
         floors: By metric, mean and spread of its value between two samples of the reference.
-        metrics: By sampler and metric, the distance to the reference, in units of its standard deviations; None where
+        metrics: By sampler and metric, the distance to the reference, in units of its standard deviations; None if
             draws were not finite.
-        p_values: By sampler, the p-value of a two-sample test; 0 where draws were not finite.
-        reference: What the samples were compared with.
-        rows: Number of rows that p-values, checks and verdict are on.
-        noticed_shift: Shift of one column, in standard deviations, that the checks would have noticed.
-        verdict: Good, usable, or do not use, on the first sampler.
+        p_values: By sampler, the p-value of a two-sample test; 0 if draws were not finite.
+        reference: Name of the rows that samples were compared with.
+        rows: Number of rows that p-values, checks and verdict use.
+        noticed_shift: Shift of one column, in standard deviations, that the checks would detect.
+        verdict: Verdict on the first sampler: good, usable, or do not use.
         checks: Checks of the first sampler's draws.
     """
 
@@ -522,7 +520,7 @@ class Evaluation:
     checks: tuple[Check, ...] = ()
 
     def __str__(self) -> str:
-        """Return the verdict, the checks and the distances, each with its multiple of the floor, and what they mean."""
+        """Return the verdict, the checks, and the distances with their multiples of the floor, with explanations."""
         said = [] if self.verdict is None else [str(self.verdict)]
         said += [text_table(self.checks)] if self.checks else []
         title = f"{self.points} points each, in standard deviations"
@@ -532,7 +530,7 @@ class Evaluation:
         return "\n".join([*said, aligned(self._head, self._table, title), *notes])
 
     def _repr_html_(self) -> str:
-        """Return the same for a notebook."""
+        """Return the same as HTML, for a notebook."""
         said = "" if self.verdict is None else html_verdict(self.verdict) + html_table(self.checks)
         return f"{said}{html_rows(self._head, self._table)}<p>{FLOOR_LINE}<br>{P_LINE}</p>"
 
@@ -557,13 +555,13 @@ class Evaluation:
     def warnings(self) -> list[Caution]:
         """One caution for each sampler whose draws differ from the reference."""
         return [
-            Caution("p_value", p, f"{_subject(name)} can be told apart from {self.reference} (p = {p:.2g}).")
+            Caution("p_value", p, f"{_subject(name)} differ significantly from {self.reference} (p = {p:.2g}).")
             for name, p in self.p_values.items()
             if p < P_VALUE_LIMIT
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the numbers as JSON holds them."""
+        """Return the numbers in a form for JSON."""
         return {
             "points": self.points,
             "floors": {name: list(floor) for name, floor in self.floors.items()},
@@ -580,7 +578,7 @@ class Evaluation:
         """Return the evaluation that `to_dict` wrote.
 
         Args:
-            record: What `to_dict` returned.
+            record: Result of `to_dict`.
         """
         samplers = record["samplers"]
         return cls(
@@ -589,7 +587,7 @@ class Evaluation:
             metrics={name: {key: one[key] for key in record["floors"]} for name, one in samplers.items()},
             p_values={name: one["p_value"] for name, one in samplers.items()},
             reference=record["reference"],
-            rows=record.get("rows", 0),  # of a file that was written before there was a verdict
+            rows=record.get("rows", 0),  # older files have no verdict
             noticed_shift=record.get("noticed_shift"),
             verdict=Verdict(**record["verdict"]) if record.get("verdict") else None,
             checks=tuple(Check(**one) for one in record.get("checks", ())),
@@ -614,12 +612,12 @@ def evaluate(
     columns: Sequence[str] = (),
     progress: bool = False,
 ) -> Evaluation:
-    """Compare samples with reference rows, and return their distances, floors and p-values.
+    """Compare samples with reference rows: distances with floors, p-values, checks and a verdict.
 
     Args:
         samples: Draws `(draw, *event)`, or a dict of them by sampler.
-        reference: Rows `(row, *event)` that nothing was learned from.
-        points: Number of points to compare at most; the floor takes twice as many rows of the reference.
+        reference: Held-out rows `(row, *event)`.
+        points: Largest number of points to compare; the floor uses twice as many rows of the reference.
         seed: Random seed; the same seed gives the same numbers.
         columns: Names of the coordinates of an event; x0, x1, ... if empty.
         progress: Show a progress bar.
@@ -665,7 +663,7 @@ def _evaluation(
 def _with_verdict(
     found: Evaluation, name: str, draws: Tensor, reference: Tensor, columns: Sequence[str], generator: torch.Generator
 ) -> Evaluation:
-    """Return the evaluation with verdict, checks and p-value of the first sampler."""
+    """Return the evaluation with the verdict, checks and p-value of the first sampler."""
     lost = _lost(draws)
     if lost:
         reason = f"{lost:,} of {len(draws):,} draws are not finite; the limit is 0"
@@ -681,7 +679,7 @@ def _with_verdict(
 
 
 def _p_value(draws: Tensor, reference: Tensor, generator: torch.Generator) -> float:
-    """Return the p-value of the test that `agreement` makes; 0 for draws that are not finite."""
+    """Return the p-value of the two-sample test in `agreement`; 0 for draws that are not finite."""
     if _lost(draws):
         return 0.0
     random = np.random.default_rng(rng.seeds(1, generator)[0])
@@ -695,7 +693,7 @@ def _lost(draws: Tensor) -> int:
 
 
 def _scale(reference: Tensor) -> Tensor:
-    """Return the standard deviation of every column, 1 for constants; of all together for images."""
+    """Return the standard deviation of every column, 1 for constants; for images, one number for all pixels."""
     spread = reference.double().std(0)
     if spread.numel() > MAX_WHITENED_SIZE:
         spread = spread.square().mean().sqrt()
@@ -724,14 +722,14 @@ def _metrics(generator: torch.Generator) -> dict[str, Metric]:
 
 
 def _check(samples: Mapping[str, Tensor], reference: Tensor, points: int) -> None:
-    """Refuse samples and rows that cannot be compared."""
+    """Raise an error if samples and rows cannot be compared."""
     if not samples:
         raise ValueError(checks.message("samples of at least one sampler", "none", "Pass draws, or a dict of draws."))
     checks.events(reference, "reference")
     for name, draws in samples.items():
         checks.events(draws, f"samples[{name!r}]", finite=False)
         if draws.shape[1:] != reference.shape[1:]:
-            expected = f"samples[{name!r}] to have events of shape {tuple(reference.shape[1:])}, as the reference"
+            expected = f"samples[{name!r}] to have events of shape {tuple(reference.shape[1:])}, like the reference"
             fix = "Compare samples and rows of the same columns."
             raise ValueError(checks.message(expected, tuple(draws.shape[1:]), fix))
     if len(reference) < MIN_ROWS:
@@ -741,7 +739,7 @@ def _check(samples: Mapping[str, Tensor], reference: Tensor, points: int) -> Non
 
 
 def _subject(name: str) -> str:
-    return "The draws" if name == "draws" else name
+    return "The draws" if name == "draws" else f"The draws of {name}"
 
 
 def _cell(value: float | None, floor: Floor) -> str:

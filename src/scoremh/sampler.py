@@ -1,17 +1,16 @@
-"""`Sampler`: a score, a noise level, a proposal, a rule and a step, from noise to draws.
+"""`Sampler`: draws of the data from pure noise, by Metropolis-Hastings with a noise-conditional score.
 
-A noise-conditional score is the score of the data blurred by every noise level sigma. All of a walk happens in the
-coordinates u of the score, in which the data have mean 0 (and unit covariance, if the score was learned) and the noise
-is sigma z:
+A noise-conditional score is, at every noise level sigma, the score of the data blurred by noise N(0, sigma^2 I). Chains
+run in the coordinates u of the score, in which the data have mean 0 (and unit covariance if the score was learned):
 
-1. `start`: broad noise, u ~ N(0, variance + sigma^2) at the highest level.
-2. `anneal`: MALA at falling levels leads every chain down to `noise_level`, where modes are still connected: a learned
-   score is wrong between modes, and what lies between decides their weights.
-3. `tune`: the step size at which the proposal is accepted at its most efficient rate there.
-4. `run`: steps of the kernel on the data blurred by `noise_level`, and
-5. `carry_down`: its draws along the probability flow to the data themselves, in the coordinates x of the data.
+1. `start` draws broad noise, u ~ N(0, variance + sigma^2) at the highest level.
+2. `anneal` runs MALA at falling levels and brings every chain down to `noise_level`, where modes are still connected: a
+   learned score is wrong between modes, and the region between modes determines their weights.
+3. `tune` finds the step size at which the proposal has its most efficient acceptance rate.
+4. `run` makes steps of the kernel on the data blurred by `noise_level`, and
+5. `carry_down` moves its draws along the probability flow to the data themselves, in the coordinates x of the data.
 
-`sample` is all of them except the tuning.
+`sample` does all of this except the tuning.
 """
 
 import math
@@ -42,32 +41,33 @@ from scoremh.types import Kernel, Proposal, ScoreModel, TargetLike
 __all__ = ["ANNEALING_LEVELS", "ANNEALING_STEP_SIZE", "ProposalName", "Sampler"]
 
 
-ANNEALING_LEVELS, ANNEALING_STEP_SIZE = 15, 0.5  # the latter of MALA, over the squared noise level
+ANNEALING_LEVELS, ANNEALING_STEP_SIZE = 15, 0.5  # number of levels; step size of MALA over the squared noise level
 FLOW_CHUNK_ROWS, FIRST_STEP_SIZE = 10_000, 0.05  # rows carried down at once; the step size that tuning tries first
 
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """A noise-conditional score with a proposal, a rule and a step, from noise to draws of the data.
+    """Draw from the data of a noise-conditional score, starting from noise.
 
     Args:
-        score: Scores of all noise levels: what `fit_score` returns, a model of `scoremh.diffusion`, or a normal mixture
+        score: Score at all noise levels: the result of `fit_score`, a model of `scoremh.diffusion`, or a normal mixture
             of `scoremh.targets`.
-        noise_level: Noise level at which the kernel runs, in the coordinates u: in units of the data's spread where
+        noise_level: Noise level at which the kernel runs, in the coordinates u: in units of the data's spread if
             the score was learned.
         proposal: "mala" (Langevin), "rw" (random walk), "pcn" (preconditioned Crank-Nicolson) or "student" (random walk
             with steps of Student's distribution, for heavy tails).
-        acceptance: Acceptance rule, or a learned one: a free form decides as it was trained, others by Metropolis's
-            rule. None integrates the score: by Simpson's rule for MALA, adaptively for the longer moves of others.
+        acceptance: Acceptance rule, or a learned acceptance: a free form is used as it was trained, others with
+            Metropolis's rule. None integrates the score: by Simpson's rule for MALA, adaptively for the longer moves
+            of other proposals.
         step_size: Step size h of MALA, standard deviation of the walk (its scale, for "student") in units of the
-            blurred data's, or beta of pCN; None where it is still to be tuned.
-        group_size: Number of moves after which log p through noise accepts or rejects all of them: an acceptance rule
-            is right about short moves, log p through noise about the weights of modes, and about wells that a learned
-            score has where there were no data. None leaves every move to the acceptance rule; so do
-            rules without a ratio of their own, such as `Always`.
-        accept_above: Noise level below which annealing accepts every candidate, as `anneal` has it.
-        like: Shape of an event, such as `(3, 32, 32)`, or some events, where the score does not know it: a diffusion
-            model does where it was made with `like`.
+            standard deviation of the blurred data, or beta of pCN; None if it is still to be tuned.
+        group_size: Number of moves that log p through noise accepts or rejects together. The acceptance rule is
+            accurate for short moves; log p through noise is accurate for the weights of modes, and for wells that a
+            learned score has where there were no data. None leaves every move to the acceptance rule, and so do
+            rules without a ratio, such as `Always`.
+        accept_above: Noise level below which annealing accepts every candidate, as in `anneal`.
+        like: Shape of an event, such as `(3, 32, 32)`, or some events, if the score has no event shape. A diffusion
+            model has one if it was made with `like`.
 
     Example:
         >>> import torch
@@ -91,12 +91,12 @@ class Sampler:
     def __post_init__(self) -> None:
         """Raise an error for invalid parameters."""
         fix = "Pass what fit_score returned, a model of scoremh.diffusion or a normal mixture of scoremh.targets."
-        checks.kind(self.score, ScoreModel, "the scores of all noise levels", fix)
+        checks.kind(self.score, ScoreModel, "a score at all noise levels", fix)
         checks.one_of(self.proposal, get_args(ProposalName), "proposal")
         if not isinstance(self.acceptance, AcceptanceFit | None):
             checks.kind(self.acceptance, Rule, "an acceptance rule", "Pass LineIntegral(), for example.")
         checks.positive(self.noise_level, "noise_level")
-        self.score.at(self.noise_level)  # refuses a level that the score does not know
+        self.score.at(self.noise_level)  # raises an error if the level is out of range
         if self.group_size is not None:
             checks.count(self.group_size, "group_size")
         if self.step_size is not None:
@@ -109,7 +109,7 @@ class Sampler:
 
         Args:
             n: Number of points.
-            noise_level: Noise level; the highest that the score knows by default.
+            noise_level: Noise level; by default the highest of the score.
             generator: Random number generator; the same seed gives the same points.
         """
         checks.count(n, "n")
@@ -129,18 +129,18 @@ class Sampler:
         store: str | Path | None = None,
         pool: Pool = None,
     ) -> annealing.Annealed:
-        """Lead n chains from the highest noise down to that of the kernel, in the coordinates u.
+        """Run n chains from the highest noise level down to that of the kernel, in the coordinates u.
 
         Args:
             n: Number of chains.
             steps_per_level: Transitions at each level.
-            levels: Noise levels from high to low; 15 down to that of the kernel by default.
-            measure_noise: Measure whether chains have arrived at the levels, and warn if not, as `anneal` does. `tune`
-                and `sample` do not: their chains go on at the last level.
+            levels: Noise levels from high to low; by default 15 that end at the kernel's.
+            measure_noise: Measure whether the chains have the noise of their level, and warn if not, as `anneal` does.
+                `tune` and `sample` turn it off, because their chains continue at the last level.
             generator: Random number generator; the same seed gives the same chains.
             progress: Show a progress bar.
             store: Folder from which an interrupted call resumes.
-            pool: Where blocks of chains are run, as for `sample`.
+            pool: Pool that runs blocks of chains, as for `sample`.
         """
         if levels is None:
             levels = annealing.karras(self.noise_range[1], self.noise_level, ANNEALING_LEVELS)
@@ -173,17 +173,18 @@ class Sampler:
         progress: bool = False,
         pool: Pool = None,
     ) -> "Sampler":
-        """Return the sampler with the step size at which its proposal is accepted at the most efficient rate.
+        """Return the sampler with the step size at which its proposal has the most efficient acceptance rate.
 
-        The rate is that of the integrated score: `Always` has none, and an acceptance is learned for a known step.
+        The rate is measured with the integrated score: `Always` accepts everything, and an acceptance can only be
+        learned once the step size is known.
 
         Args:
-            start: Number of chains to anneal for it, or points u where chains have come down to.
+            start: Number of chains to anneal first, or points u of annealed chains.
             steps: Transitions to tune on.
-            annealing_steps: Transitions at every level, where chains are annealed for it.
+            annealing_steps: Transitions at every level if `start` is a number.
             generator: Random number generator; the same seed gives the same step size.
             progress: Show a progress bar.
-            pool: Where blocks of chains are annealed, as for `sample`; the step is tuned here, on all chains together.
+            pool: Pool that anneals blocks of chains, as for `sample`; this process tunes the step size on all chains.
         """
         if not isinstance(start, Tensor):
             annealed = self.anneal(
@@ -217,18 +218,18 @@ class Sampler:
         Args:
             start: Points u, one per chain.
             steps: Transitions of every chain.
-            draws: Number of draws to keep of every chain, the last among them; where there are more than groups of
-                moves, those within a group are not judged through noise yet.
+            draws: Number of draws to keep of every chain, including the last. If there are more draws than groups of
+                moves, the draws inside a group have not passed the test through noise yet.
             generator: Random number generator; the same seed gives the same draws.
             progress: Show a progress bar.
             store: Folder from which an interrupted call resumes.
-            pool: Where blocks of chains are run, as for `sample`.
+            pool: Pool that runs blocks of chains, as for `sample`.
         """
         if draws > steps:
-            raise ValueError(checks.message(f"draws of at most steps, {steps}", draws, "Keep fewer draws."))
+            raise ValueError(checks.message(f"draws of at most steps={steps}", draws, "Keep fewer draws."))
         thin = steps // draws
         if self.group_size is not None and thin >= self.group_size:
-            thin -= thin % self.group_size  # draws at the ends of groups, which are judged
+            thin -= thin % self.group_size  # so that draws are the ends of groups, after the test through noise
         levels = annealing.flow_levels(self.noise_level, self.noise_range[0])
         with started(pool) as workers:
             chains = sample(
@@ -250,13 +251,13 @@ class Sampler:
     def carry_down(
         self, u: Float[Tensor, "chain *event"], levels: Sequence[float] | None = None, *, pool: Pool = None
     ) -> Float[Tensor, "chain *event"]:
-        """Return draws u of the first of these noise levels as rows x of the data, along the probability flow.
+        """Move draws u along the probability flow down to rows x of the data.
 
         Args:
-            u: Draws of the data blurred by the first level.
-            levels: Noise levels from high to low; by default from that of the kernel to the lowest of the score;
-                the noise of the last is removed in one step.
-            pool: Where blocks of 10,000 draws are carried down, as for `sample`.
+            u: Draws of the data blurred by the first of the levels.
+            levels: Noise levels from high to low; by default from the kernel's to the lowest of the score. The noise
+                of the last level is removed in one step.
+            pool: Pool that moves blocks of 10,000 draws, as for `sample`.
         """
         levels = annealing.flow_levels(self.noise_level, self.noise_range[0]) if levels is None else levels
         jobs = jobs_of(u.split(FLOW_CHUNK_ROWS), kind="draws")
@@ -283,13 +284,13 @@ class Sampler:
 
         Args:
             n: Number of chains.
-            annealing_steps: Transitions at every level on the way down.
-            chain_steps: Transitions of the kernel after that.
-            draws: Number of draws to keep of every chain, the last among them.
+            annealing_steps: Transitions at every level of the annealing.
+            chain_steps: Transitions of the kernel after annealing.
+            draws: Number of draws to keep of every chain, including the last.
             generator: Random number generator; the same seed gives the same draws.
             progress: Show a progress bar.
             store: Folder from which an interrupted call resumes.
-            pool: Where blocks of chains are run, as for `sample`.
+            pool: Pool that runs blocks of chains, as for `scoremh.sample`.
         """
         with started(pool) as workers:
             annealed = self.anneal(
@@ -326,7 +327,7 @@ class Sampler:
             rows: Rows of the data to learn from.
             form: "free" (the paper's), "antisymmetric" or "potential".
             generator: Random number generator; the same seed gives the same acceptance.
-            options: More arguments of `fit_acceptance`.
+            options: Further arguments of `fit_acceptance`.
         """
         blurred = self.blur(rows, generator=generator)
         acceptance = fit_acceptance(
@@ -342,7 +343,7 @@ class Sampler:
     def blur(
         self, rows: Float[Tensor, "row *event"], *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "row *event"]:
-        """Return rows x of the data in the coordinates u, with noise of the kernel's level added.
+        """Return rows x of the data in the coordinates u, plus noise of the kernel's level.
 
         Args:
             rows: Rows of the data.
@@ -361,7 +362,7 @@ class Sampler:
         return self.score.standard.at(self.noise_level)
 
     def proposal_at(self, step_size: float) -> Proposal:
-        """Return the proposal with a step size, in the shape of the blurred data."""
+        """Return the proposal with this step size, scaled to the spread of the blurred data."""
         spread = math.sqrt(self.score.variance + self.noise_level**2)
         if self.proposal == "mala":
             return MALA(step_size)
@@ -380,21 +381,21 @@ class Sampler:
 
     @property
     def integral(self) -> LineIntegral:
-        """The rule that integrates the score, for moves as long as those of the proposal."""
-        if self.proposal == "student":  # u has mean 0 and unit covariance: what its long steps must not miss
+        """The rule that integrates the score along moves as long as the proposal's."""
+        if self.proposal == "student":  # a long step must not miss the mass: u has mean 0 and unit covariance
             return LineIntegral("adaptive", coordinates=(0.0, 1.0))
         return LineIntegral("simpson" if self.proposal == "mala" else "adaptive")
 
     @property
     def tuned_proposal(self) -> Proposal:
-        """The proposal with the step size of the sampler."""
+        """The proposal with the sampler's step size."""
         if self.step_size is None:
             raise ValueError(checks.message("a step size", "none", "Call tune() first, or pass step_size=..."))
         return self.proposal_at(self.step_size)
 
     @property
     def kernel(self) -> Kernel:
-        """The kernel that `run` makes steps of."""
+        """The kernel of `run`."""
         if self.group_size is None or not self.rule.antisymmetric:
             return metropolis_hastings(self.target, self.tuned_proposal, self.rule)
         return grouped(self.target, self.tuned_proposal, self.rule, ThroughNoise(), group_size=self.group_size)
@@ -410,12 +411,12 @@ class Sampler:
             return torch.zeros(tuple(self.like)) if known is None else known.new_zeros(tuple(self.like))
         if known is None:
             fix = "Pass like=(3, 32, 32), for example, or like=samples."
-            raise ValueError(checks.message("a score that knows the shape of an event", "one that does not", fix))
+            raise ValueError(checks.message("a score with an event shape", "one without", fix))
         return known
 
 
 def _carried_down(at: Callable[[float], TargetLike], levels: Sequence[float], job: Job) -> tuple[Tensor, int]:
-    """Return the draws of a block carried down, and the score calls that this took, perhaps in another process."""
+    """Return a block of draws at noise level 0, and the number of score calls; may run in another process."""
     with score_calls(apart=True) as calls:
         rows = annealing.flow(at, levels, job.initial)
     return rows, calls.total

@@ -10,10 +10,11 @@
 | `Funnel` | Neal's funnel: one coordinate is the log variance of the others |
 | `from_log_density` | any log density; its score by automatic differentiation |
 | `truncate`, `box` | a target restricted to a support; a support between two bounds |
-| `product`, `posterior`, `temper` | parts multiplied, prior times likelihood, a power: known parts stay exact |
+| `product`, `posterior`, `temper` | product of parts, prior times likelihood, power: log densities stay exact |
 
-Log densities are normalised. Parameters are tensors, lists or numbers; with no tensor among them they take torch's
-default dtype. `sample` returns draws of their dtype and device, `score` and `log_density` values of those of x.
+Log densities are normalised. Parameters are tensors, lists or numbers; without a tensor among them they get torch's
+default dtype. `sample` returns draws with the dtype and device of the parameters, `score` and `log_density` return
+values with the dtype and device of x.
 """
 
 from scoremh.targets.combinations import Product, from_log_density, posterior, product, temper, truncate

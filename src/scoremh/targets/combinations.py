@@ -1,19 +1,19 @@
-"""Targets made of others: of a log density, of a target and a support, or of several targets.
+"""Targets built from a log density, from a target and a support, or from several targets.
 
 - `from_log_density`: score = grad log p, by automatic differentiation.
 - `truncate`: p*(x) proportional to p(x) on a support and 0 outside, the paper's truncated density (section 3.3).
 - `product`: p(x) proportional to prod_i p_i(x)^w_i; `posterior`: prior times likelihood; `temper`: p(x)^beta.
 
-A product has a part that is known exactly and a part known by its score alone,
+A product consists of parts with a log density (`known`) and parts with a score only (`rest`),
 
     log p(x) = known(x) + rest(x),    known = sum of w_i log p_i over the parts with a log density
 
-Acceptance rules difference `known` between two points and integrate the score of `rest` on the way from one to the
-other.
+Acceptance rules take the difference of `known` between two points and integrate the score of `rest` along the line
+between them.
 
-With negative weights a product may grow in its tails. For normal parts the sum of w_i C_i^-1 has to be positive
-definite. For others the score is evaluated far out: along a direction u, log p changes by s.u per unit of length, and
-p ~ r^-a, whose slope is -a / r, has an integral in d dimensions only for a > d:
+A product with negative weights may grow in its tails. For normal parts the sum of w_i C_i^-1 must be positive
+definite. For other parts the score is evaluated far out: along a direction u, log p changes by s.u per unit of length,
+and p ~ r^-a, whose slope is -a / r, has an integral in d dimensions only if a > d:
 
     r s(m + r u).u < -d    for every direction u
 """
@@ -33,7 +33,7 @@ from scoremh.types import LogDensityFn, ScoreFn, ScoreModel, SupportFn, Target, 
 
 
 class Term(NamedTuple):
-    """A weight times the score or log density of a part, with a name for errors."""
+    """A weight, the score or log density of a part, and its name in errors."""
 
     weight: float
     function: Callable[[Tensor], Tensor]
@@ -42,14 +42,14 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightedSum:
-    """The sum of weighted scores or of weighted log densities; one that answers with a wrong shape is refused."""
+    """The weighted sum of scores or of log densities; raises an error if one of them returns a wrong shape."""
 
     terms: tuple[Term, ...]
     per_chain: bool = False
 
     @property
     def divides(self) -> bool:
-        """Whether a weight is negative, here or in a sum that is one of the terms."""
+        """Whether a weight is negative, here or in a nested sum."""
         return any(weight < 0 or (isinstance(f, WeightedSum) and f.divides) for weight, f, _ in self.terms)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class WeightedSum:
 
 @dataclass(frozen=True)
 class Intersection:
-    """The support of all x that lie in several supports."""
+    """The intersection of several supports."""
 
     supports: tuple[SupportFn, ...]
 
@@ -76,18 +76,18 @@ class Intersection:
 
 
 def intersection(*supports: SupportFn | None) -> SupportFn | None:
-    """Return where all of these supports hold; None, for everywhere, where all are None."""
+    """Return the intersection of supports, of which None is everywhere; None if all are None."""
     there = tuple(support for support in supports if support is not None)
     return Intersection(there) if len(there) > 1 else next(iter(there), None)
 
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A target made of parts of which at least one has a log density; built by `product`, `posterior` and `temper`.
+    """A product with at least one part that has a log density; built by `product`, `posterior` and `temper`.
 
     Args:
         known: Score and log density of the parts that have a log density.
-        rest_score: Score of the other parts; None where there are none.
+        rest_score: Score of the other parts; None if there are no others.
         support: Function of x that returns where p is positive, `(chain,)`; None for everywhere.
     """
 
@@ -97,7 +97,7 @@ class Product:
 
     @property
     def log_density(self) -> LogDensityFn | None:
-        """Log p up to a constant where every part has a log density, else None."""
+        """Log p up to a constant if every part has a log density, else None."""
         return self.known.log_density if self.rest_score is None else None
 
     @property
@@ -110,12 +110,12 @@ class Product:
         return WeightedSum((Term(1.0, self.rest_score, "rest_score"), Term(1.0, known, "known.score")))
 
 
-FAR = 100.0  # how far out to ask, in units of the farthest of the points
+FAR = 100.0  # distance at which tails are examined, in units of the distance of the farthest point
 RANDOM_DIRECTIONS, MAX_AXES = 64, 64
 
 
 def require_one_event(parts: Sequence[TargetLike]) -> None:
-    """Refuse distributions over events of several shapes."""
+    """Raise an error if the parts are distributions over events of different shapes."""
     events = {f"parts[{i}]": part._event for i, part in enumerate(parts) if isinstance(part, Distribution)}
     if len({tuple(event) for event in events.values()}) > 1:
         got = ", ".join(f"{tuple(event)} of {name}" for name, event in events.items())
@@ -124,7 +124,7 @@ def require_one_event(parts: Sequence[TargetLike]) -> None:
 
 
 def require_normalizable(parts: Sequence[TargetLike], weights: Sequence[float]) -> None:
-    """Refuse a product of normal distributions whose precision matrix is not positive definite."""
+    """Raise an error for a product of normal distributions whose precision matrix is not positive definite."""
     normal = [part for part in parts if isinstance(part, Gaussian)]
     if len(normal) < len(parts) or min(weights) > 0:
         return
@@ -139,7 +139,7 @@ def require_normalizable(parts: Sequence[TargetLike], weights: Sequence[float]) 
 
 
 def share_outward(score: ScoreFn, x: Tensor) -> float:
-    """Return the share of directions in which p falls too slowly, far out from points x, to have an integral."""
+    """Return the share of directions in which p, far away from the points x, falls too slowly to have an integral."""
     centre, size = x.mean(0, keepdim=True), x[0].numel()
     farthest = float((x - centre).abs().max()) or float(centre.abs().max()) or 1.0
     noise = torch.randn(RANDOM_DIRECTIONS, size, generator=torch.Generator().manual_seed(0)).to(x)
@@ -150,19 +150,20 @@ def share_outward(score: ScoreFn, x: Tensor) -> float:
 
 
 def from_log_density(log_density: LogDensityFn, support: SupportFn | None = None) -> Target:
-    """Return the target of a log density alone; its score is the gradient.
+    """Return the target of a log density; its score is computed by automatic differentiation.
 
-    No graph is kept, whatever parameters `log_density` has, unless x itself requires a gradient.
+    No graph is kept, even if `log_density` has parameters, unless x itself requires a gradient.
 
     Args:
-        log_density: Function of x `(chain, *event)` that returns log p(x) + const, `(chain,)`, each chain on its own.
+        log_density: Function of x `(chain, *event)` that returns log p(x) + const, `(chain,)`; the value of a chain
+            must not depend on other chains.
         support: Function of x that returns where p is positive, `(chain,)`; None for everywhere.
     """
 
     def total(x: Tensor) -> Tensor:
         value = log_density(x)
         checks.returned(value, x, x.shape[:1], "log_density")
-        return value.sum()  # no chain enters the term of another: the gradient of the sum is that of each
+        return value.sum()  # chains are independent: the gradient of the sum holds the gradient of each
 
     def score(x: Tensor) -> Tensor:
         with torch.set_grad_enabled(x.requires_grad and torch.is_grad_enabled()):
@@ -173,29 +174,31 @@ def from_log_density(log_density: LogDensityFn, support: SupportFn | None = None
 
 
 def truncate(target: TargetLike, support: SupportFn) -> Target | Product:
-    """Return a target restricted to a support, beside the one it has; its score and log density stay as they are."""
+    """Return a target restricted to a support, in addition to its own; score and log density are unchanged."""
     both = intersection(target.support, support)
     if isinstance(target, Product):
         return replace(target, support=both)
     levels = target if isinstance(target, ScoreModel) else getattr(target, "levels", None)
-    estimated = getattr(target, "density_is_estimated", False)  # ThroughNoise asks the levels for it
+    estimated = getattr(target, "density_is_estimated", False)  # ThroughNoise computes it from `levels`
     return Target(target.score, None if estimated else target.log_density, both, levels=levels)
 
 
 def product(*parts: TargetLike, weights: Sequence[float] | None = None) -> Target | Product:
-    """Return the target proportional to the product of parts, each to the power of its weight.
+    """Return the target proportional to the product of parts, each raised to the power of its weight.
 
-    In a kernel, parts with a log density are differenced exactly and never evaluated between the points; parts with a
-    score only are integrated, by `LineIntegral` or `Taylor`. With every part known these rules decide as `Exact` does.
+    In a kernel, log densities are evaluated at the two ends of a move only, and their difference is exact; parts with
+    a score only are integrated by `LineIntegral` or `Taylor`. If every part has a log density, these rules decide as
+    `Exact` does.
 
     Args:
-        parts: Targets with a score, a log density, or both; a part with a log density only gets its score by automatic
-            differentiation. The support of the product is where all of them are positive.
-        weights: Power of every part, finite and not 0, negative to divide by it; 1 for each by default. Normal parts
-            that cannot be normalised so are refused; with others, a kernel warns where the product grows far out.
+        parts: Targets with a score, a log density, or both; if a part has a log density only, its score is computed by
+            automatic differentiation. The support of the product is the intersection of their supports.
+        weights: Power of every part, finite and not 0, negative to divide by the part; all 1 by default. A product of
+            normal parts that cannot be normalised raises an error; for other parts, a kernel warns if the product grows
+            far out.
 
     Returns:
-        A `Product`, or a `Target` with a score where no part has a log density.
+        A `Product`, or a `Target` with a score if no part has a log density.
 
     Example:
         >>> prior, single = Target(score=lambda x: -x), Target(score=lambda x: -3 * x + 1)
@@ -222,9 +225,9 @@ def posterior(prior: TargetLike, log_likelihood: LogDensityFn | TargetLike) -> T
     """Return the target proportional to prior times likelihood.
 
     Args:
-        prior: Prior distribution of x; its score alone is enough, for example that of `fit_score`.
-        log_likelihood: Function of x `(chain, *event)` that returns the log likelihood of the data, `(chain,)`, whose
-            gradient is then computed by automatic differentiation; or a target with a score of its own.
+        prior: Prior distribution of x; a score is enough, such as the result of `fit_score`.
+        log_likelihood: Function of x `(chain, *event)` that returns the log likelihood of the data, `(chain,)`; its
+            gradient is computed by automatic differentiation. Or a target with its own score.
 
     Example:
         >>> target = posterior(Target(score=lambda x: -x), lambda x: -(x - 2).square().sum(1) / 2)
@@ -235,7 +238,7 @@ def posterior(prior: TargetLike, log_likelihood: LogDensityFn | TargetLike) -> T
         return product(prior, log_likelihood)
     if not callable(log_likelihood):
         fix = "Pass a function of x that returns the log likelihood, one number per chain."
-        raise TypeError(checks.message("a log likelihood to call", checks.describe(log_likelihood), fix))
+        raise TypeError(checks.message("a callable log likelihood", checks.describe(log_likelihood), fix))
     return product(prior, from_log_density(log_likelihood))
 
 
@@ -243,18 +246,18 @@ def temper(target: TargetLike, beta: float) -> Target | Product:
     """Return the target proportional to p^beta.
 
     Args:
-        target: What is known of p.
-        beta: Inverse temperature, above 0: below 1 the target is flatter than p, above 1 it is narrower.
+        target: Target with a score, a log density, or both.
+        beta: Inverse temperature, above 0. Below 1 the result is flatter than p, above 1 it is narrower.
     """
     checks.positive(beta, "beta")
     return product(target, weights=[beta])
 
 
 def _checked_weights(parts: tuple[TargetLike, ...], weights: Sequence[float] | None) -> list[float]:
-    """Return the weights of these parts, having refused a product of nothing and parts or weights that are none."""
+    """Return the weights as floats, after checking parts and weights."""
     if not parts:
         raise ValueError(checks.message("at least one part", "none", "Pass targets: product(prior, likelihood)."))
-    fix = "Wrap a score as Target(score=...), a log density as targets.from_log_density(...)."
+    fix = "Wrap a score in Target(score=...), a log density in targets.from_log_density(...)."
     for part in parts:
         checks.kind(part, TargetLike, "a Target for every part", fix)
         if part.score is None and part.log_density is None:
@@ -262,19 +265,19 @@ def _checked_weights(parts: tuple[TargetLike, ...], weights: Sequence[float] | N
     numbers = [1.0] * len(parts) if weights is None else [float(weight) for weight in weights]
     if len(numbers) != len(parts):
         fix = "Pass one weight for every part."
-        raise ValueError(checks.message(f"{len(parts)} weights for as many parts", len(numbers), fix))
+        raise ValueError(checks.message(f"{len(parts)} weights for {len(parts)} parts", len(numbers), fix))
     if not all(math.isfinite(number) and number != 0 for number in numbers):
-        fix = "Leave out a part that shall not count."
+        fix = "Leave out a part instead of giving it weight 0."
         raise ValueError(checks.message("weights that are finite and not 0", numbers, fix))
     return numbers
 
 
 def _functions(part: TargetLike) -> dict[str, LogDensityFn]:
-    """Return the functions of a part by what they are: of its known part, or of the rest."""
+    """Return the known score and log density of a part, its rest score, or both, by name."""
     if isinstance(part, Product):
         functions = _functions(part.known)
         return functions if part.rest_score is None else functions | {"rest": part.rest_score}
-    # a density that is estimated from a score is no better than the integral of that score, for short moves worse
+    # a log density estimated from a score is no better than the integral of that score, and worse for short moves
     if part.log_density is not None and not getattr(part, "density_is_estimated", False):
         score = from_log_density(part.log_density).score if part.score is None else part.score
         assert score is not None

@@ -1,7 +1,7 @@
 r"""Distributions with exact score, normalised log density and sampler.
 
-- `Gaussian`: N(m, C), score = -C^-1 (x - m). A matrix C = L L' enters through its whitening W = L^-1: with
-  u = W (x - m) the quadratic form is |u|^2, its gradient 2 W' u, and x = m + L u makes draws from standard normal u.
+- `Gaussian`: N(m, C), score = -C^-1 (x - m). The code uses C = L L' and W = L^-1: with u = W (x - m) the quadratic
+  form is |u|^2, its gradient is 2 W' u, and x = m + L u is a draw if u is standard normal.
 - `GaussianMixture`: sum_k w_k N(m_k, C_k), score = sum_k P(k | x) score_k(x).
 - `Banana`: x1 ~ N(0, width^2), x2 | x1 ~ N(curvature (x1^2 - width^2), 1);
   score = (2 curvature x1 r - x1 / width^2, -r), where r = x2 - curvature (x1^2 - width^2).
@@ -11,8 +11,8 @@ r"""Distributions with exact score, normalised log density and sampler.
 - `GeneralizedExtremeValue`: P(X <= x) = exp(-exp(-y)), where y = log(t) / xi, t = 1 + xi z and z = (x - mu) / sigma;
   score = (exp(-y) - 1 - xi) / (sigma t).
 
-The first two are score models as well: blurred by noise of level sigma, every C_k becomes C_k + sigma^2 I, and with
-responsibilities r_k(x) and the scores s_k of the components,
+The first two are score models as well: noise of level sigma turns C_k into C_k + sigma^2 I, and with responsibilities
+r_k(x) = P(k | x) and the scores s_k of the components,
 
     s = sum_k r_k s_k,    div s = sum_k r_k (div s_k + |s_k|^2) - |s|^2
 """
@@ -35,7 +35,7 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class Distribution(ABC):
-    """A distribution; a subclass sets `_event` and implements the three formulas."""
+    """A distribution; a subclass sets `_event` and implements `_score`, `_log_density` and `_sample`."""
 
     _event: tuple[int, ...]
 
@@ -56,7 +56,7 @@ class Distribution(ABC):
 
     @property
     def support(self) -> SupportFn | None:
-        """None: p is positive everywhere, unless a subclass says otherwise."""
+        """None: p is positive everywhere, unless a subclass overrides this."""
         return None
 
     @abstractmethod
@@ -88,11 +88,11 @@ class Blurrable(Distribution):
 
     @abstractmethod
     def _replaced(self, means: Tensor, covariances: Tensor) -> "Blurrable":
-        """Return the distribution with other components."""
+        """Return the distribution with these means and covariances."""
 
     @property
     def noise_level(self) -> float:
-        """The lowest noise level: log p through noise is that of the distribution blurred by it."""
+        """The lowest noise level; log p through noise is the log density of the distribution blurred by it."""
         return self.noise_range[0]
 
     @property
@@ -103,7 +103,7 @@ class Blurrable(Distribution):
 
     @property
     def variance(self) -> float:
-        """The variance, a mean over the coordinates."""
+        """The variance, averaged over the coordinates."""
         weights, means, covariances = self._components_of
         away = means - weights @ means
         return float((weights @ (away.square() + covariances.diagonal(dim1=-2, dim2=-1))).mean())
@@ -121,15 +121,15 @@ class Blurrable(Distribution):
 
     @property
     def standard(self) -> "Blurrable":
-        """The same distribution with mean 0."""
+        """The distribution shifted to mean 0."""
         _, means, covariances = self._components_of
         return self._replaced(means - self.event, covariances)
 
     def at(self, noise_level: float) -> "Blurrable":
-        """Return the distribution blurred by noise of this level, N(0, noise_level^2 I).
+        """Return the distribution blurred by noise N(0, noise_level^2 I).
 
         Args:
-            noise_level: Standard deviation of the noise; 0 leaves the distribution as it is.
+            noise_level: Standard deviation of the noise; 0 returns the distribution itself.
         """
         if not noise_level >= 0:
             raise ValueError(checks.message("a noise level of at least 0", noise_level, "Pass 0.5, for example."))
@@ -154,14 +154,14 @@ class Blurrable(Distribution):
         log_joint = weights.to(x).log() - (away.square() / wide + wide.log() + LOG_2PI).sum(-1) / 2
         shares, pulls = log_joint.softmax(-1), -away / wide
         score = torch.einsum("nk,nkj,kij->ni", shares, pulls, vectors)
-        laplacian = (shares * (pulls.square() - 1 / wide).sum(-1)).sum(-1)  # of p, over p
+        laplacian = (shares * (pulls.square() - 1 / wide).sum(-1)).sum(-1)  # (Laplacian of p) / p
         return score, laplacian - score.square().sum(-1)
 
     @cached_property
     def _spectra(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues `(k, d)` and eigenvectors `(k, d, d)` of the covariances."""
         covariances = self._components_of[2]
-        with torch.inference_mode(False):  # kept for later calls, which may differentiate
+        with torch.inference_mode(False):  # the cached tensors may be differentiated through later
             values, vectors = torch.linalg.eigh(covariances.double())
             return values.to(covariances), vectors.to(covariances)
 
@@ -242,8 +242,8 @@ class GaussianMixture(Blurrable):
 
     def _sample(self, n: int, generator: Generator | None) -> Tensor:
         x = rng.normal((n, *self._event), self.means, generator)
-        # In float64, so that a light component comes as often as its weight says. Without the last sum, which may
-        # round to below 1: a uniform above all the others then falls to the last component.
+        # In float64, so that a light component is drawn with its exact weight. The last sum, which may round to below
+        # 1, is left out: a uniform number above all other sums then selects the last component.
         sums = self.weights.double().cumsum(0)[:-1]
         component = torch.searchsorted(sums, rng.log_uniform((n,), sums, generator).exp())
         for k, (mean, factor) in enumerate(zip(self.means, self._factors, strict=True)):
@@ -252,7 +252,7 @@ class GaussianMixture(Blurrable):
 
 
 class Banana(Distribution):
-    """A Gaussian in two dimensions bent along a parabola, with mean 0; curvature 0 leaves it straight."""
+    """A two-dimensional Gaussian bent along a parabola, with mean 0; with curvature 0 it is a Gaussian."""
 
     def __init__(self, curvature: Values = 0.5, width: Values = 1.0) -> None:
         like = shared_dtype(curvature, width)
@@ -279,7 +279,7 @@ class Banana(Distribution):
 
 
 class Funnel(Distribution):
-    """Neal's funnel: the first coordinate, with this standard deviation, is the log variance of the others."""
+    """Neal's funnel: the first coordinate, with standard deviation `width`, is the log variance of the others."""
 
     def __init__(self, dimension: int = 2, width: Values = 3.0) -> None:
         checks.count(dimension, "dimension", at_least=2)
@@ -308,8 +308,8 @@ class StudentT(Distribution):
 
     Args:
         df: Degrees of freedom, a number above 0.
-        location: Centre, `(d,)`; the mean where df > 1.
-        shape_matrix: Matrix S, `(d, d)`, the identity by default; covariance df / (df - 2) S where df > 2.
+        location: Centre, `(d,)`; the mean if df > 1.
+        shape_matrix: Matrix S, `(d, d)`, by default the identity; the covariance is df / (df - 2) S if df > 2.
     """
 
     def __init__(self, df: Values, location: Values, shape_matrix: Values | None = None) -> None:
@@ -334,7 +334,7 @@ class StudentT(Distribution):
 
     def _sample(self, n: int, generator: Generator | None) -> Tensor:
         z = rng.normal((n, *self._event), self.location, generator) @ self._factor.mT
-        df = self.df.double().expand(n, 1)  # at small df a chi2 number is often below the least of float32
+        df = self.df.double().expand(n, 1)  # at small df, chi2 often falls below the smallest float32
         chi2 = 2 * torch._standard_gamma(df / 2, generator=rng.resolve(generator, df.device))
         return (self.location + z * (df / chi2).sqrt()).to(z)
 
@@ -381,12 +381,12 @@ class GeneralizedExtremeValue(Distribution):
         return torch.where(t > 0, log_p, -math.inf).flatten(1).sum(1)
 
     def _sample(self, n: int, generator: Generator | None) -> Tensor:
-        # Inverse CDF in float64: float32 uniforms are multiples of 2^-24, and the upper tail would show it.
+        # Inverse CDF in float64: float32 uniforms are multiples of 2^-24, which would be visible in the upper tail.
         xi = self.shape.double()
         exponential = -rng.log_uniform((n, *self._event), xi, generator)
-        y = -exponential.clamp(min=2.0**-54).log()  # 0 comes once in 2^53 numbers, and its log is infinite
+        y = -exponential.clamp(min=2.0**-54).log()  # 0 occurs once in 2^53 numbers, and its log is infinite
         z = torch.where(xi == 0, y, (xi * y).expm1() / (xi + (xi == 0)))
         x: Tensor = (self.location + self.scale * z).to(self.location)
-        while not (inside := self._reduce(x)[0] > 0).all():  # rounding put a draw on the end of the support
+        while not (inside := self._reduce(x)[0] > 0).all():  # rounding moved a draw to the end of the support
             x = torch.where(inside, x, x.nextafter(self.location))
         return x
