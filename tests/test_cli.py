@@ -153,7 +153,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "a folder without a run": ("report EMPTY", "to be the folder of a run, got no config.json there"),
     "text among numbers": (
         "fit TEXT --out NEW",
-        "at most 32 levels in the category 'height', got 40. Leave it out, merge rare levels, or correct text",
+        "at most 32 levels in the category 'height', got 40. Remove the column, merge rare levels, or correct text",
     ),
     "text in a reference": (
         "evaluate RUN --reference TEXT",

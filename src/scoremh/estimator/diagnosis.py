@@ -1,11 +1,11 @@
-"""The diagnosis of a fit: a verdict in words, the checks behind it, numbers of the fit, and cautions.
+"""The diagnosis of a fit: a verdict, the checks behind it, numbers of the fit, and cautions.
 
-Rows that an estimator draws are ends of independent chains, so the verdict is on these ends, compared with rows. ESS
-and R-hat are of the last kernel's steps: how fast it forgets where annealing left a chain. They decide nothing.
+An estimator draws rows as the last draws of independent chains, so the verdict compares these with held-out rows. ESS
+and R-hat describe how fast the kernel forgets the start that annealing gave it; the verdict does not depend on them.
 
-The file has `Diagnosis` and `diagnose`; the numbers behind them: at which noise levels an accept step means something
-(`find_adjustment`), and how well the weights of modes are known (`weights_known_to`); the one thing to do next for a
-fit that is not good (`advice`); and the contents of the report of a fitted estimator (`model_contents`).
+`diagnose` returns a `Diagnosis`. `find_adjustment` finds the noise levels at which an accept step is meaningful,
+`weights_known_to` estimates how accurately the weights of modes are known, `advice` suggests the next step for a fit
+that is not good, and `model_contents` collects the contents of a report.
 """
 
 import html
@@ -61,8 +61,8 @@ def acceptance_name(acceptance: Rule | AcceptanceFit | None) -> str:
     return next(name for name, rule in RULES.items() if rule == acceptance)
 
 
-MAX_BALANCE_RESIDUAL, MIN_ACCEPTANCE_RATE = 0.5, 0.05  # beyond, there is a caution
-MAX_WEIGHED_COLUMNS = 64  # beyond, log p of rows costs more than the fit
+MAX_BALANCE_RESIDUAL, MIN_ACCEPTANCE_RATE = 0.5, 0.05  # limits beyond which a caution is given
+MAX_WEIGHED_COLUMNS = 64  # with more columns, log p of rows costs more than the fit
 MAX_WEIGHT_ERROR = 0.25
 MAX_DENSITIES = 1000  # draws and rows whose log p is compared
 UNTESTED = Verdict("usable", "not tested")
@@ -70,7 +70,7 @@ UNTESTED = Verdict("usable", "not tested")
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a fit found when it checked itself; print it for the verdict, the checks, the numbers and the cautions.
+    """Results of the checks that `fit` makes; prints verdict, checks, numbers and cautions.
 
     Args:
         held_out_loss: Implicit score-matching loss on held-out rows; lower is better, and it may be negative.
@@ -80,12 +80,12 @@ class Diagnosis:
         ess: Effective sample size of all steps of the last kernel together, smallest over the coordinates; None for
             short chains.
         r_hat: R-hat of these steps, largest over the coordinates; None for short chains. Rows that are drawn are ends
-            of independent chains, for which it is no criterion.
-        weights_known_to: Relative error of the weights of modes, by two estimates of log p from the same score.
-        noticed_shift: Shift of one column, in standard deviations, that the checks would have noticed.
-        verdict: Good, usable, or do not use, with the reason and what to do.
+            of independent chains, whose quality R-hat does not measure.
+        weights_known_to: Relative error of the weights of modes, from two estimates of log p by the same score.
+        noticed_shift: Shift of one column, in standard deviations, that the checks would detect.
+        verdict: Good, usable, or do not use, with a reason and advice.
         checks: Checks of draws against rows.
-        warnings: What a reader should know of this fit besides.
+        warnings: Further cautions about this fit.
     """
 
     held_out_loss: float | None
@@ -107,7 +107,7 @@ class Diagnosis:
         return "\n".join([str(self.verdict), *table, numbers, *map(str, self.warnings)])
 
     def _repr_html_(self) -> str:
-        """Return the same for a notebook."""
+        """Return the same as HTML, for a notebook."""
         numbers = "".join(
             f"<tr><td>{name.replace('_', ' ')}</td><td>{number(value)}</td></tr>"
             for name, value in self.numbers().items()
@@ -123,10 +123,10 @@ class Diagnosis:
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "Diagnosis":
-        """Return the diagnosis of which `dataclasses.asdict` gave the record.
+        """Return the diagnosis of a record that `dataclasses.asdict` returned.
 
         Args:
-            record: Fields by name, as JSON holds them.
+            record: Fields by name, as read from JSON.
         """
         parts = {
             "verdict": Verdict(**record["verdict"]),
@@ -177,7 +177,7 @@ def diagnose(
 
 
 class Judgement(NamedTuple):
-    """The verdict on draws, and what it is founded on."""
+    """The verdict on draws and the checks behind it."""
 
     verdict: Verdict
     checks: tuple[Check, ...] = ()
@@ -193,7 +193,7 @@ def judge(
     numbers: Callable[[Tensor], Tensor],
     generator: torch.Generator,
 ) -> Judgement:
-    """Return the verdict on draws, by rows of which the first `held` are held out, in the coordinates of the score."""
+    """Return the verdict on draws; the first `held` of the rows are held out, the others are training rows."""
     lost = int((~draws.flatten(1).isfinite().all(1)).sum())
     if lost:
         reason = f"{lost:,} of {len(draws):,} draws are not finite; the limit is 0"
@@ -215,7 +215,7 @@ def judge(
 
 
 def _verdict(sampler: Sampler, judged: Agreement, rows: int) -> Verdict:
-    """Return the verdict that checks of draws lead to; good only where the training had settled."""
+    """Return the verdict of the checks; it is good only if the training had converged."""
     assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
     said = verdict(judged)
     if said.level == "good" and still_falling(sampler.score):
@@ -234,8 +234,8 @@ def _cautions(found: Diagnosis) -> list[Caution]:
     cautions = []
     if found.weights_known_to is not None and found.weights_known_to > MAX_WEIGHT_ERROR:
         text = (
-            f"Weights of modes known to +- {100 * found.weights_known_to:.0f} %: two estimates of log p from the same "
-            "score differ by that much."
+            f"Weights of modes are known to +- {100 * found.weights_known_to:.0f} %: two estimates of log p from the "
+            "same score differ by that much."
         )
         cautions.append(Caution("weights_known_to", found.weights_known_to, text))
     if found.balance_residual is not None and found.balance_residual > MAX_BALANCE_RESIDUAL:
@@ -250,11 +250,11 @@ def _cautions(found: Diagnosis) -> list[Caution]:
     return cautions
 
 
-MAX_CIRCULATION_ROWS = 500  # that the circulation is measured at
+MAX_CIRCULATION_ROWS = 500  # rows at which the circulation is measured
 
 
 def find_adjustment(sampler: Sampler, rows: Tensor, *, generator: torch.Generator | None = None) -> Sampler:
-    """Return the sampler that anneals with an accept step only where its score has little circulation."""
+    """Return the sampler with an accept step only at the noise levels at which its score has little circulation."""
     low, high = sampler.noise_range
     levels, step = annealing.karras(high, low, ANNEALING_LEVELS), math.sqrt(2 * ANNEALING_STEP_SIZE)
     u = sampler.score.coordinates.inverse(rows[:MAX_CIRCULATION_ROWS])
@@ -264,7 +264,7 @@ def find_adjustment(sampler: Sampler, rows: Tensor, *, generator: torch.Generato
 
 
 def adjustment_line(sampler: Sampler) -> str:
-    """Return at which noise levels annealing has an accept step, as a report says it."""
+    """Describe, for a report, the noise levels at which annealing has an accept step."""
     if isinstance(sampler.acceptance, Always):
         return "none"
     limit = f"{MAX_CIRCULATION:g} nats around a triangle of the size of a step"
@@ -274,25 +274,25 @@ def adjustment_line(sampler: Sampler) -> str:
 
 
 def adjustment_cautions(sampler: Sampler) -> list[Caution]:
-    """Return a caution where the kernel integrates its score below the levels at which that means something."""
+    """Return a caution if the kernel integrates the score at a noise level at which it is not conservative."""
     if sampler.noise_level >= sampler.accept_above or not isinstance(sampler.rule, LineIntegral):
         return []
     text = (
-        f"At the kernel's noise level {sampler.noise_level:.3g} an accept step means little: the integral of the score "
-        f"depends on its way by more than {MAX_CIRCULATION:g} nats. Increase score_steps or noise_level."
+        f"At the kernel's noise level {sampler.noise_level:.3g} the accept step is unreliable: the integral of the "
+        f"score depends on the path by more than {MAX_CIRCULATION:g} nats. Increase score_steps or noise_level."
     )
     return [Caution("conservativity", sampler.accept_above, text)]
 
 
-CLUSTERS, ROWS_PER_CLUSTER = 5, 20  # number of clusters, fewer where there are few rows
-MAX_ROWS = 500  # of which log p is computed in both ways
+CLUSTERS, ROWS_PER_CLUSTER = 5, 20  # largest number of clusters, smallest number of rows in each on average
+MAX_ROWS = 500  # rows whose log p is computed in both ways
 
 
 def weights_known_to(score: ScoreFit, held_out: Tensor) -> float:
-    """Return the error of the logarithm of a weight: how differently two estimates of log p weigh clusters of rows.
+    """Return the error of a mode's log weight: the difference of two estimates of log p between clusters of rows.
 
-    The probability flow and the integral along the noise axis agree on log p where the score is right; the standard
-    deviation over clusters of their difference is what the weights of modes are known to.
+    If the score is right, the probability flow and the integral along the noise axis give the same log p. The error is
+    the standard deviation over clusters of the median difference.
     """
     from sklearn.cluster import KMeans
 
@@ -308,22 +308,22 @@ def weights_known_to(score: ScoreFit, held_out: Tensor) -> float:
     return math.sqrt(float(weights @ (medians - weights @ medians).square()))
 
 
-USUAL_SCORE_STEPS = 8000  # those of `ScoreMH`
+USUAL_SCORE_STEPS = 8000  # default of `ScoreMH`
 CONNECTING_LEVEL = 1.0  # noise level, in standard deviations, at which modes of a table are connected
-FALLING_SHARE = 0.1  # of all that a held-out loss fell; a larger one over the last half of training is still falling
-MIN_CHECKS = 4  # of a held-out loss; with fewer, nobody knows whether it still fell
-LEAKS = frozenset({"range", "density", "clusters"})  # checks that fail where chains are in the wrong places
+FALLING_SHARE = 0.1  # share of the total fall of the held-out loss; a larger fall in the last half is not converged
+MIN_CHECKS = 4  # smallest number of held-out losses from which convergence can be seen
+LEAKS = frozenset({"range", "density", "clusters"})  # checks that fail if chains are in wrong regions
 
 
 def advice(sampler: Sampler, checks: Sequence[Check], rows: int) -> str:
-    """Return what to change in a fit, with a value; more steps of a chain are no remedy for a wrong score."""
+    """Return which parameter of a fit to change, with a value; more chain steps would not mend a wrong score."""
     assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
     made, allowed = int(sampler.score.history["step"][-1]), sampler.score.recipe.steps
     if made == allowed and made < USUAL_SCORE_STEPS:
         return f"Fit with score_steps={USUAL_SCORE_STEPS}."
     bad = worst(checks)
     if bad is not None and bad.name == "copies":
-        return f"Fit with score_steps={max(1, made // 2)}: draws repeat rows that were learned from."
+        return f"Fit with score_steps={max(1, made // 2)}: draws are copies of training rows."
     if bad is not None and bad.name in LEAKS and sampler.noise_level < CONNECTING_LEVEL:
         return f"Fit with noise_level={CONNECTING_LEVEL}."
     if still_falling(sampler.score):
@@ -332,10 +332,10 @@ def advice(sampler: Sampler, checks: Sequence[Check], rows: int) -> str:
 
 
 def still_falling(score: ScoreFit) -> bool:
-    """Return whether the held-out loss still fell when training ended at its limit of steps, or nobody knows.
+    """Return whether the held-out loss was still falling when training reached its limit of steps.
 
-    It fell over the last half of the training, by more than a share of all that it fell and by more than it rose
-    between checks; or there were too few checks to tell.
+    It was if over the last half of the training it fell by more than `FALLING_SHARE` of its total fall and by more
+    than the sum of its rises. With too few checks the result is True.
     """
     held_out = np.array(score.history["held_out"])
     if score.history["step"][-1] < score.recipe.steps:
@@ -352,13 +352,13 @@ PROPOSALS = {"mala": "MALA", "rw": "RW", "pcn": "pCN", "student": "Student RW"}
 
 @dataclass(frozen=True)
 class Source:
-    """Where a fit came from, as the head of its report says it.
+    """The origin of a fit, for the head of its report.
 
     Args:
-        command: Command that fitted it.
+        command: Command that made the fit.
         data: Name of the data.
         rows: Number of rows of the data; None if unknown.
-        versions: Versions of the libraries that it was fitted with.
+        versions: Versions of the libraries that made the fit.
     """
 
     command: str = "ScoreMH(...).fit(...), in Python"
@@ -411,18 +411,18 @@ def model_contents(
 
 
 def sampler_name(model: "ScoreMH") -> str:
-    """Return the name of an estimator's sampler: Score MALA (potential), ULA."""
+    """Return the name of an estimator's sampler, such as "Score MALA (potential)" or "ULA"."""
     name = acceptance_name(model.sampler_.acceptance)
     return "ULA" if name == "always" else f"Score {PROPOSALS[model.sampler_.proposal]} ({name})"
 
 
 def _numbers(model: "ScoreMH") -> str:
-    """Return the numbers of the diagnosis that no check shows."""
+    """Return the numbers of the diagnosis as text."""
     found = model.diagnose().numbers()
     return ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in found.items())
 
 
 def _warnings(model: "ScoreMH", chains: Chains, evaluation: Evaluation | None) -> list[Caution]:
-    """Return the cautions of the fit, of these chains, and of the evaluation; R-hat decides nothing on their ends."""
+    """Return the cautions of fit, chains and evaluation, without R-hat, which does not measure the last draws."""
     found = [one for one in (*model.diagnose().warnings, *diagnostics.summary(chains).warnings) if one.kind != "r_hat"]
     return [*found, *([] if evaluation is None else evaluation.warnings)]

@@ -1,8 +1,8 @@
 """The folder of a run: `config.json`, which describes the run, and its other files.
 
-A fitted estimator is `config.json`, weights and held-out rows as safetensors, without pickle; the command line adds
-chains, metrics and a report. Every file that is read again holds a checksum of its own bytes, and is written under a
-temporary name and then renamed: an interrupted write leaves the old file or the new one.
+A fitted estimator consists of `config.json` and of weights and held-out rows as safetensors, without pickle; the
+command line adds chains, metrics and a report. Every file that is read again contains its checksum. Files are written
+under a temporary name and then renamed, so that an interrupted write leaves either the old file or the new one.
 """
 
 import errno
@@ -37,7 +37,7 @@ CONFIG, SCORE, ACCEPTANCE, HELD_OUT = (
     "acceptance.safetensors",
     "held_out.safetensors",
 )
-CHAINS, METRICS, REPORT = "chains.nc", "metrics.json", "report.html"  # of the command line
+CHAINS, METRICS, REPORT = "chains.nc", "metrics.json", "report.html"  # written by the command line
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> "RunFolder":
-        """Create the folder of a run; raise an error if it holds a run, or files that would become part of this one."""
+        """Create the folder of a run; raise an error if it contains a run, or files with the names of a run's files."""
         if (path / CONFIG).exists() or (path.exists() and not path.is_dir()):
             got = "one with a run in it" if path.is_dir() else "a file"
             raise FileExistsError(checks.message(f"{path} to be a new folder", got, "Choose another folder."))
@@ -68,7 +68,7 @@ class RunFolder:
             require_no_links(path)
             folder.update()
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):  # a full disk is no wrong folder
+            if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):  # the disk is full, the folder is right
                 raise
             fix = "Choose a folder with write permission."
             raise PermissionError(checks.message(f"{path} to be writable", error.strerror, fix)) from error
@@ -76,10 +76,10 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """Open the folder of a run; refuse one that is damaged, or of another version."""
+        """Open the folder of a run; raise an error if it is damaged or was written by another version."""
         place = path / CONFIG
         if not place.is_file():
-            got = f"no {CONFIG} there" if path.is_dir() else "no such folder"
+            got = f"no {CONFIG} in it" if path.is_dir() else "no such folder"
             fix = "Create one with `scoremh fit data.csv --out FOLDER` or ScoreMH.save."
             raise FileNotFoundError(checks.message(f"{path} to be the folder of a run", got, fix))
         require_no_links(path)
@@ -92,16 +92,16 @@ class RunFolder:
         files.write_json(self.path / CONFIG, self.config)
 
     def put(self, name: str, write: Callable[[Path], object], *, outdates: Sequence[str] = ()) -> list[str]:
-        """Write a file of the run, remove those that are about the old one (`outdates`), and return their names."""
+        """Write a file of the run, remove the files that it outdates, and return the names of the removed files."""
         removed = [other for other in outdates if (self.path / other).exists()]
         with replacing(self.path / name) as partial:
             write(partial)
-            for other in removed:  # before the new one is in place, which they would seem to be about
+            for other in removed:  # before the new file is in place: they describe the old one
                 (self.path / other).unlink()
         return removed
 
     def get(self, name: str, fix: str = "Fit again.") -> Path:
-        """Return the path of a file; raise an error if it is missing. Who reads it checks its bytes."""
+        """Return the path of a file; raise an error if it is missing. The reader of the file checks its contents."""
         path = self.path / name
         if not path.is_file():
             raise FileNotFoundError(checks.message(f"{path}", "no such file", fix))
@@ -109,7 +109,7 @@ class RunFolder:
 
 
 def _require_version(place: Path) -> None:
-    """Raise an error for a configuration of another version: its checksum may be right, and its entries mean others."""
+    """Raise an error for a configuration of another version: the meaning of its entries may have changed."""
     with naming(place, f"{place} to be JSON", "The file is damaged: delete the folder, and fit again."):
         config, ours = json.loads(place.read_text()), versions()["scoremh"]
     try:
@@ -150,10 +150,10 @@ def save_model(model: "ScoreMH", folder: RunFolder) -> None:
 
 
 def json_parameters(model: "ScoreMH") -> dict[str, Any]:
-    """Return the parameters of an estimator as JSON holds them, without the state of a generator or a pool."""
+    """Return the parameters of an estimator in a form for JSON, without generators and executors."""
     seed, given = model.random_state, model.get_params().items()
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given}
-    if plain["columns"] is not None:  # keys may be positions, which JSON would make text
+    if plain["columns"] is not None:  # keys may be positions, which JSON would convert to text
         plain["columns"] = [
             [key, list(kind) if isinstance(kind, tuple) else kind] for key, kind in plain["columns"].items()
         ]
@@ -196,5 +196,5 @@ def _loaded_model(cls: type["ScoreMH"], folder: RunFolder) -> "ScoreMH":
 
 
 def lasting_pool(pool: Pool) -> int | None:
-    """Return what of a pool outlives this process: a number of processes."""
+    """Return the number of processes of a pool; None for executors and clients, which cannot be saved."""
     return pool if isinstance(pool, int) else None

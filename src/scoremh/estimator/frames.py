@@ -1,4 +1,4 @@
-"""Rows as a user has them, as numbers, and back: arrays, and data frames with text, truth values and categories."""
+"""Conversion of the user's rows to numbers and back: arrays, and data frames with text, booleans and categories."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,12 +15,12 @@ from scoremh._shared.names import extra
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """How a column of a data frame looks.
+    """The dtype and the levels of a column of a data frame.
 
     Args:
         dtype: Name of its dtype.
         levels: Values that the numbers 0, 1, 2, ... stand for; None for a column of numbers.
-        ordered: Whether levels have an order.
+        ordered: Whether the levels are ordered.
     """
 
     dtype: str
@@ -41,11 +41,11 @@ class ColumnLayout:
         if not all(isinstance(value, str | bool) for value in levels):
             fix = "Convert it to one of these, or leave it out."
             got = f"{dtype} in column {column.name!r}"
-            raise TypeError(checks.message("columns of numbers, text, truth values or categories", got, fix))
+            raise TypeError(checks.message("columns of numbers, text, booleans or categories", got, fix))
         return cls(str(dtype), tuple(sorted(levels)))
 
     def numbers(self, column: Any) -> NDArray[np.float64]:
-        """Return the values of a column as numbers; NaN where they are missing."""
+        """Return the values of a column as numbers, with NaN for missing values."""
         import pandas as pd
 
         missing = column.isna().to_numpy()
@@ -58,7 +58,7 @@ class ColumnLayout:
             numbers = np.where(missing, np.nan, found)
             wrong, expected = numbers < 0, ", ".join(map(repr, self.levels))
         if wrong.any():
-            got, fix = repr(column.to_numpy(object)[wrong][0]), "Leave such rows out, or fit again with them."
+            got, fix = repr(column.to_numpy(object)[wrong][0]), "Remove such rows, or fit again with them."
             raise ValueError(checks.message(f"column {column.name!r} of {expected}", got, fix))
         return numbers
 
@@ -78,24 +78,24 @@ Layout = tuple[ColumnLayout, ...]
 
 
 def layout_from_json(spec: list[dict[str, Any]] | None) -> Layout | None:
-    """Return the layout that JSON holds."""
+    """Return the layout that `layout_to_json` wrote."""
     if spec is None:
         return None
     return tuple(ColumnLayout(**one | {"levels": one["levels"] and tuple(one["levels"])}) for one in spec)
 
 
 def layout_to_json(layout: Layout | None) -> list[dict[str, Any]] | None:
-    """Return a layout as JSON holds it."""
+    """Return a layout in a form for JSON."""
     return None if layout is None else [asdict(column) for column in layout]
 
 
 def is_frame(X: object) -> bool:
-    """Return whether rows are a data frame of pandas."""
+    """Return whether X is a pandas data frame."""
     return hasattr(X, "iloc") and hasattr(X, "columns")
 
 
 def layout_of(X: Any) -> Layout | None:
-    """Return the layout of the columns of a data frame, or of an array of whole numbers; None for other arrays."""
+    """Return the layout of a data frame or of an array of integers; None for other arrays."""
     if is_frame(X):
         return tuple(ColumnLayout.of(X.iloc[:, j]) for j in range(X.shape[1]))
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "iub":
@@ -104,7 +104,7 @@ def layout_of(X: Any) -> Layout | None:
 
 
 def as_numbers(X: Any, layout: Layout | None) -> Any:
-    """Return a data frame as one of numbers, and anything else as it is; raise an error for missing values."""
+    """Return a data frame with its values as numbers, other X unchanged; raise an error for missing values."""
     if layout is None or not is_frame(X):
         return X
     import pandas as pd
@@ -121,7 +121,7 @@ def as_numbers(X: Any, layout: Layout | None) -> Any:
 
 
 def frame_of(rows: NDArray[Any], layout: Layout | None, names: Sequence[str]) -> Any:
-    """Return rows of numbers as a data frame with these names, and with the values and dtypes of a layout."""
+    """Return rows of numbers as a data frame with these names and the values and dtypes of the layout."""
     with extra("cli"):  # the extra with pandas
         import pandas as pd
 
@@ -134,7 +134,7 @@ def frame_of(rows: NDArray[Any], layout: Layout | None, names: Sequence[str]) ->
 
 
 def hashable(rows: Any) -> Tensor:
-    """Return rows as a tensor that is another one where they are others."""
+    """Return rows as a tensor for hashing: different rows give different tensors."""
     if not is_frame(rows):
         return torch.from_numpy(rows)
     import pandas as pd
@@ -143,5 +143,5 @@ def hashable(rows: Any) -> Tensor:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without numpy's or pandas's type, as JSON holds it."""
+    """Return a numpy scalar as a Python value, for JSON."""
     return value.item() if isinstance(value, np.generic) else value

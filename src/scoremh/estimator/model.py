@@ -1,9 +1,9 @@
-"""`ScoreMH`: learn a distribution from rows, and draw more of them.
+"""`ScoreMH`: learn a distribution from rows, and draw new rows from it.
 
-`fit` turns rows into points of R^d with a density (`Table`), holds some of them out, and learns a score of the others
-at all noise levels. It chooses the noise level of the kernel by trial chains (`choose_noise_level`), tunes its step
-size, learns an acceptance, and compares the ends of chains from noise with rows (`Diagnosis`). `sample` runs such
-chains, and returns their ends as rows.
+`fit` maps rows to points of R^d with a density (`Table`), holds some of them out, and learns the score of the others
+at all noise levels. It chooses the noise level of the kernel by trial chains (`choose_noise_level`), tunes the step
+size, learns an acceptance, and compares the last draws of chains with held-out rows (`Diagnosis`). `sample` runs chains
+from noise and returns the last draw of each as a row.
 """
 
 import copy
@@ -43,67 +43,68 @@ from scoremh.sampling.pools import Pool, check_pool
 from scoremh.score_matching import MIN_SAMPLES, MultilevelDenoising, ScoreFit, fit_score
 from scoremh.training import Recipe
 
-LARGE = 1e15  # squares of larger numbers come near the end of float32, 3e38
-MAX_SIZE = 1e150  # squares of larger numbers come near the end of float64, 2e308
-WIDE_RATIO = 1e4  # distance from 0 over standard deviation, above which the 7 digits of float32 are too few
-MIN_EIGENVALUE = 1e-6  # of the correlations; below, columns are taken as dependent
-JITTER = 3e-3  # noise that is added to dependent columns, over their standard deviation
+LARGE = 1e15  # squares of larger numbers approach the largest float32, 3e38
+MAX_SIZE = 1e150  # squares of larger numbers approach the largest float64, 2e308
+WIDE_RATIO = 1e4  # size over standard deviation above which the 7 digits of float32 are too few
+MIN_EIGENVALUE = 1e-6  # of the correlation matrix, below which columns count as dependent
+JITTER = 3e-3  # standard deviation of the noise added to dependent columns, over that of the column
 DEPENDENT_COLUMNS = Caution(
     "dependent_columns",
     None,
-    "Some columns follow from the others: noise of 0.3 % of its standard deviation was added to each. Leave such "
-    "columns out, and compute them from the draws.",
+    "Some columns are linear combinations of others, so noise of 0.3 % of its standard deviation was added to every "
+    "column. Remove such columns, and compute them from the draws.",
 )
-NOISE_LEVELS = 0.6, 1.0, 2.0  # chosen on tables that docs/tables.md does not judge by
+NOISE_LEVELS = 0.6, 1.0, 2.0  # chosen on tables other than those of docs/tables.md
 TRIAL_CHAINS, TRIAL_STEPS, TRIAL_DRAWS = 400, 200, 10
 MAX_TRIAL_R_HAT, MAX_SHARE_BEYOND = 1.05, 0.005
 MAX_HELD_OUT_ROWS = 2000
-MAX_CORRECTED_COLUMNS = 32  # beyond, log p through noise, with a tangent for every column, costs too much
-TUNING_CHAINS = 200  # chains that the step size is tuned on
-MAX_CHECK_CHAINS = 1000  # chains that a fit is checked on, and that a report shows
-MAX_CHECK_DRAWS = 30  # draws of each of them: one for every ten of the default steps, which are judged together
+MAX_CORRECTED_COLUMNS = 32  # with more, log p through noise is too expensive: it needs a tangent per column
+TUNING_CHAINS = 200  # chains on which the step size is tuned
+MAX_CHECK_CHAINS = 1000  # chains on which a fit is checked, and which a report shows
+MAX_CHECK_DRAWS = 30  # draws of each chain: one per group of ten moves, with the default number of steps
 Seed = int | np.random.RandomState | None
 
 
 class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
-    """Learn a distribution from rows, and draw more of them, by score-based Metropolis-Hastings.
+    """Learn a distribution from rows, and draw new rows, by score-based Metropolis-Hastings.
 
     Args:
-        proposal: "mala" (Langevin), "rw" (a random walk), "pcn" (preconditioned Crank-Nicolson) or "student" (a random
-            walk with steps of Student's distribution, for heavy tails).
+        proposal: "mala" (Langevin), "rw" (random walk), "pcn" (preconditioned Crank-Nicolson) or "student" (random
+            walk with Student t steps, for heavy tails).
         acceptance: Acceptance rule: learned in the form "potential", "antisymmetric" or "free" (the paper's);
             integrated from the score by "simpson" or "adaptive"; or "always", which is ULA.
         columns: Kinds of columns by name or position: "real", "positive", "heavy-tailed", "ordered", "count",
-            "category", or a pair of bounds such as (0, 1). Those not given are found from the rows: print the
-            estimator, or see `columns_`.
-        noise_level: Standard deviation, in units of the data's, of the noise added to the distribution that the kernel
-            targets and the acceptance is learned for. It connects modes; the probability flow removes it from the
-            draws. Every ten moves are judged by the log density through noise, up to 32 columns. If None, the lowest
-            of 0.6, 1 and 2 at which trial chains mix and do not leave the range of the rows.
-        score_steps: Number of training steps of the score, at most.
-        acceptance_steps: Number of training steps of the acceptance, at most.
+            "category", or a pair of bounds such as (0, 1). The kinds of other columns are inferred from the rows:
+            print the estimator, or see `columns_`.
+        noise_level: Standard deviation of the noise added to the distribution that the kernel targets and the
+            acceptance is learned for, in units of the data's standard deviations. Noise connects modes; the probability
+            flow removes it from the draws. With up to 32 columns, the log density through noise accepts or rejects
+            every group of ten moves. If None, the lowest of 0.6, 1 and 2 at which trial chains mix and stay within the
+            range of the rows.
+        score_steps: Largest number of training steps of the score.
+        acceptance_steps: Largest number of training steps of the acceptance.
         annealing_steps: Number of steps of every chain at each of 15 noise levels, from pure noise to `noise_level`.
-        chain_steps: Number of steps of the last kernel, after annealing.
-        validation_fraction: Share of the rows that is held out to check the fit, 2,000 rows at most.
+        chain_steps: Number of steps of the kernel after annealing.
+        validation_fraction: Share of the rows that is held out to check the fit; at most 2,000 rows are held out.
         verbose: Show progress bars.
-        pool: Where chains are run, in blocks beyond 1,000 of them, as for `scoremh.sample`: a number of processes, an
-            `Executor`, a dask `Client`. The rows do not depend on it. Clones share it; files and pickles hold a number
-            of processes at most.
+        pool: Pool that runs blocks of 1,000 chains, as for `scoremh.sample`: a number of processes, an `Executor`, or a
+            dask `Client`. The draws do not depend on it. Clones share it; of a pool, files and pickles keep only a
+            number of processes.
         random_state: Random seed or generator. With an int, `fit` learns the same model and `sample` returns the same
             rows every time.
 
     Attributes:
         sampler_: Sampler with the learned score and acceptance and the step size.
-        score_: Learned score, a target of its own, of the points of `table_`: `metropolis_hastings(model.score_, ...)`.
-        acceptance_: Learned acceptance for `sampler_.target`, in the coordinates of the score; None without one.
+        score_: Learned score of the points of `table_`; itself a target: `metropolis_hastings(model.score_, ...)`.
+        acceptance_: Learned acceptance for `sampler_.target`, in the coordinates of the score; None if not learned.
         step_size_: Step size of the proposal.
         noise_level_: Noise level of the kernel, in units of the data's standard deviations.
         columns_: Kind of every column, by name.
         table_: Map between rows of numbers and points in R^d with a density, in which the score was learned.
-        diagnosis_: What `diagnose` returns.
-        held_out_: Rows that nothing was learned from, as numbers: levels of categories as their places.
+        diagnosis_: Result of `diagnose`.
+        held_out_: Held-out rows as numbers; levels of categories as their positions.
         n_features_in_: Number of columns.
-        feature_names_in_: Names of the columns, where the rows came with some.
+        feature_names_in_: Names of the columns, if the rows had names.
 
     Example:
         >>> from scoremh import ScoreMH, datasets
@@ -150,22 +151,22 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_pool(self.pool)
         for name in ("score_steps", "acceptance_steps", "annealing_steps", "chain_steps"):
             checks.count(getattr(self, name), name)
-        low, high = MultilevelDenoising().low, MultilevelDenoising().high  # what the score learns
+        low, high = MultilevelDenoising().low, MultilevelDenoising().high  # the levels at which a score is learned
         if self.noise_level is not None and not low <= self.noise_level <= high:
-            fix = "Leave it out, and trial chains choose it; 1.0 suits most tables."
+            fix = "Leave it out to let trial chains choose it; 1.0 suits most tables."
             raise ValueError(checks.message(f"noise_level between {low} and {high}", self.noise_level, fix))
         if self.acceptance == "always" and self.proposal != "mala":
             got, fix = f"{self.proposal!r}, which does not use the score", 'Use acceptance="adaptive" with it.'
             raise ValueError(checks.message('proposal="mala" with acceptance="always", ULA', got, fix))
         if not 0 < self.validation_fraction < 1:
-            fix = "0.1 is a good share: a fit can only be checked on rows that it has not seen."
+            fix = "Pass 0.1, for example: a fit can only be checked on rows that it has not seen."
             raise ValueError(checks.message("validation_fraction between 0 and 1", self.validation_fraction, fix))
 
     def fit(self, X: ArrayLike, y: object = None, *, checkpoint: str | Path | None = None) -> "ScoreMH":
         """Learn score and acceptance, tune the step size, check the fit, and return the estimator.
 
         Args:
-            X: Rows, one per sample: an array of numbers, or a data frame, of text, truth values and categories as well.
+            X: Rows, one per sample: an array of numbers, or a data frame, also with text, booleans and categories.
             y: Not used.
             checkpoint: Folder for checkpoints of the training. After an interruption, the same call with the same
                 `random_state` resumes from there.
@@ -204,7 +205,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _found_table(self, rows: NDArray[Any]) -> Table:
-        """Return the kinds of the columns, given or found."""
+        """Return the table with the kinds of the columns, given or inferred."""
         unnamed = [f"x{i}" for i in range(self.n_features_in_)]
         names = [str(name) for name in getattr(self, "feature_names_in_", unnamed)]
         levelled = zip(names, self.layout_ or (), strict=False)
@@ -213,7 +214,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learned_score(self, x: Tensor, generator: torch.Generator, checkpoint: str | Path | None) -> ScoreFit:
         """Return the score of points, learned at all noise levels."""
-        # without residual layers, rings and rolled-up surfaces may not be learned at all
+        # networks without residual layers sometimes fail to learn rings and rolled-up surfaces
         net = NoiseConditionalMLP(x.shape[1], residual=True, generator=rng.child(generator)).to(x)
         return fit_score(
             x,
@@ -225,7 +226,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def _first_sampler(self, score: ScoreFit, x: Tensor) -> Sampler:
-        """Return the sampler of a score at the noise level that is given, or at the first that is tried."""
+        """Return the sampler at the given noise level, or at the first one to try."""
         level = NOISE_LEVELS[0] if self.noise_level is None else float(self.noise_level)
         group_size = Sampler.group_size if x.shape[1] <= MAX_CORRECTED_COLUMNS else None
         return Sampler(score, level, self.proposal, RULES.get(self.acceptance), group_size=group_size)
@@ -238,7 +239,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         for_start: torch.Generator,
         for_step: torch.Generator,
     ) -> Sampler:
-        """Return the sampler with its step size tuned, at the noise level that is given or chosen by trial chains."""
+        """Return the sampler with a tuned step size, at the given noise level or one chosen by trial chains."""
         annealing_steps, chain_steps = int(self.annealing_steps), int(self.chain_steps)
         if self.noise_level is None:
             return choose_noise_level(
@@ -257,7 +258,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def _with_acceptance(
         self, sampler: Sampler, x: Tensor, generator: torch.Generator, checkpoint: str | Path | None
     ) -> Sampler:
-        """Return the sampler with an acceptance that is learned, where it is not a rule."""
+        """Return the sampler with a learned acceptance, or unchanged if the acceptance is a rule."""
         if self.acceptance in RULES:
             return sampler
         return sampler.learn_acceptance(
@@ -270,14 +271,14 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def sample(self, n_samples: int = 1, *, random_state: Seed = None) -> Any:
-        """Draw independent rows: each is the end of a chain of its own, started from noise.
+        """Draw independent rows; each is the last draw of its own chain, started from noise.
 
         Args:
             n_samples: Number of rows.
-            random_state: Random seed; the estimator's own if None.
+            random_state: Random seed; by default the estimator's.
 
         Returns:
-            An array; a data frame where the estimator was fitted on one, or where `set_output` asks for it.
+            An array, or a data frame if the estimator was fitted on one or `set_output` chose it.
         """
         check_is_fitted(self)
         checks.count(n_samples, "n_samples")
@@ -291,12 +292,12 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         random_state: Seed = None,
         store: str | Path | None = None,
     ) -> Chains:
-        """Run chains from noise, and return their draws of the last kernel, for traces and diagnostics.
+        """Run chains from noise, and return their draws after annealing, for traces and diagnostics.
 
         Args:
             n_chains: Number of chains.
-            draws: Number of draws to keep of each, the last one included; one per step if None.
-            random_state: Random seed; the estimator's own if None.
+            draws: Number of draws to keep of each chain, including the last; one per step if None.
+            random_state: Random seed; by default the estimator's.
             store: Folder for checkpoints. After an interruption, the same call with the same seed resumes from there.
         """
         check_is_fitted(self)
@@ -304,14 +305,14 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         checks.count(n_chains, "n_chains")
         checks.count(draws, "draws")
         if draws > self.chain_steps:
-            expected = f"draws of at most chain_steps, {self.chain_steps}"
-            raise ValueError(checks.message(expected, draws, "Keep fewer, or raise chain_steps."))
+            expected = f"draws of at most chain_steps={self.chain_steps}"
+            raise ValueError(checks.message(expected, draws, "Keep fewer draws, or increase chain_steps."))
         (generator,) = _generators(self.random_state if random_state is None else random_state, 1)
         chains = self._run(int(n_chains), int(draws), generator, store)
         return replace(chains, draws=self.table_.numbers(chains.draws), columns=self.table_.names)
 
     def _run(self, n: int, draws: int, generator: torch.Generator, store: str | Path | None = None) -> Chains:
-        """Return chains from noise to the points of the table."""
+        """Run chains from noise to points of the table."""
         return self.sampler_.sample(
             n,
             annealing_steps=int(self.annealing_steps),
@@ -325,14 +326,14 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def _check_draws(self) -> int:
-        """The number of draws of a chain that a fit is checked on, and that a report shows."""
+        """The number of draws per chain in checks and reports."""
         return min(MAX_CHECK_DRAWS, int(self.chain_steps))
 
     def to_rows(self, x: Tensor) -> Any:
         """Return draws of `sample_chains` as an array or a data frame like the rows of the fit.
 
         Args:
-            x: Draws `(draw, column)`, such as `chains.last`: numbers, levels of categories as their places.
+            x: Draws `(draw, column)`, such as `chains.last`: numbers, with levels of categories as their positions.
         """
         rows = self.table_.within_bounds(x.numpy(), self.held_out_.dtype)
         like_rows = "pandas" if hasattr(self, "feature_names_in_") else get_config()["transform_output"]
@@ -346,21 +347,21 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """Set the output format of `sample`, and return the estimator.
 
         Args:
-            transform: "default" for an array, "pandas" for a data frame; None changes nothing.
+            transform: "default" for an array, "pandas" for a data frame, None for no change.
         """
         if transform is not None:
             checks.one_of(transform, ("default", "pandas"), "transform")
-            self._sklearn_output_config = {"transform": transform}  # scikit-learn's name for it: clones keep it
+            self._sklearn_output_config = {"transform": transform}  # scikit-learn's name, so that clones keep it
         return self
 
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the log density of rows, normalised, at the noise level at which the score is read (`score_`).
+        """Return the normalised log density of rows, at the lowest noise level of `score_`.
 
-        It is computed from the scores of all noise levels, whatever the acceptance rule. For the values of discrete
-        columns (ordered, count, rounded, category, and values at a bound) it is a log probability: the density of the
-        points that stand for a value, in their middle, times the volume that they have. It is minus infinity for a
-        value that cannot be: a category that was not among the rows, a number beyond a bound. Limits at which draws are
-        reflected (`columns_` says "from 0" or "up to 1") are no such bounds: what little p puts beyond stays there.
+        It is computed from the score at all noise levels and does not depend on the acceptance rule. For the values of
+        discrete columns (ordered, count, rounded, category, and values at a bound) it is a log probability: the density
+        at the centre of the points that represent a value, times their volume. It is minus infinity for an impossible
+        value: a category that was not among the rows, or a number beyond a bound. Limits at which draws are reflected
+        ("from 0" or "up to 1" in `columns_`) are not bounds: the density keeps the little mass that it has beyond them.
 
         Args:
             X: Rows to evaluate the log density at.
@@ -369,7 +370,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         rows = self._numbers(X)
         x, log_volume = self.table_.centre(rows)
         possible = self.table_.possible(rows)
-        # in float64, so that an answer does not depend on the other rows
+        # in float64, so that the value of a row does not depend on the other rows
         score = replace(self.score_, net=copy.deepcopy(self.score_.net).double())
         found = np.full(len(rows), -np.inf)
         if possible.any():
@@ -378,21 +379,21 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return found
 
     def score(self, X: ArrayLike, y: object = None) -> float:
-        """Return the mean log density of rows: comparable between models of the same columns, the higher the better.
+        """Return the mean log density of rows; higher is better, between models with the same columns.
 
         Args:
-            X: Rows to compute it on.
+            X: Rows to evaluate.
             y: Not used.
         """
         return float(self.score_samples(X).mean())
 
     def evaluate(self, X: ArrayLike, *, n_samples: int | None = None, random_state: Seed = None) -> Evaluation:
-        """Compare new draws with rows, and return distances, their floors and a p-value; needs the extra `metrics`.
+        """Compare new draws with rows: distances, floors, a p-value and a verdict; needs the extra `metrics`.
 
         Args:
             X: Rows that the fit has not seen, for example `held_out_`.
-            n_samples: Number of rows to draw and compare; half as many as X has, and at most 1,000, if None.
-            random_state: Random seed of the draws; the estimator's own if None.
+            n_samples: Number of rows to draw and compare; by default half the number of rows of X, at most 1,000.
+            random_state: Random seed of the draws; by default the estimator's.
         """
         check_is_fitted(self)
         rows = torch.from_numpy(np.array(self._numbers(X)))
@@ -402,12 +403,12 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return evaluate(draws, rows, points=n, columns=self.table_.names, progress=self.verbose)
 
     def report(self, path: str | Path, X: ArrayLike | None = None, *, random_state: Seed = None) -> None:
-        """Write a page with new draws beside rows, chains, training, metrics and warnings; needs the extra `report`.
+        """Write an HTML page with draws beside rows, chains, training, metrics and warnings; needs the extra `report`.
 
         Args:
             path: HTML file to write; it opens offline.
-            X: Rows to show beside the draws; the held-out rows if None.
-            random_state: Random seed of the draws; the estimator's own if None.
+            X: Rows to show beside the draws; by default the held-out rows.
+            random_state: Random seed of the draws; by default the estimator's.
         """
         check_is_fitted(self)
         rows = torch.from_numpy(np.array(self.held_out_ if X is None else self._numbers(X)))
@@ -417,7 +418,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         write(model_contents(self, chains, rows, name, evaluation), path)
 
     def diagnose(self) -> Diagnosis:
-        """Return what `fit` found when it checked itself on held-out rows."""
+        """Return the results of the checks that `fit` made on held-out rows."""
         check_is_fitted(self)
         return self.diagnosis_
 
@@ -435,7 +436,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """Return the estimator that `save` or `scoremh fit` wrote; no code in the files is executed.
 
         Args:
-            path: Folder that it was written to.
+            path: Folder of the estimator.
         """
         return load_model(cls, RunFolder.open(Path(path)))
 
@@ -468,29 +469,29 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return dict(zip(self.table_.names, map(str, self.table_.columns), strict=True))
 
     def _numbers(self, X: Any, *, reset: bool = False, min_rows: int = 1) -> NDArray[Any]:
-        """Return rows as an array of numbers, checked; levels of a data frame as their places."""
+        """Check rows and return them as an array of numbers; levels of a data frame as their positions."""
         if reset:
             self.layout_ = frames.layout_of(X)
         elif frames.is_frame(X):
-            validate_data(self, X, reset=False, skip_check_array=True)  # the names of its columns
+            validate_data(self, X, reset=False, skip_check_array=True)  # checks the column names
         numbers = frames.as_numbers(X, self.layout_)
         rows: NDArray[Any] = validate_data(self, numbers, dtype=FLOAT_DTYPES, reset=reset, ensure_min_samples=min_rows)
         return rows
 
     def __str__(self) -> str:
-        """Return the parameters, and the kinds of columns and the noise level of a fitted estimator."""
+        """Return the parameters, and for a fitted estimator the kinds of columns, noise level and step size."""
         if not hasattr(self, "sampler_"):
             return repr(self)
         kinds = "\n".join(f"  {line}" for line in str(self.table_).splitlines())
         return f"{self!r}\ncolumns:\n{kinds}\nnoise level {self.noise_level_:g}, step size {self.step_size_:.3g}"
 
     def _repr_html_inner(self) -> str:
-        """Return the verdict on the fit above scikit-learn's own form, for a notebook."""
+        """Return the verdict followed by scikit-learn's HTML, for a notebook."""
         verdict = html_verdict(self.diagnosis_.verdict) if hasattr(self, "diagnosis_") else ""
         return verdict + str(super()._repr_html_inner())
 
     def __sklearn_clone__(self) -> "ScoreMH":
-        """Return a copy that is not fitted, with the same pool: most pools cannot be copied."""
+        """Return an unfitted copy with the same pool, since most pools cannot be copied."""
         bare = copy.copy(self)
         bare.pool = None
         found: ScoreMH = super(ScoreMH, bare).__sklearn_clone__()
@@ -498,18 +499,18 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled."""
+        """Return the state to pickle."""
         return {**super().__getstate__(), "pool": lasting_pool(self.pool)}
 
 
 def _generators(random_state: Seed, n: int) -> list[torch.Generator]:
-    """Return n independent generators: what one draws does not depend on where another was interrupted."""
+    """Return n independent generators, so that an interruption of one stage does not change the others."""
     seed = int(check_random_state(random_state).randint(2**31))
     return [torch.Generator().manual_seed(one) for one in rng.seeds(n, torch.Generator().manual_seed(seed))]
 
 
 def training_tensor(rows: NDArray[Any], like: NDArray[Any]) -> Tensor:
-    """Return rows as a tensor, in float64 where float32 has too few digits or too small a range."""
+    """Return rows as a tensor, in float64 if float32 has too few digits or too small a range."""
     size = np.abs(like).max(0)
     if float(size.max()) > MAX_SIZE:
         row, column = divmod(int(np.abs(like).argmax()), like.shape[1])
@@ -521,8 +522,8 @@ def training_tensor(rows: NDArray[Any], like: NDArray[Any]) -> Tensor:
 
 
 def has_dependent_columns(x: Tensor) -> bool:
-    """Return whether the rows lie in a plane, where a distribution has no density and no score."""
-    if x.shape[1] > MAX_WHITENED_SIZE:  # images: scaled by one number, and their dark corners are given some width
+    """Return whether the rows lie in a plane, so that their distribution has no density and no score."""
+    if x.shape[1] > MAX_WHITENED_SIZE:  # images are not whitened, so that dependent pixels are allowed
         return False
     correlation = torch.corrcoef(x.double().mT).reshape(x.shape[1], x.shape[1])
     return bool(torch.linalg.eigvalsh(correlation.nan_to_num())[0] < MIN_EIGENVALUE)
@@ -542,16 +543,16 @@ def choose_noise_level(
     generator: torch.Generator,
     progress: bool = False,
 ) -> Sampler:
-    """Return the sampler at the lowest noise level at which trial chains mix and stay among the rows, tuned there.
+    """Return the sampler, tuned at the lowest noise level at which trial chains mix and stay among the rows.
 
-    A low level keeps the accept step close to the data; a high one connects modes, and has none of the wells that a
-    learned score has where there were no rows. Trial chains run at rising levels, and the first is taken at which
+    A low level keeps the accept step close to the data. A high level connects modes, and has none of the wells that a
+    learned score has where there were no rows. Trial chains run at increasing levels until one is found at which
 
-    - R-hat of the trial chains is at most 1.05: what a chain says does not depend on where annealing left it; and
-    - not more of their draws lie beyond the range of the training rows than of fresh rows would, by .5 % and by what is
-      due to chance: of fresh rows, 2 / (n + 1) in every coordinate;
+    - R-hat of the trial chains is at most 1.05, so that draws do not depend on the start that annealing gave; and
+    - the share of draws beyond the range of the training rows exceeds that of fresh rows, 2 / (n + 1) per coordinate,
+      by no more than 0.5 % and two standard errors.
 
-    the highest one where none is. No row is used but those of the training, so that held-out rows remain to judge by.
+    If there is none, the highest level is used. Only training rows are used, so that held-out rows can check the fit.
     """
     steps = min(TRIAL_STEPS, chain_steps)
     with progress_bar(len(NOISE_LEVELS), "noise level", unit="trials", show=progress) as tick:
@@ -569,7 +570,7 @@ def try_sampler(
     sampler: Sampler, rows: Tensor, annealing_steps: int, steps: int, *, generator: torch.Generator
 ) -> tuple[Sampler, bool]:
     """Return the sampler with a tuned step size, and whether trial chains mix and stay among the rows."""
-    # a rule is integrated from the score: another one is learned, or chosen, for a level and a step size
+    # the trial integrates the score: a learned acceptance needs a noise level and a step size first
     trial = sampler if isinstance(sampler.acceptance, Always) else replace(sampler, acceptance=None)
     start = trial.anneal(TRIAL_CHAINS, annealing_steps, measure_noise=False, generator=generator).draws
     trial = trial.tune(start, steps=steps, generator=generator)

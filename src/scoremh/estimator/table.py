@@ -1,22 +1,22 @@
 r"""Tables: columns of different kinds as one tensor with a density, and back.
 
 A score needs a density, which values at a bound, on a grid or in categories do not have. Every kind of column maps
-values x to coordinates u in R^k that have a density, and back to values that are possible:
+values x to coordinates u in R^k that have a density, and back to possible values:
 
 | kind | u | back |
 |---|---|---|
 | real | x | x |
 | heavy-tailed | the inverse of `Sinh`, then of `SquareRoot` | the map |
-| positive, interval | log(x - b), logit | the map, which ends at the bounds |
-| ordered, count, rounded | x plus noise within its step of the grid, then one of the above | the nearest step |
+| positive, interval | log(x - b), logit | the map, whose values lie between the bounds |
+| ordered, count, rounded | x plus noise within its grid step, then one of the above | the nearest step |
 | category of k levels | a corner of a simplex in R^(k-1), plus normal noise | the nearest corner |
-| with point masses | a category (which mass, or none), and u of the others | the mass, or the value |
+| with point masses | u of other values; a value with a mass: noise beyond their range | the mass, or the value |
 | constant | nothing | the constant |
 
-`centre` returns, beside the middle of all u that stand for x, the logarithm of what p(u) there is multiplied by: the
-inverse slope of the map for a density of x; the volume of the noise for the probability of a discrete value.
+`centre` returns the centre of all u that represent x, and a log volume: the log of the factor that turns p(u) there
+into the density of x (the inverse slope of the map) or the probability of a discrete value (the volume of its noise).
 
-The file has the kinds, where values end at a bound (`find_bounds`), the kind of a column (`find_column`), and `Table`.
+`find_bounds` infers the bounds of values, `find_column` the kind of a column, and `Table` maps whole rows.
 """
 
 import math
@@ -36,11 +36,11 @@ from scoremh.coordinates import Affine, Compose, Coordinates, Log, Logit, Sinh, 
 __all__ = ["Column", "Kinds", "Table"]
 
 
-LARGEST = 1e150  # that a map leads to: sums of squares of values stay finite
+LARGEST = 1e150  # largest value that a map returns, so that sums of squares stay finite
 
 
 class Column(ABC):
-    """A column of a table, `values` in float64."""
+    """A column of a table; values are float64."""
 
     @property
     @abstractmethod
@@ -54,23 +54,23 @@ class Column(ABC):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Bounds that no draw may break."""
+        """Bounds that all draws respect."""
         return -math.inf, math.inf
 
     @abstractmethod
     def coordinates(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return coordinates `(row, width)` of values `(row,)`, with noise where values are discrete."""
+        """Return the coordinates `(row, width)` of values `(row,)`, with noise for discrete values."""
 
     @abstractmethod
     def centre(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the middle of all coordinates that stand for values, and the log volume that p there stands for."""
+        """Return the centre of all coordinates that represent values, and their log volume."""
 
     @abstractmethod
     def values(self, u: Tensor) -> Tensor:
         """Return the values of coordinates `(row, width)`."""
 
     def possible(self, values: Tensor) -> Tensor:
-        """Return which values there can be."""
+        """Return which values are possible."""
         low, high = self.bounds
         return (values >= low) & (values <= high)
 
@@ -126,13 +126,13 @@ class Smooth(Column):
     """A column with a density.
 
     Args:
-        low: Lower bound; none where infinite.
-        high: Upper bound; none where infinite.
-        middle: Middle and width of a column with heavy tails, as `Sinh` has them; None for others.
-        nearest: Values that stand for those at the bounds, which have no density: halfway to the nearest others; None
-            where no value is at a bound.
-        limits: Numbers that no value has passed, though none crowd there: 0, or 1 or 100 for shares. Draws beyond are
-            reflected; the density does not know of them.
+        low: Lower bound; infinite if there is none.
+        high: Upper bound; infinite if there is none.
+        middle: Middle and width of a column with heavy tails, the parameters of `Sinh`; None for other columns.
+        nearest: Replacements for values at the lower and upper bound, where u would be infinite: halfway to the nearest
+            other value. None if values at a bound are impossible.
+        limits: Natural limits near which values do not accumulate: 0, or 1 or 100 for shares. Draws beyond them are
+            reflected; the density ignores them.
     """
 
     low: float = -math.inf
@@ -143,7 +143,7 @@ class Smooth(Column):
 
     @property
     def kind(self) -> str:
-        """The kind by its bounds."""
+        """Name of the kind."""
         if self.middle is not None:
             return "heavy-tailed"
         bounded = math.isfinite(self.low) + math.isfinite(self.high)
@@ -151,7 +151,7 @@ class Smooth(Column):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Bounds that no draw may break."""
+        """Bounds that all draws respect."""
         return max(self.low, self.limits[0]), min(self.high, self.limits[1])
 
     @property
@@ -173,7 +173,7 @@ class Smooth(Column):
         return self.map.inverse(self._inside(values)[:, None])
 
     def _inside(self, values: Tensor) -> Tensor:
-        """Return values of which those at a bound are moved to the nearest that stands for them."""
+        """Return values with those at a bound replaced by `nearest`."""
         if self.nearest is None:
             return values
         first, last = (values.new_tensor(one) for one in self.nearest)
@@ -185,7 +185,7 @@ class Smooth(Column):
         return u, -self.map.log_det(u)
 
     def values(self, u: Tensor) -> Tensor:
-        """Return x = f(u), within the bounds however far u is."""
+        """Return x = f(u), clipped to the bounds for extreme u."""
         x: Tensor = self.map(u)[:, 0]
         for limit, beyond in zip(self.limits, (torch.lt, torch.gt), strict=True):
             x = torch.where(beyond(x, limit), 2 * limit - x, x) if math.isfinite(limit) else x
@@ -196,7 +196,7 @@ class Smooth(Column):
         return x.clamp(max(low, -LARGEST), min(high, LARGEST))
 
     def possible(self, values: Tensor) -> Tensor:
-        """Return which values lie between the bounds; those at a bound where one stands for them."""
+        """Return which values lie between the bounds; values at a bound are possible if `nearest` replaces them."""
         values = self._inside(values)
         return (values > self.low) & (values < self.high)
 
@@ -212,24 +212,24 @@ class Smooth(Column):
         return found + f", from {low:g}" * math.isfinite(low) + f", up to {high:g}" * math.isfinite(high)
 
 
-CORNER_STD = (
-    0.25  # of the noise around a corner, over half the distance of two: one in 30,000 would lie nearer to another
-)
-MAX_CORNER_NOISE = 0.95  # over half the distance: none does
-MASS_GAP = 0.75  # from the outermost value to the edge of a mass, and on to its middle, in standard deviations
+# Half the distance of two corners of a simplex is 1. Noise of std 0.25 would cross it with probability 1 in 30,000;
+# noise longer than 0.95 is shortened, so that it never does.
+CORNER_STD = 0.25
+MAX_CORNER_NOISE = 0.95
+MASS_GAP = 0.75  # from the outermost value to the edge of a mass, and from there to its centre, in standard deviations
 
 
 @dataclass(frozen=True)
 class Steps(Column):
-    """A column on a grid, or with ordered levels: noise within a step gives it a density.
+    """A column on a grid or with ordered levels; noise within a step gives it a density.
 
     Args:
-        levels: Levels in order, where no other is possible; empty where all multiples of the step are.
-        step: Step of the grid; that between ranks, 1, where there are levels.
+        levels: Possible levels in order; empty if all multiples of the step are possible.
+        step: Step of the grid; 1 for levels, whose positions are ranks.
         ends: Lowest and highest position on the grid: multiples of the step, or ranks of levels.
-        peaked: Whether the noise has its most likely value in the middle of a step and none at its edges (triangular)
-            rather than uniform: steps that differ much in probability would else lose some of it at their edges.
-        inside: Column that the position with noise is.
+        peaked: Whether the noise is triangular, with density 0 at the edges of a step, rather than uniform. If
+            neighbouring steps differ much in probability, uniform noise would leak across their edges.
+        inside: Column of the position plus noise.
     """
 
     levels: tuple[float, ...]
@@ -256,19 +256,19 @@ class Steps(Column):
         return torch.searchsorted(values.new_tensor(self.levels), values.contiguous()).to(values)
 
     def coordinates(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the position with noise, through its own map."""
+        """Return the coordinates of the position plus noise."""
         noise = rng.uniform((2, len(values)), values, generator)
         shift = noise.sum(0) / 2 if self.peaked else noise[0]
-        shift = shift.clamp(1e-12, 1 - 1e-12)  # never at an edge, which may be a bound
+        shift = shift.clamp(1e-12, 1 - 1e-12)  # not exactly at an edge, which may be a bound
         return self.inside.coordinates(self._positions(values) + shift - 0.5, generator)
 
     def centre(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the middle of the step, and the log of du over the density of the noise there."""
+        """Return the centre of the step, and the log of du / dx over the density of the noise there."""
         u, log_volume = self.inside.centre(self._positions(values))
         return u, log_volume - (math.log(2) if self.peaked else 0.0)
 
     def values(self, u: Tensor) -> Tensor:
-        """Return the nearest step, the first or the last one beyond the ends."""
+        """Return the nearest step between the ends."""
         position = self.inside.values(u).round().clamp(*self.ends) + 0.0  # no -0.0
         if self.levels:
             return u.new_tensor(self.levels)[position.long()]
@@ -307,7 +307,7 @@ class Category(Column):
 
     @property
     def width(self) -> int:
-        """One coordinate less than levels."""
+        """Number of coordinates: one less than levels."""
         return len(self.levels) - 1
 
     @property
@@ -320,7 +320,7 @@ class Category(Column):
         """Corners `(level, width)` of a regular simplex around 0, at a distance of 2 from each other."""
         k = len(self.levels)
         centred = torch.eye(k, dtype=torch.float64) - 1 / k
-        basis = torch.linalg.qr(centred.mT[:, :-1])[0]  # of the plane that the corners lie in
+        basis = torch.linalg.qr(centred.mT[:, :-1])[0]  # of the plane of the corners
         corners: Tensor = math.sqrt(2) * centred @ basis
         return corners
 
@@ -354,16 +354,16 @@ class Category(Column):
 
 @dataclass(frozen=True)
 class PointMasses(Column):
-    """A column with a density between bounds, and a probability at one or both: zeros of a positive column.
+    """A column with a density between bounds and point masses at one or both, such as zeros in a positive column.
 
-    In the coordinate of the other values, the values at a bound lie beyond the outermost of them, normal around a
-    point at a distance.
+    On the axis of the other values' coordinate, a point mass becomes normal noise around a point beyond the outermost
+    of them.
 
     Args:
-        inside: Column that the other values are.
-        at: Whether there is a probability at the lower and at the upper bound.
-        ends: Least and largest coordinate of the other values.
-        std: Their standard deviation.
+        inside: Column of the other values.
+        at: Whether there is a point mass at the lower and at the upper bound.
+        ends: Smallest and largest coordinate of the other values.
+        std: Standard deviation of the coordinate of the other values.
     """
 
     inside: Smooth
@@ -373,17 +373,17 @@ class PointMasses(Column):
 
     @property
     def kind(self) -> str:
-        """The kind of the other values."""
+        """Kind of the other values."""
         return self.inside.kind
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Bounds of the others, which have a probability."""
+        """Bounds of the other values, where the point masses are."""
         return self.inside.bounds
 
     @property
     def _masses(self) -> list[tuple[float, float, float]]:
-        """Value, middle and edge of the coordinates of each probability."""
+        """Value, centre and inner edge of the coordinates of each point mass."""
         signed = zip(self.at, self.bounds, self.ends, (-1, 1), strict=True)
         return [
             (bound, end + 2 * sign * MASS_GAP * self.std, end + sign * MASS_GAP * self.std)
@@ -392,7 +392,7 @@ class PointMasses(Column):
         ]
 
     def coordinates(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return u of the others, and points beyond them for values at the bounds."""
+        """Return u of values between the bounds, and noise around the centre of the mass for values at a bound."""
         limit = MASS_GAP * self.std
         noise = (limit * CORNER_STD * rng.normal((len(values), 1), values, generator)).clamp(
             -0.95 * limit, 0.95 * limit
@@ -403,7 +403,7 @@ class PointMasses(Column):
         return u
 
     def centre(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the middle, and the log volume of a value or of a probability."""
+        """Return u and its log volume, of a value between the bounds or of a point mass."""
         u, log_volume = self.inside.centre(values)
         of_mass = math.log(MASS_GAP * self.std * CORNER_STD * math.sqrt(2 * math.pi))
         for bound, middle, _ in self._masses:
@@ -412,7 +412,7 @@ class PointMasses(Column):
         return u, log_volume
 
     def values(self, u: Tensor) -> Tensor:
-        """Return the bound beyond an edge, and the value elsewhere."""
+        """Return the bound for u beyond an edge, and f(u) elsewhere."""
         x = self.inside.values(u)
         for bound, middle, edge in self._masses:
             beyond = u[:, 0] < edge if middle < edge else u[:, 0] > edge
@@ -420,7 +420,7 @@ class PointMasses(Column):
         return x
 
     def possible(self, values: Tensor) -> Tensor:
-        """Return which values are at a bound with a probability, or between the bounds."""
+        """Return which values lie between the bounds or at a point mass."""
         found = self.inside.possible(values)
         for bound, _, _ in self._masses:
             found = found | (values == bound)
@@ -432,13 +432,13 @@ class PointMasses(Column):
 
 
 Values = NDArray[np.float64]
-NORMAL_GINI, GINI_STD = 0.465, 0.21  # of normal tails of 200 to 10,000 rows; the latter times sqrt(k), of the average
-SCALE_WEIGHTS = (4, 2, 1)  # of k, k / 2 and k / 4: the numbers of values
-LIMITS = ((4.2, math.inf), (3.2, 0.1), (1.7, 0.01))  # least -z, and the largest probability of a round number
+NORMAL_GINI, GINI_STD = 0.465, 0.21  # mean of G in normal tails of 200 to 10,000 rows, and its std times sqrt(k)
+SCALE_WEIGHTS = (4, 2, 1)  # weights of the scales k, k / 2 and k / 4, proportional to their numbers of values
+LIMITS = ((4.2, math.inf), (3.2, 0.1), (1.7, 0.01))  # smallest -z, and largest probability of a number as round
 LIMITS_OF_THE_OTHER_END = (*LIMITS, (1.7, 0.1))
-MAX_JUMP = 1.0, 1.4  # by which G may be larger at k / 2 and at k / 4, over 1 / sqrt(k): 2.4 standard deviations
-REACH_ROWS = 5.0  # of k values, that a gap between the bound and the outermost value stands for: exp(-5) < 1 %
-ZERO_REACH = 2.0  # over the reach of others: where 0 would be missed, a bound above it would be taken
+MAX_JUMP = 1.0, 1.4  # largest increase of G from k to k / 2 and k / 4, times sqrt(k): 2.4 standard deviations
+REACH_ROWS = 5.0  # number of values expected between the bound and the outermost value, at most: exp(-5) < 1 %
+ZERO_REACH = 2.0  # reach for 0, over that of other numbers: if 0 were missed, a bound above it would be found
 VALLEY = 1.5  # ratio of the widths of neighbouring quarters of the k values
 
 
@@ -448,7 +448,7 @@ class End:
 
     Args:
         bound: Roundest number within reach.
-        z: Distance of G from that of a normal tail, in standard deviations.
+        z: Difference of G from its mean in a normal tail, in standard deviations.
         chance: Probability of a number as round within reach of a random end.
         is_mode: Whether the outermost values look like a small mode.
     """
@@ -459,30 +459,29 @@ class End:
     is_mode: bool
 
     def is_bound(self, limits: tuple[tuple[float, float], ...]) -> bool:
-        """Return whether there is evidence enough."""
+        """Return whether the evidence for a bound is strong enough."""
         possible = self.chance == 0 or not self.is_mode
         return possible and any(self.z < -least and self.chance <= largest for least, largest in limits)
 
 
 def find_bounds(values: Values) -> tuple[float, float]:
-    """Return the bounds at the ends of at least 100 values; infinity where none is found.
+    """Return the bounds at the ends of at least 100 values; infinity if none is found.
 
-    Next to a bound b, P(x < b + t) grows like t^a: a = 1 where a density starts at once, 2 where it starts from 0 along
-    a line, 1 / 2 where it has a pole. The distances of the k outermost values from the next one then have the Gini
-    coefficient
+    Next to a bound b, P(x < b + t) grows like t^a: a = 1 if the density is positive at b, 2 if it rises linearly from
+    0, 1 / 2 if it has a pole. The distances of the k outermost values from the next one then have the Gini coefficient
 
         G = 1 / (2 + 1 / a):  1/4, 1/3 and 2/5 for a = 1/2, 1 and 2; 1/2 for an exponential tail, more for a heavy one;
 
-    near .465 for a normal one, as far out as samples reach. G is averaged over three scales, k = 2 sqrt(n), k / 2 and k
-    / 4, nearly independent next to a bound; its distance from a normal tail is `z`, in standard deviations. The
-    outermost value is less than `reach` = (5 / k)^(1 / a) of the k values' width away from b, but for 1 % of samples.
-    So the second piece of evidence is a round number there: a multiple of `step` (1, 2 or 5 times a power of ten, or pi
-    / 2) is within that reach of a random end with probability reach / step. 0 is a multiple of every step, and where
-    the other end is a bound b, -b is as good.
+    and about .465 for a normal tail at the usual sample sizes. G is averaged over three scales, k = 2 sqrt(n), k / 2
+    and k / 4, which are nearly independent next to a bound; `z` is its difference from a normal tail in standard
+    deviations. In 99 % of samples, the outermost value is closer to b than `reach` = (5 / k)^(1 / a) times the width of
+    the k values. The second piece of evidence is therefore a round number there: a multiple of `step` (1, 2 or 5 times
+    a power of ten, or pi / 2) is within reach of a random end with probability reach / step. 0 is a multiple of every
+    step, and if the other end is a bound b, -b counts as one too.
 
-    An end is a bound where z is below -4.2; below -3.2 and the round number has a probability of at most .1; or below
-    -1.7 and it has at most .01 (.1 where the other end is a bound). Values that thin out on both sides of a dense
-    middle are a small mode of their own, and no bound, unless 0 or -b is next to them.
+    An end is a bound if z < -4.2; if z < -3.2 and the round number has probability at most .1; or if z < -1.7 and the
+    round number has probability at most .01 (.1 if the other end is a bound). If values become sparse on both sides of
+    a dense middle, they are a small mode and not a bound, unless 0 or -b is next to them.
     """
     low, high = lower_end(values), lower_end(-values)
     found = [end.is_bound(LIMITS) for end in (low, high)]
@@ -496,7 +495,7 @@ def find_bounds(values: Values) -> tuple[float, float]:
 
 
 def lower_end(values: Values, mirrored: float = 0.0) -> End:
-    """Return what the least values say about a bound below them."""
+    """Return the evidence for a bound below the smallest values."""
     k = int(2 * math.sqrt(len(values)))
     x = np.sort(np.partition(values, k)[: k + 1])
     ginis = [_gini(x[scale] - x[:scale]) for scale in (k, k // 2, k // 4)]
@@ -510,14 +509,14 @@ def lower_end(values: Values, mirrored: float = 0.0) -> End:
 
 
 def _gini(distances: Values) -> float:
-    """Return half the mean difference of two distances over their mean; 0 where all are 0."""
+    """Return the Gini coefficient: half the mean difference of two distances over their mean; 0 if all are 0."""
     k, ordered = len(distances), np.sort(distances)
     total = float(ordered.sum())
     return float((2 * np.arange(k) - k + 1) @ ordered) / ((k - 1) * total) if total > 0 else 0.0
 
 
 def _has_valley(x: Values) -> bool:
-    """Return whether sorted values are densest in the middle: sparser at their end, and again where they go on."""
+    """Return whether sorted values are densest in the middle and sparser on both sides."""
     first, second, third, last = np.diff(x[[round(i * (len(x) - 1) / 4) for i in range(5)]])
     return bool(first > VALLEY * second and last > VALLEY * min(second, third))
 
@@ -541,46 +540,45 @@ def roundest(end: float, reach: float, mirrored: float = 0.0) -> tuple[float, fl
 
 
 KIND_NAMES = "real", "positive", "heavy-tailed", "ordered", "count", "category"
-MAX_LEVELS = 10  # of whole numbers that are taken as ordered
-MAX_CATEGORIES = 32  # corners of a simplex need a coordinate for each but one
-EDGE, MIN_EDGE_SHARE = 0.02, 0.01  # of the range; of the rows
-MIN_ROWS_FOR_BOUNDS = 100  # with fewer, an end of the values says little about a bound
-MIN_SKEWNESS, ZERO_DISTANCE = 1.0, 0.25  # the latter of the least value from 0, over the range
-HEAVY_SPAN = 7.0  # of 99 % of the values, over that of half of them
+MAX_LEVELS = 10  # number of different whole numbers up to which a column is ordered
+MAX_CATEGORIES = 32  # a category needs a coordinate for each level but one
+EDGE, MIN_EDGE_SHARE = 0.02, 0.01  # width of an edge over the range; share of the rows in it
+MIN_ROWS_FOR_BOUNDS = 100  # fewer rows are little evidence for a bound
+MIN_SKEWNESS, ZERO_DISTANCE = 1.0, 0.25  # skewness; distance of the smallest value from 0 over the range
+HEAVY_SPAN = 7.0  # span of the middle 99 % of the values over that of the middle half
 MIN_MASS_SHARE, MIN_MASS_ROWS = 0.01, 5
 PEAKED_BELOW = 2.0  # standard deviation in steps, below which neighbouring steps differ much in probability
 MAX_DECIMALS, MAX_POSITIONS = 4, 10_000
-MAX_OFF_GRID = 1e-3  # steps, which float32 needs for 10,000 positions
-LARGEST_WHOLE, FLOAT32_WHOLE = 2.0**53, 2.0**22  # beyond, every float64 is whole, and every float32 some multiple
+MAX_OFF_GRID = 1e-3  # in steps: the rounding error of float32 at 10,000 positions
+LARGEST_WHOLE, FLOAT32_WHOLE = 2.0**53, 2.0**22  # beyond, every float64 is whole, and float32 are multiples of a step
 SHARE_TOTALS = 1.0, 100.0  # of proportions and percentages
-LIMIT_REACH = 0.5  # of a limit from the values, over their range
+LIMIT_REACH = 0.5  # distance of a limit from the values over their range, at most
 
 
 def find_column(values: Values, name: str, *, text: bool = False, ordered: bool = False) -> Column:
-    """Return the column that values are, positions of categories among them.
+    """Infer the kind of a column from its values; values of a category are positions of levels.
 
-    The rules, in order; each is conservative, so that a column is real unless its values say otherwise:
+    The rules, in order; they are conservative, so that a column is real unless there is clear evidence against it:
 
     - **constant**: one value.
-    - **category**: text, truth values and unordered categories of a data frame; numbers of two values.
-    - **ordered**: ordered categories of a data frame; whole numbers of 3 to 10 values.
-    - **count**: whole numbers of more values. **rounded**: multiples of a larger number than 1 (5, 25, 1,000), and
-      decimals with up to four digits after the point, of which less than half are different.
-    - **positive, bounded, interval**: the outermost values crowd at an end, more than a normal tail would let them, and
-      a round number lies next to it (multiples of pi / 2 among them): the rounder it is, the less they have to.
-      `find_bounds` has the numbers. With fewer than 100 rows no bound is found.
-    - **positive** as well: skewed by 1 or more, no value below 0 and the least within a quarter of the range of it, 1 %
-      of the values next to that end, within 2 % of the range.
-    - **heavy-tailed**: 99 % of the values span more than 7 times what the middle half spans (3.8 times for a normal
-      distribution, 7.6 for Student's t with three degrees of freedom).
-    - **limits**: where no bound is found at an end, 0 for values that are not negative, and 1 or 100 for such values of
-      which the largest is in the upper half of that (100: where they are not skewed and have no heavy tail). Draws
-      beyond a limit are reflected, on a grid moved to its end. A limit counts where it is at most half the range of the
-      values away.
-    - **ends of a grid**: the least or largest value of a count or rounded column, where 1 % of the rows and at least
+    - **category**: text, booleans and unordered categories of a data frame; numbers with two different values.
+    - **ordered**: ordered categories of a data frame; whole numbers with 3 to 10 different values.
+    - **count**: whole numbers with more values. **rounded**: multiples of a number larger than 1 (5, 25, 1,000), and
+      decimals with up to four digits after the point of which less than half are different.
+    - **positive, bounded, interval**: the outermost values are denser than in a normal tail, and a round number (or a
+      multiple of pi / 2) lies next to them: the rounder the number, the weaker the evidence needed from the density.
+      `find_bounds` has the details. With fewer than 100 rows no bound is found.
+    - **positive** also if the skewness is at least 1, no value is negative, the smallest is closer to 0 than a quarter
+      of the range, and 1 % of the values lie at that end, within 2 % of the range.
+    - **heavy-tailed**: the middle 99 % of the values span more than 7 times what the middle half spans (3.8 times for a
+      normal distribution, 7.6 for Student's t with three degrees of freedom).
+    - **limits**, at an end without a bound: 0 if no value is negative, and also 1 or 100 if the largest value is
+      between half the limit and the limit (100 only if the values are neither skewed nor heavy-tailed). A limit must
+      be closer to the values than half their range. Draws beyond a limit are reflected, or on a grid moved to its end.
+    - **ends of a grid**: the smallest or largest value of a count or rounded column, if 1 % of the rows and at least
       five have it (months, ages from 18).
-    - **point masses**: a value that 1 % of the rows and at least five have, at a bound; fewer are moved within it.
-    - **real**: all others.
+    - **point masses**: values at a bound, if 1 % of the rows and at least five are there; fewer are moved inside.
+    - **real**: all other columns.
     """
     levels = np.unique(values)
     if len(levels) == 1:
@@ -594,7 +592,7 @@ def find_column(values: Values, name: str, *, text: bool = False, ordered: bool 
 
 
 def given_column(values: Values, kind: object, name: str) -> Column:
-    """Return the column of a kind that a user gave; refuse values that cannot be of it."""
+    """Return the column of the user's kind; raise an error for values that this kind cannot have."""
     levels = np.unique(values)
     if len(levels) == 1:
         return Constant(float(levels[0]))
@@ -614,7 +612,7 @@ def given_column(values: Values, kind: object, name: str) -> Column:
 
 
 def _pair(kind: object, name: str) -> tuple[float, float]:
-    """Return the bounds that a user gave."""
+    """Return the bounds of the user's kind."""
     fix = 'For example "positive", "ordered", or (0, 1) for numbers between 0 and 1.'
     if not isinstance(kind, Sequence) or isinstance(kind, str) or len(kind) != 2:
         options = ", ".join(map(repr, KIND_NAMES))
@@ -628,12 +626,12 @@ def _pair(kind: object, name: str) -> tuple[float, float]:
 def _require(values: Values, possible: NDArray[np.bool_], name: str, wanted: str) -> None:
     if not possible.all():
         got = f"{int((~possible).sum())} other, the first {values[~possible][0]:g}"
-        raise ValueError(checks.message(f"column {name!r} of {wanted}", got, "Correct them, or give another kind."))
+        raise ValueError(checks.message(f"column {name!r} of {wanted}", got, "Correct them, or pass another kind."))
 
 
 def _category(levels: Values, name: str) -> Category:
     if len(levels) > MAX_CATEGORIES:
-        fix = "Leave it out, merge rare levels, or correct text among its numbers."
+        fix = "Remove the column, merge rare levels, or correct text among its numbers."
         expected = f"at most {MAX_CATEGORIES} levels in the category {name!r}"
         raise ValueError(checks.message(expected, len(levels), fix))
     return Category(tuple(levels.tolist()))
@@ -646,7 +644,7 @@ def _ordered(values: Values) -> Steps:
 
 
 def _step(values: Values, levels: Values) -> float | None:
-    """Return the step of a grid that values lie on; None where there is none."""
+    """Return the step of the values' grid; None if they do not lie on one."""
     span = levels[-1] - levels[0]
     for decimals in range(MAX_DECIMALS + 1):
         step = 10.0**-decimals
@@ -660,7 +658,7 @@ def _step(values: Values, levels: Values) -> float | None:
 
 
 def _common_step(levels: Values) -> float | None:
-    """Return the largest number that whole numbers are multiples of; None where floating point has made them whole."""
+    """Return the greatest common divisor of whole numbers; None if they are so large that every float is whole."""
     largest = float(np.abs(levels).max())
     if largest >= LARGEST_WHOLE:
         return None
@@ -671,7 +669,7 @@ def _common_step(levels: Values) -> float | None:
 def _on_grid(values: Values, step: float, high: float = math.inf) -> Steps:
     positions = np.round(values / step)
     first = 0.0 if positions.min() >= 0 else -math.inf
-    # ties have no range of their own
+    # ties are spread out, as values without rounding would be
     skewed = first == 0 and _leans_on_zero(positions + np.linspace(-0.49, 0.49, len(positions)))
     inside = Smooth(-0.5) if skewed else Smooth(middle=_middle(positions))
     ends = positions.min(), positions.max()
@@ -682,7 +680,7 @@ def _on_grid(values: Values, step: float, high: float = math.inf) -> Steps:
 
 
 def _bounds(values: Values) -> tuple[float, float]:
-    """Return the bounds that values end at; infinity where there are none."""
+    """Return the bounds of values; infinite if there is none."""
     if len(values) < MIN_ROWS_FOR_BOUNDS:
         return -math.inf, math.inf
     low, high = find_bounds(values)
@@ -692,31 +690,31 @@ def _bounds(values: Values) -> tuple[float, float]:
 
 
 def _limits(values: Values) -> tuple[float, float]:
-    """Return 0 for values that are not negative, and 1 or 100 for proportions and percentages; infinity for others."""
+    """Return the limits of values: 0 if none is negative, 1 or 100 for proportions and percentages, else infinity."""
     low, high = float(values.min()), float(values.max())
     if low < 0:
         return -math.inf, math.inf
     reach = LIMIT_REACH * (high - low)
     total = next((total for total in SHARE_TOTALS if total / 2 < high <= total <= high + reach), math.inf)
     if total > 1 and (_leans_on_zero(values) or _middle(values) is not None):
-        total = math.inf  # a long tail ends near 100 by chance
+        total = math.inf  # the end of a long tail is near 100 by chance
     return 0.0 if low <= reach else -math.inf, total
 
 
 def _leans_on_zero(values: Values) -> bool:
-    """Return whether values are skewed, and their lower end is dense, their upper one not, and the former near 0."""
+    """Return whether values are skewed, dense at the lower end but not at the upper one, and begin near 0."""
     low, high = float(values.min()), float(values.max())
     span = high - low
     if len(values) < MIN_ROWS_FOR_BOUNDS or low > ZERO_DISTANCE * span:
         return False
     near = [float((distance < EDGE * span).mean()) for distance in (values - low, high - values)]
-    within = (values - low) / span  # whose squares do not underflow
+    within = (values - low) / span  # scaled, so that squares do not underflow
     skewness = float(np.mean(((within - within.mean()) / within.std()) ** 3))
     return near[0] >= MIN_EDGE_SHARE > near[1] and skewness > MIN_SKEWNESS
 
 
 def _middle(values: Values) -> tuple[float, float] | None:
-    """Return middle and width of values with heavy tails; None for others."""
+    """Return the middle and width of values with heavy tails; None for other values."""
     q = np.quantile(values, [0.005, 0.25, 0.75, 0.995])
     return _heavy(values).middle if q[2] > q[1] and q[3] - q[0] > HEAVY_SPAN * (q[2] - q[1]) else None
 
@@ -730,7 +728,7 @@ def _heavy(values: Values) -> Smooth:
 def _with_masses(
     values: Values, bounds: tuple[float, float], limits: tuple[float, float] = (-math.inf, math.inf)
 ) -> Column:
-    """Return the column between bounds and limits, with masses at those bounds that many values have."""
+    """Return the column between bounds and limits, with point masses at bounds that many values equal."""
     if not any(map(math.isfinite, bounds)):
         return Smooth(middle=_middle(values), limits=limits)
     masses = tuple(bound for bound in bounds if _is_mass(values, bound))
@@ -748,12 +746,12 @@ def _with_masses(
 
 
 def _is_mass(values: Values, value: float) -> bool:
-    """Return whether 1 % of the rows and at least five have a value."""
+    """Return whether 1 % of the rows and at least five have this value."""
     return int((values == value).sum()) >= max(MIN_MASS_ROWS, MIN_MASS_SHARE * len(values))
 
 
 def _halfway(bound: float, value: float) -> float:
-    """Return the middle between a bound and the nearest value; that value where there is no bound."""
+    """Return the midpoint of a bound and the nearest value; the value itself if there is no bound."""
     return float((bound + value) / 2 if math.isfinite(bound) else value)
 
 
@@ -763,11 +761,11 @@ Kinds = Mapping[Any, Any] | None
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of a table: everything behind it sees tensors with a density.
+    """The columns of a table, and the map between rows of numbers and points with a density.
 
     Args:
         names: Names of the columns.
-        columns: What each of them is.
+        columns: Kinds of the columns.
     """
 
     names: tuple[str, ...]
@@ -781,13 +779,13 @@ class Table:
         kinds: Kinds = None,
         categories: Mapping[str, bool] | None = None,
     ) -> "Table":
-        """Return the table that rows are.
+        """Return the table of rows, with kinds that are given or inferred.
 
         Args:
             rows: Rows as numbers.
             names: Names of the columns.
-            kinds: Kinds that are given, by name or position.
-            categories: Columns that stand for categories, and whether these have an order.
+            kinds: Given kinds, by name or position.
+            categories: Names of categorical columns, and whether their levels are ordered.
         """
         given = {_name(key, names): kind for key, kind in (kinds or {}).items()}
         categories = categories or {}
@@ -798,7 +796,7 @@ class Table:
             for name, values in zip(names, np.asarray(rows, np.float64).T, strict=True)
         ]
         if not any(column.width for column in columns):
-            raise ValueError(checks.message("columns that vary", "a constant at each", "Pass rows that differ."))
+            raise ValueError(checks.message("columns that vary", "only constants", "Pass rows that differ."))
         return cls(tuple(names), tuple(columns))
 
     @property
@@ -808,12 +806,12 @@ class Table:
 
     @property
     def is_plain(self) -> bool:
-        """Whether coordinates are the numbers themselves."""
+        """Whether the coordinates are the numbers themselves."""
         return all(column == Smooth() for column in self.columns)
 
     @property
     def coordinate_names(self) -> list[str]:
-        """The names of the coordinates: that of the column, numbered where it has several."""
+        """Names of the coordinates: the column's name, numbered if it has several coordinates."""
         return [
             name if column.width == 1 else f"{name} [{i}]"
             for name, column in zip(self.names, self.columns, strict=True)
@@ -821,7 +819,7 @@ class Table:
         ]
 
     def coordinates(self, rows: NDArray[Any], generator: torch.Generator | None = None) -> Tensor:
-        """Return rows of numbers as points `(row, width)`, with noise where values are discrete.
+        """Return the points `(row, width)` of rows, with noise for discrete values.
 
         Args:
             rows: Rows as numbers.
@@ -838,7 +836,7 @@ class Table:
         )
 
     def centre(self, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
-        """Return the middle of all points that stand for rows, and the log volume that a density there stands for.
+        """Return the centre of all points that represent a row, and their log volume, for every row.
 
         Args:
             rows: Rows as numbers.
@@ -853,7 +851,7 @@ class Table:
         """Return the rows of numbers of points `(..., width)`.
 
         Args:
-            points: Points of R^width, of any number of leading axes.
+            points: Points of R^width, with any number of leading axes.
         """
         if self.is_plain:
             return points
@@ -862,7 +860,7 @@ class Table:
         return torch.stack(rows, 1).reshape(*points.shape[:-1], len(self.columns))
 
     def possible(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which rows have a probability above 0: levels that are known, values between their bounds.
+        """Return which rows are possible: with known levels, and values between their bounds.
 
         Args:
             rows: Rows as numbers.
@@ -872,12 +870,12 @@ class Table:
         return torch.stack(found).all(0).numpy()
 
     def within_bounds(self, rows: NDArray[Any], dtype: Any) -> NDArray[Any]:
-        """Return rows of numbers in a dtype and within their bounds, which rounding might break, or its range.
+        """Convert rows to a dtype, and keep them within their bounds, which rounding could violate.
 
         Args:
             rows: Rows as numbers, of any floating dtype.
-            dtype: Floating dtype of the result. A number beyond its range, where the map of heavy tails may lead,
-                becomes its largest; those of real columns, which no map has made, stay what they are.
+            dtype: Floating dtype of the result. A number beyond its range, which the map of heavy tails may return,
+                becomes the largest of the dtype; real columns have no map and are only clipped to their bounds.
         """
         with np.errstate(over="ignore"):
             found, largest = rows.astype(dtype), np.finfo(dtype).max
@@ -892,14 +890,14 @@ class Table:
         return found
 
     def __str__(self) -> str:
-        """Return one line for every kind, with the names of its columns."""
+        """Return one line per kind with the names of its columns."""
         by_kind: dict[str, list[str]] = {}
         for name, column in zip(self.names, self.columns, strict=True):
             by_kind.setdefault(str(column), []).append(name)
         return "\n".join(f"{kind}: {', '.join(names)}" for kind, names in by_kind.items())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the table as JSON holds it."""
+        """Return the table in a form for JSON."""
         return {"names": list(self.names), "columns": [_to_json(column) for column in self.columns]}
 
     @classmethod
@@ -907,18 +905,18 @@ class Table:
         """Return the table that `to_json` wrote.
 
         Args:
-            spec: What `to_json` returned.
+            spec: Result of `to_json`.
         """
         return cls(tuple(spec["names"]), tuple(_from_json(column) for column in spec["columns"]))
 
 
 def _name(key: object, names: Sequence[str]) -> str:
-    """Return the name of a column that is given by name or position."""
+    """Return the name of a column from its name or position."""
     if isinstance(key, int | np.integer) and 0 <= int(key) < len(names):
         return names[int(key)]
     if key in names:
         return str(key)
-    fix = "Name a column, or give its position from 0."
+    fix = "Pass the name of a column, or its position, counted from 0."
     raise ValueError(checks.message(f"columns among {', '.join(map(repr, names))}", repr(key), fix))
 
 
@@ -928,7 +926,7 @@ def _to_json(column: Column) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """Return a value whose infinities are text, which JSON holds."""
+    """Return a value with infinities as text, for JSON."""
     if isinstance(value, dict):
         return {name: _finite(part) for name, part in value.items()}
     if isinstance(value, tuple | list):
