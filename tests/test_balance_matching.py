@@ -1023,7 +1023,7 @@ FIT_ACCEPTANCE_REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "a residual that is not finite": (
         lambda: diagnostics.balance_residual(made("free"), Target(lambda x: x * math.nan), RandomWalk(1.0), X),
-        "finite numbers for every pair, got .* that are not, of the score",
+        "finite values of the score for every pair, got .* that are not finite",
     ),
     "a residual without a score": (
         lambda: diagnostics.balance_residual(

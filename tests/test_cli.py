@@ -148,7 +148,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "a name twice": ("fit TWICE --out NEW", "'a' more than once"),
     "another run where the demo would be": ("demo --out RUN", "got one with another run"),
     "no number": ("sample RUN --draws many", "expected a whole number, got 'many'"),
-    "a missing file": ("fit nothing.csv --out NEW", "nothing.csv to be a file, got none there"),
+    "a missing file": ("fit nothing.csv --out NEW", "nothing.csv to be a file, got no such file"),
     "a missing run": ("sample NEW", "to be the folder of a run, got no such folder"),
     "a folder without a run": ("report EMPTY", "to be the folder of a run, got no config.json there"),
     "text among numbers": (

@@ -306,15 +306,15 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         b"x,y\n1,2\n3,1e30\n",
         "whose squares are finite, got 1 that are not, the first 1e+30 in line 3, column 'y'",
     ),
-    "over lines.csv": (b'x,y\n1,2\n3,"4\n5"\n', "a value in quotes that goes over several lines"),
+    "over lines.csv": (b'x,y\n1,2\n3,"4\n5"\n', "a value in quotes that spans several lines"),
     "one line.csv": (b"1.5," * 900_000, "a line of more than 3,200,000 characters; save wide arrays as npy"),
     "wide.csv": (b"1," * 100_001 + b"1\n", "to have at most 100,000 columns, got 100,002"),
     "claims.npy": (header(shape=(10**30,)), "to hold, as its header says, (1000000000000000000000000000000,) values"),
     "negative.npy": (header(shape=(-1, -1)) + bytes(8), "to hold, as its header says, (-1, -1) values"),
-    "brackets.npy": (header(shape="(" * 3000), "to hold arrays of numbers in numpy's format, got"),
+    "brackets.npy": (header(shape="(" * 3000), "to contain arrays of numbers in numpy's format, got"),
     "bomb.npz": (BOMB, "to unpack to at most 256,000,000 bytes, got 260,000,128 from 2"),
     "rows.parquet": (REPEATED, "to unpack to at most 256,000,000 bytes, got 320,000,000 from "),
-    "text.csv": (b"x,kind\n\n1,2\n3,cat\n", "to hold real numbers only, got 'cat' in line 4, column 'kind'"),
+    "text.csv": (b"x,kind\n\n1,2\n3,cat\n", "to contain real numbers only, got 'cat' in line 4, column 'kind'"),
     "text without header.csv": (b"1,2\n3,cat\n", "got 'cat' in line 2, column 1. Remove such columns, or encode them"),
     "half a header.csv": (b"x,1\n1,2\n3,4\n", "got 'x' in line 1, column 0"),
     "dates.csv": (b"t\n2024_01\n2024_02\n", "got '2024_01' in line 2, column 't'"),
@@ -325,12 +325,12 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     ),
     "short.csv": (b"x,y\n1,2\n3\n", "to have 2 values in every row, got 1 in line 3"),
     "long.csv": (b"1,2\n\n3,4,5\n", "to have 2 values in every row, got 3 in line 3"),
-    "empty.csv": (b"", "to hold samples, got an empty file"),
-    "empty.parquet": (b"", "to hold samples, got an empty file"),
-    "blank.csv": (b"\n\n", "to hold samples, got blank lines only"),
+    "empty.csv": (b"", "to contain samples, got an empty file"),
+    "empty.parquet": (b"", "to contain samples, got an empty file"),
+    "blank.csv": (b"\n\n", "to contain samples, got blank lines only"),
     "header alone.csv": (b"x,y\n", "at least 2 rows of numbers, got shape (0, 2)"),
     "one row.csv": (b"x,y\n1,2\n", "at least 2 rows of numbers, got shape (1, 2)"),
-    "constant.csv": (b"x,y,z\n1,2,3\n2,2,3\n", "got 2 that never change: 'y', 'z'. Remove them"),
+    "constant.csv": (b"x,y,z\n1,2,3\n2,2,3\n", "got 2 constant: 'y', 'z'. Remove them"),
     "column numbers.csv": (b"0,1\n0.5,2\n0.1,3\n", "got column numbers: 0,1. Name the columns"),
     "index.csv": (b",x\n0,0.5\n1,0.1\n", "to name every column, got no name for column 0. Name it; if it is an index"),
     "binary.csv": (b"\xff\xfe\x00", "to be csv text in UTF-8, got 'utf-8' codec can't decode"),
@@ -348,12 +348,12 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         "got 8 that are not, the first inf in row 0, column 0, 0, 0",
     ),
     "large.npy": (npy(np.array([1.0, 1e300])), "the first 1e+300 in row 1, column 0. Pass dtype=torch.float64"),
-    "close.npy": (npy(np.array([1.0, 1 + 1e-12])), "got 1 that never change: 0. Remove them"),
-    "flat images.npy": (npy(np.zeros((2, 64))), "got 64 that never change: 0, 1, 2, 3, 4, .... Remove them"),
+    "close.npy": (npy(np.array([1.0, 1 + 1e-12])), "got 1 constant: 0. Remove them"),
+    "flat images.npy": (npy(np.zeros((2, 64))), "got 64 constant: 0, 1, 2, 3, 4, .... Remove them"),
     "pickle.npz": (npz(x=OBJECTS), "got pickled objects, or a file of another kind. Pickles are refused"),
     "two.npz": (
         npz(x=X, y=X),
-        "to hold one array, or key= to name one of them, got key=None and the arrays ['x', 'y']",
+        "to contain one array, or key= to name one of them, got key=None and the arrays ['x', 'y']",
     ),
     "none.npz": (npz(), "got key=None and the arrays []"),
     "truncated.npz": (npz(x=X)[:-30], "in numpy's format, got File is not a zip file"),
@@ -361,7 +361,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "dates.parquet": (parquet(t=pd.to_datetime(["2024-01-01", "2024-01-02"])), "in row 0, column 't'"),
     "lists.parquet": (parquet(x=[[1, 2], [3, 4]]), "of type object in row 0, column 'x'"),
     "missing.parquet": (parquet(x=[1, 2], y=pd.array([3, None], dtype="Int64")), "the first nan in row 1, column 'y'"),
-    "constant.parquet": (parquet(x=[1.0, 2.0], y=[3, 3]), "got 1 that never change: 'y'"),
+    "constant.parquet": (parquet(x=[1.0, 2.0], y=[3, 3]), "got 1 constant: 'y'"),
     "other.parquet": (b"PAR0 and more bytes", "to be a parquet file, got "),
     "table.xlsx": (b"PK", "to end in one of .csv, .tsv, .npy, .npz, .parquet, got '.xlsx'. Convert it"),
     "noname": (b"1,2", "to end in one of .csv, .tsv, .npy, .npz, .parquet, got ''"),
@@ -387,7 +387,7 @@ def test_load_refuses_a_wrong_key(tmp_path: Path) -> None:
 
 
 def test_load_refuses_a_missing_file_and_an_integer_dtype(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"expected .*a.csv to be a file, got none there. Check the path"):
+    with pytest.raises(FileNotFoundError, match=r"expected .*a.csv to be a file, got no such file. Check the path"):
         datasets.load(tmp_path / "a.csv")
     with pytest.raises(TypeError, match=r"dtype to be a floating torch.dtype, got torch.int64"):
         datasets.load(tmp_path / "a.csv", dtype=torch.int64)

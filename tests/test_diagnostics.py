@@ -184,13 +184,14 @@ def test_summary_warns_in_words() -> None:
     assert any("the chains have not mixed" in str(one) for one in summary(stuck).warnings)
     assert [(one.kind, one.value) for one in summary(stuck).warnings] == [("r_hat", summary(stuck).table["r_hat"][0])]
     short = sample(metropolis_hastings(far, MALA(0.3), LineIntegral()), torch.tensor([[9.0], [-9.0]]), draws=2)
-    assert any("at least 2 chains of 4 draws" in str(one) for one in summary(short).warnings)
+    assert any("at least 2 moving chains of 4 draws" in str(one) for one in summary(short).warnings)
     nan = Target(score=lambda x: torch.where(x > 9, math.nan, -x))
     broken = sample(metropolis_hastings(nan, MALA(0.3), LineIntegral()), torch.tensor([[10.0], [0.0]]), draws=100)
     found = summary(broken)
     assert found.diverging == 100
     assert any(
-        "1 of 2 chains diverged, or met a score or a ratio that was not finite" in str(one) for one in found.warnings
+        "1 of 2 chains diverged, or rejected moves because a score or ratio was not finite" in str(one)
+        for one in found.warnings
     )
     assert ("nonfinite", 1.0) in [(one.kind, one.value) for one in found.warnings]
 
@@ -286,7 +287,7 @@ def test_pairs_with_a_way_outside_the_support_have_no_residual() -> None:
     found = diagnostics.balance_residual(net, hole, RandomWalk(1.0), x, generator=seeded())
     assert found.pairs > 50
     assert found.without_way > 5
-    assert f"{found.pairs} pairs, and {found.without_way} without a way inside" in str(found)
+    assert f"{found.pairs} pairs, and {found.without_way} whose line leaves the support" in str(found)
     assert found.integral.rms < 1e-9
 
     class Beyond(Rule):

@@ -86,7 +86,7 @@ __all__ = [
     "warmup",
 ]
 
-_HOMES = {  # names by the module that has them; the others are modules
+_HOMES = {  # public names by module; the other names in `__all__` are modules
     "acceptance": "Always Exact Learned LineIntegral Rule Taylor ThroughNoise",
     "annealing": "anneal replica_exchange",
     "balance_matching": "AcceptanceFit BalanceMatching fit_acceptance",
@@ -103,7 +103,7 @@ _HOMES = {  # names by the module that has them; the others are modules
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name where it is first asked for: `scoremh --help` answers without torch."""
+    """Load a public name when it is first used, so that `scoremh --help` does not import torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = next((home for home, names in _HOMES.items() if name in names.split()), None)
@@ -113,5 +113,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, and nothing else."""
+    """List the public names only."""
     return [*__all__, "__version__"]

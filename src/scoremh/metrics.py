@@ -1,6 +1,6 @@
-r"""Distances between two samples, and tests that they are from one distribution. Usable on anyone's samples.
+r"""Distances between two samples, and tests of whether they come from one distribution.
 
-| function | what it is |
+| function | definition |
 |---|---|
 | `w1`, `w2` | W_p = (min over couplings of E\|X - Y\|^p)^(1/p), exact |
 | `sliced_w2` | the root mean square over directions of W_2 between projections |
@@ -10,11 +10,11 @@ r"""Distances between two samples, and tests that they are from one distribution
 | `c2st` | the accuracy of a classifier that separates the samples |
 | `floor` | a metric between two fresh samples of one distribution |
 
-Samples are `(point, *event)` tensors or arrays of any event shape, or data frames of numbers; everything is computed in
-float64, in pieces that fit into memory. A name carries its power: `w2` is a distance, `mmd_squared` and
-`energy_distance` are squared distances, 0 only where the distributions agree. `unbiased` leaves the pairs of a point
-with itself out of the means: the expectation is then 0 for equal distributions, and a value may be negative. A number
-means little without its `floor`. `w1` and `w2` need `pip install 'scoremh[metrics]'`.
+Samples are `(point, *event)` tensors or arrays of any event shape, or data frames of numbers. Everything is computed in
+float64, in blocks that fit into memory. `w2` is a distance, `mmd_squared` and `energy_distance` are squared distances;
+all are 0 only if the distributions are equal. `unbiased` leaves the pairs of a point with itself out of the means: the
+expectation is then 0 for equal distributions, and a value may be negative. Compare every value with its `floor`. `w1`
+and `w2` need `pip install 'scoremh[metrics]'`.
 """
 
 import math
@@ -46,18 +46,18 @@ __all__ = [
 
 
 Points = Float[Tensor, "_ coordinate"]
-MAX_DISTANCES = 2**25  # distances held at a time: 256 MB in float64
+MAX_DISTANCES = 2**25  # distances in memory at a time: 256 MB in float64
 
 
 def as_matrix(x: Samples, name: str = "x") -> Points:
-    """Return a sample `(point, *event)` as a matrix in float64; in float32 a distance far from 0 loses its digits."""
+    """Return a sample `(point, *event)` as a matrix in float64; float32 distances are inaccurate far from 0."""
     points = as_tensor(x, name)
     checks.events(points, name)
     return points.detach().flatten(1).double()
 
 
 def as_matrices(x: Samples, y: Samples) -> tuple[Points, Points]:
-    """Return two samples as matrices; refuse samples whose events differ in shape."""
+    """Return two samples as matrices; raise an error if their event shapes differ."""
     x, y = as_tensor(x, "x"), as_tensor(y, "y")
     first, second = as_matrix(x, "x"), as_matrix(y, "y")
     if x.shape[1:] != y.shape[1:]:
@@ -78,7 +78,7 @@ def sum_over_pairs(x: Points, y: Points, function: Callable[[Tensor], Tensor] = 
     return sum(float(function(distance).sum()) for distance in distance_blocks(x, y))
 
 
-MAX_MEDIAN_POINTS = 1000  # points whose distances give a median
+MAX_MEDIAN_POINTS = 1000  # points whose distances give the median
 
 
 def energy_distance(x: Samples, y: Samples, *, unbiased: bool = False) -> float:
@@ -119,7 +119,7 @@ def mmd_squared(x: Samples, y: Samples, *, bandwidth: float | None = None, unbia
 
 
 def median_distance(x: Points) -> float:
-    """Return the median distance between two points, of the first thousand."""
+    """Return the median distance between two of the first thousand points."""
     few = x[:MAX_MEDIAN_POINTS]
     if len(few) < 2:
         raise ValueError(checks.message("at least two points for a median distance", len(few), "Pass a bandwidth."))
@@ -131,11 +131,11 @@ def median_distance(x: Points) -> float:
 
 def _pairs(x: Points, *, unbiased: bool) -> int:
     if unbiased and len(x) < 2:
-        raise ValueError(checks.message("at least two points for an unbiased mean", len(x), "Bring more points."))
+        raise ValueError(checks.message("at least two points for an unbiased mean", len(x), "Pass more points."))
     return len(x) * (len(x) - 1 if unbiased else len(x))
 
 
-MAX_ITERATIONS = 10_000_000  # with its default POT stops early at 10,000 points and only warns
+MAX_ITERATIONS = 10_000_000  # POT's default stops too early for 10,000 points, with a warning only
 
 
 def w1(x: Samples, y: Samples) -> float:
@@ -149,7 +149,7 @@ def w1(x: Samples, y: Samples) -> float:
 
 
 def w2(x: Samples, y: Samples) -> float:
-    """Return the exact 2-Wasserstein distance: the root of the least mean squared distance.
+    """Return the exact 2-Wasserstein distance: the square root of the smallest mean squared distance of a coupling.
 
     Args:
         x: First sample, `(point, *event)`.
@@ -160,18 +160,18 @@ def w2(x: Samples, y: Samples) -> float:
 
 def _exact(x: Samples, y: Samples, metric: str) -> float:
     with extra("metrics"):
-        import ot  # 3 s, and only where it is needed
+        import ot  # here, since the import takes 3 s
 
     first, second = (points.cpu().numpy() for points in as_matrices(x, y))
     if first.shape[1] == 1:
         return float(ot.emd2_1d(first, second, metric=metric))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # not converged is not exact
+        warnings.simplefilter("error")  # the result is not exact if POT has not converged
         return float(ot.lp.emd2_lazy(first, second, metric=metric, numItermax=MAX_ITERATIONS, return_matrix=False))
 
 
 def sliced_w2(x: Samples, y: Samples, *, projections: int = 200, generator: torch.Generator | None = None) -> float:
-    """Return the root mean square over random directions of W2 between the projections onto them.
+    """Return the root mean square, over random directions, of W2 between the projections.
 
     Args:
         x: First sample, `(point, *event)`.
@@ -184,7 +184,7 @@ def sliced_w2(x: Samples, y: Samples, *, projections: int = 200, generator: torc
     directions = rng.normal((first.shape[1], projections), first, generator)
     directions = directions / directions.norm(dim=0)
     a, b = ((points @ directions).sort(0).values for points in (first, second))
-    if len(a) != len(b):  # both quantile functions at the steps of either
+    if len(a) != len(b):  # evaluate both quantile functions between the steps of either
         steps = torch.cat([torch.arange(1, n + 1, dtype=torch.float64) / n for n in (len(a), len(b))]).sort().values
         ends = torch.cat([steps.new_zeros(1), steps])
         middles, widths = ((ends[1:] + ends[:-1]) / 2).to(a.device), ends.diff().to(a.device)
@@ -195,10 +195,10 @@ def sliced_w2(x: Samples, y: Samples, *, projections: int = 200, generator: torc
 
 @dataclass(frozen=True)
 class TwoSampleTest:
-    """The result of a permutation test of the hypothesis that both samples are from one distribution.
+    """Result of a permutation test of the hypothesis that both samples come from one distribution.
 
     Args:
-        p_value: Share of permutations, the identity included, with at least this energy distance; uniform under the
+        p_value: Share of permutations, including the identity, with at least this energy distance; uniform under the
             hypothesis.
         energy_distance: Energy distance between the samples.
         permutations: Number of random permutations.
@@ -212,7 +212,7 @@ class TwoSampleTest:
 def two_sample_test(
     x: Samples, y: Samples, *, permutations: int = 999, generator: torch.Generator | None = None
 ) -> TwoSampleTest:
-    """Test whether two samples are from one distribution, by the energy distance and permutations of all points.
+    """Test whether two samples come from one distribution, by a permutation test of the energy distance.
 
     Args:
         x: First sample, `(point, *event)`.
@@ -224,8 +224,8 @@ def two_sample_test(
     first, second = as_matrices(x, y)
     points, n, m = torch.cat([first, second]), len(first), len(second)
     keys = rng.uniform((permutations + 1, n + m), points, generator)
-    keys[0] = torch.arange(n + m, device=keys.device)  # the samples as they are
-    # A column per permutation: 1 / n where a point counts for x, -1 / m where it does for y.
+    keys[0] = torch.arange(n + m, device=keys.device)  # the identity
+    # One column per permutation: 1 / n for points of x, -1 / m for points of y.
     sign = torch.full((n + m, permutations + 1), -1 / m, dtype=points.dtype, device=points.device)
     sign.scatter_(0, keys.argsort(1)[:, :n].T, 1 / n)
     done, energies = 0, torch.zeros(permutations + 1, dtype=points.dtype, device=points.device)
@@ -233,16 +233,16 @@ def two_sample_test(
         energies -= (sign[done : done + len(distance)] * (distance @ sign)).sum(0)
         done += len(distance)
     energy = energies[0]
-    rounding = 1e-12 * energies.abs().max()  # a permutation may give the same distance by another order of sums
+    rounding = 1e-12 * energies.abs().max()  # equal distances may differ by the order of summation
     at_least = int((energies[1:] >= energy - rounding).sum())
     return TwoSampleTest((1 + at_least) / (1 + permutations), float(energy), permutations)
 
 
 def c2st(x: Samples, y: Samples, *, folds: int = 5, generator: torch.Generator | None = None) -> float:
-    """Return the accuracy of a classifier that separates two samples, on held-out points: 0.5 is perfect, 1 is bad.
+    """Return the cross-validated accuracy of a classifier that separates two samples: 0.5 is best, 1 is worst.
 
-    A network of two hidden layers on standardised coordinates, cross-validated; the larger sample is cut to the size of
-    the smaller, so that guessing gives 0.5.
+    The classifier is a network with two hidden layers on standardised coordinates. The larger sample is cut to the size
+    of the smaller, so that guessing gives 0.5.
 
     Args:
         x: First sample, `(point, *event)`.
@@ -277,7 +277,7 @@ Sampler = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Floor:
-    """The value of a metric between two fresh samples of one distribution: a smaller one is chance.
+    """The value of a metric between two fresh samples of one distribution; a sampler can only beat it by chance.
 
     Args:
         mean: Mean over repetitions.
@@ -304,7 +304,7 @@ def floor(
     repeats: int = 10,
     generator: torch.Generator | None = None,
 ) -> Floor:
-    """Return the value of a metric between two fresh samples of n points, and its spread over repetitions.
+    """Return the mean value of a metric between two fresh samples of n points, and its spread over repetitions.
 
     Args:
         distribution: Function `distribution(n, generator=...)` that draws n points, such as `datasets.moons`, or a

@@ -1,4 +1,4 @@
-"""Judging chains, scores, rules and kernels: tensors in, numbers out, usable on anyone's samples.
+"""Diagnostics of chains, scores, rules and kernels: tensors in, numbers out, for samples of any origin.
 
 | function | question |
 |---|---|

@@ -1,7 +1,7 @@
-"""Residuals of detailed balance: the log ratio of a learned acceptance beside that of the score, or of the density.
+"""Residuals of detailed balance: the log ratio of a learned acceptance minus that of the score or the log density.
 
-With D_a = log a(x', x) - log a(x, x'), balance is D_a = log r. A score gives log r by its line integral; where the
-target has a log density as well, that is compared too.
+With D_a = log a(x', x) - log a(x, x'), detailed balance is D_a = log r. The line integral of the score gives log r; if
+the target has a log density, its log r is compared too.
 """
 
 import math
@@ -19,7 +19,7 @@ from scoremh.networks import Form
 from scoremh.training import Fit
 from scoremh.types import Need, Point, Proposal, Target, TargetLike
 
-MAX_WORST_PAIRS = 5  # shown
+MAX_WORST_PAIRS = 5  # number of pairs to report
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Comparison:
     worst_pairs: Tensor
 
     def __str__(self) -> str:
-        """Show the residuals in a line."""
+        """Return the residuals on one line."""
         return (
             f"rms {self.rms:.3g}, bias {self.bias:.3g}, correlation {self.correlation:.4f}, worst {self.worst[0]:.3g}"
         )
@@ -41,7 +41,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Distance:
-    """Residuals of the pairs whose distance |x' - x| is between two numbers."""
+    """Residuals of the pairs whose distance |x' - x| lies between two numbers."""
 
     low: float
     high: float
@@ -52,15 +52,15 @@ class Distance:
 
 @dataclass(frozen=True, eq=False)
 class BalanceResidual:
-    """How far detailed balance is from holding. Printing it shows a table by distance.
+    """How far detailed balance is from holding; prints as a table by distance.
 
     Args:
         integral: Residuals against the line integral of the score.
-        density: Residuals against the target's log density; None where it has none.
+        density: Residuals against the target's log density; None if it has none.
         distances: Residuals against the line integral, by |x' - x|, in groups of equal size.
-        pairs: Number of pairs that were judged; candidates outside the support are left out.
-        without_way: Number of further pairs that were judged by the density alone: the straight way between their
-            points leaves the support.
+        pairs: Number of pairs; candidates outside the support are left out.
+        without_way: Number of further pairs that were compared with the log density only, because the line between
+            their points leaves the support.
     """
 
     integral: Comparison
@@ -70,8 +70,8 @@ class BalanceResidual:
     without_way: int = 0
 
     def __str__(self) -> str:
-        """Show the residuals in a few lines."""
-        more = f", and {self.without_way} without a way inside the support" if self.without_way else ""
+        """Return the residuals as a few lines."""
+        more = f", and {self.without_way} whose line leaves the support" if self.without_way else ""
         lines = [f"balance of {self.pairs} pairs{more}, in log units", f"  against the line integral: {self.integral}"]
         if self.density is not None:
             lines.append(f"  against the log density:   {self.density}")
@@ -92,19 +92,19 @@ def balance_residual(
     groups: int = 5,
     generator: torch.Generator | None = None,
 ) -> BalanceResidual:
-    """Measure how far a learned acceptance is from detailed balance, on pairs it has not seen.
+    """Measure how far a learned acceptance is from detailed balance, on new pairs.
 
     Args:
-        net: A network that answers log a as `net(proposed, current)`, a potential, or what `fit_acceptance` returned.
-        target: Target whose score, and log density where it has one, give the ratio to compare with.
+        net: A network that returns log a as `net(proposed, current)`, a potential, or the result of `fit_acceptance`.
+        target: Target whose score, and log density if it has one, give the ratio to compare with.
         proposal: Proposal that draws a candidate for every sample.
-        samples: Samples of the target, `(sample, *event)`, other than those of the training.
+        samples: Samples of the target, `(sample, *event)`, that were not used for training.
         nodes: Number of nodes of the Gauss-Legendre rule that integrates the score.
         groups: Number of groups into which the pairs are divided by distance.
         generator: Random number generator; the same seed gives the same candidates.
 
     Returns:
-        Residuals in log units: 0.1 is a ratio wrong by a tenth.
+        Residuals in log units: 0.1 means that a ratio is wrong by about 10 %.
     """
     samples = as_tensor(samples, "samples", torch.get_default_dtype())
     checks.events(samples, "samples")
@@ -116,7 +116,7 @@ def balance_residual(
     pairs = _pairs(known, proposal, samples, gauss_legendre(nodes), groups, generator)
     log_q = proposal.log_q_ratio(pairs.current, pairs.proposed)
     learned = form.log_ratio(pairs.current, pairs.proposed, proposal=proposal)
-    _require_finite("the score", pairs.change, "Give the target a support, outside of which no pair counts.")
+    _require_finite("the score", pairs.change, "Give the target a support; pairs outside are left out.")
     _require_finite("log q", log_q, "Use a proposal with reversible steps: q(x | x') > 0 where q(x' | x) > 0.")
     _require_finite("the network", learned, "Train it again.")
     x, y, ways = pairs.current.x, pairs.proposed.x, pairs.ways
@@ -136,10 +136,10 @@ def balance_residual(
 
 
 def _form(net: Any) -> Form:
-    """Return a network, or the network of a fit, as a form; a fit of something else is an error."""
+    """Return a network, or the network of a fit, as a form; raise an error for a fit of something else."""
     network: Any = net.net if isinstance(net, Fit) else net
-    kind = nn.Module if network is net else Form  # any network may be an acceptance; that of a fit is one or is not
-    checks.kind(network, kind, "a network for an acceptance", "Pass what fit_acceptance returned, or its net.")
+    kind = nn.Module if network is net else Form  # any network may be an acceptance; a fit knows what it fitted
+    checks.kind(network, kind, "a network for an acceptance", "Pass the result of fit_acceptance, or its net.")
     return Form.of(network)
 
 
@@ -149,9 +149,9 @@ class _Pairs(NamedTuple):
     current: Point
     proposed: Point
     ways: Tensor
-    """Which pairs have a straight way inside the support, to integrate the score along."""
+    """Whether the line between the points stays inside the support, so that the score can be integrated."""
     change: Tensor
-    """log p(x') - log p(x) of those, by the line integral."""
+    """log p(x') - log p(x) of these pairs, by the line integral."""
 
 
 def _pairs(
@@ -162,9 +162,9 @@ def _pairs(
     groups: int,
     generator: torch.Generator | None,
 ) -> _Pairs:
-    """Draw a candidate for every sample, and integrate the score on the way there."""
+    """Draw a candidate for every sample, and integrate the score along the line to it."""
     assert target.score is not None
-    needs: frozenset[Need] = proposal.needs | {"score", "log_density"}  # what the target does not have stays None
+    needs: frozenset[Need] = proposal.needs | {"score", "log_density"}  # None if the target lacks it
     if target.support is not None:
         samples = samples[checks.inside(target.support(samples), samples)]
     with checks.explained():
@@ -178,9 +178,9 @@ def _pairs(
     if int(ways.sum()) < max(2, groups):
         got, fix = (
             f"{int(ways.sum())} pairs for {groups} groups",
-            "Bring more samples of the target, or a smaller step.",
+            "Pass more samples of the target, or use a smaller step.",
         )
-        raise ValueError(checks.message("two pairs, and one for every group", got, fix))
+        raise ValueError(checks.message("at least two pairs, and one for every group", got, fix))
     proposed = Point.at(candidates, target, needs)
     x, v = current.x[ways], candidates[ways] - current.x[ways]
     change = inner(weighted_sum(rule.weights, scores_along(target.score, x, v, rule.nodes)), v)
@@ -188,14 +188,14 @@ def _pairs(
 
 
 def _require_finite(name: str, values: Tensor, fix: str) -> None:
-    """Refuse answers that are not finite."""
+    """Raise an error unless all values are finite."""
     if not values.isfinite().all():
-        got = f"{int((~values.isfinite()).sum())} of {len(values)} that are not, of {name}"
-        raise ValueError(checks.message("finite numbers for every pair", got, fix))
+        got = f"{int((~values.isfinite()).sum())} of {len(values)} that are not finite"
+        raise ValueError(checks.message(f"finite values of {name} for every pair", got, fix))
 
 
 def _rms(residual: Tensor) -> float:
-    """Return the root of the mean square."""
+    """Return the root mean square."""
     return math.sqrt(float(residual.double().square().mean()))
 
 

@@ -1,17 +1,17 @@
-"""Is a score the gradient of a log density? A learned one is so only nearly.
+"""Conservativity: is a score the gradient of a log density? A learned score is one only approximately.
 
 A gradient has a symmetric Jacobian J, and its integral around every closed path is 0:
 
     asymmetry = |J w - J^T w| / |J w|,    circulation = int s . dx around a triangle
 
-What that does to an accept step: a ratio r integrated on another way to the same candidate is r exp(c), with c the
-circulation around both ways. Metropolis's a = min(1, r) then changes by at most about |c| r where r < 1, and not at all
-elsewhere. In equilibrium candidates with r < 1 contribute half of the acceptance rate (as many moves go down as up), so
-that the share of decisions that the way can change is at most
+The effect on an accept step: if the ratio along one path is r, it is r exp(c) along another path to the same candidate,
+where c is the circulation around both. Metropolis's a = min(1, r) then changes by at most about |c| r if r < 1, and not
+at all if r > 1. In equilibrium, candidates with r < 1 contribute half of the acceptance rate (as many moves go down as
+up), so that the share of decisions that depend on the path is at most
 
     mean |c| x acceptance rate / 2  <=  rms c / 2
 
-for small c that do not depend on r: at most 5 % where the circulation is MAX_CIRCULATION, .1 nats.
+for small c independent of r: at most 5 % if the circulation is MAX_CIRCULATION = .1 nats.
 """
 
 import math
@@ -26,18 +26,18 @@ from scoremh._shared.algebra import gauss_legendre, inner, per_chain, scores_alo
 from scoremh._shared.checks import Samples, as_tensor
 from scoremh.types import ScoreFn, TargetLike
 
-MAX_CIRCULATION = 0.1  # nats: beyond, the way of an integral may change more than 5 % of the decisions
+MAX_CIRCULATION = 0.1  # nats, beyond which more than 5 % of the decisions may depend on the path of the integral
 
 
 @dataclass(frozen=True)
 class Conservativity:
-    """How far a score is from a gradient; both numbers are 0 for one.
+    """How far a score is from a gradient, for which asymmetry and circulation are 0.
 
     Args:
-        asymmetry: |J w - J^T w| / |J w| for random w, root mean squares over the points.
-        circulation: Root mean square, in nats, of the integral around a triangle at each point: by how much log p fails
-            to return to its value.
-        side: Root mean square, in nats, of the integral along one side, to compare the circulation with.
+        asymmetry: |J w - J^T w| / |J w| for random w, with root mean squares over the points.
+        circulation: Root mean square, in nats, of the integral around a triangle at each point: the amount by which
+            log p fails to return to its value.
+        side: Root mean square, in nats, of the integral along one side, for comparison with the circulation.
     """
 
     asymmetry: float
@@ -86,20 +86,20 @@ def conservativity_by_level(
     nodes: int = 8,
     generator: torch.Generator | None = None,
 ) -> dict[float, Conservativity]:
-    """Measure how far the scores of noise levels are from gradients, around triangles of the size of a step there.
+    """Measure at every noise level how far the score is from a gradient, around triangles as large as a step.
 
     Args:
         target_at: Function from a noise level to a target with the score of the distribution blurred by it, such as
             `fit.standard.at`.
         levels: Noise levels to measure at.
-        x: Draws without noise, `(row, *event)`, in coordinates in which noise of a level is level times N(0, I): for
-            `fit.standard.at`, those of the network, `fit.coordinates.inverse(samples)`.
+        x: Draws without noise, `(row, *event)`, in coordinates in which the noise is N(0, level^2 I): for
+            `fit.standard.at` the coordinates of the network, `fit.coordinates.inverse(samples)`.
         step: Standard deviation of a step over the noise level: sqrt(2h) / level for MALA.
         nodes: Number of Gauss-Legendre nodes on each side.
         generator: Random number generator; the same seed gives the same numbers.
 
     Returns:
-        From every level to what was found there.
+        The result at every level.
     """
     x = as_tensor(x, "x", torch.get_default_dtype())
     checks.events(x)
@@ -110,17 +110,17 @@ def conservativity_by_level(
         score = target_at(level).score
         if score is None:
             fix = "Return a target whose score is that of the distribution blurred by this level."
-            raise ValueError(checks.message("target_at to give a target with a score", "one without", fix))
+            raise ValueError(checks.message("target_at to return a target with a score", "one without", fix))
         blurred = x.detach() + level * rng.normal(tuple(x.shape), x, generator)
         found[level] = _measured(score, blurred, step * level * math.sqrt(x[0].numel()), nodes, generator)
     return found
 
 
 def lowest_conservative_level(found: Mapping[float, Conservativity], *, limit: float = MAX_CIRCULATION) -> float:
-    """Return the lowest noise level down to which no circulation is above a limit; infinity where there is none.
+    """Return the lowest noise level down to which the circulation stays within a limit; infinity if there is none.
 
     Args:
-        found: What `conservativity_by_level` returned.
+        found: Result of `conservativity_by_level`.
         limit: Largest circulation, in nats.
     """
     checks.positive(limit, "limit")
@@ -135,7 +135,7 @@ def lowest_conservative_level(found: Mapping[float, Conservativity], *, limit: f
 def _measured(
     score: ScoreFn, x: Tensor, length: float, nodes: int, generator: torch.Generator | None
 ) -> Conservativity:
-    """Return the asymmetry at points x and the circulation around triangles with sides of a length from there."""
+    """Return the asymmetry at points x and the circulation around triangles with sides of this length from x."""
     w = rng.normal(tuple(x.shape), x, generator)
     with torch.no_grad():
         forward = torch.func.jvp(score, (x,), (w,))[1]

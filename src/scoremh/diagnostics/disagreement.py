@@ -1,7 +1,7 @@
-"""Do two acceptance rules take the same decisions? Both judge the same candidates against the same uniforms.
+"""Disagreement of two acceptance rules on the same candidates and the same uniform numbers.
 
-For candidates x' ~ q(. | x) and one u ~ U(0, 1] each, rule i accepts where log u < log a_i(x', x). The expected
-share of decisions that differ is E|a_1 - a_2|.
+For candidates x' ~ q(. | x) and one u ~ U(0, 1] for each, rule i accepts if log u < log a_i(x', x). The expected share
+of decisions that differ is E|a_1 - a_2|.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Disagreement:
         rate: Share of moves on which one rule accepts and the other does not.
         mean_difference: Mean of |a_1 - a_2|, the two acceptance probabilities; the expected rate.
         acceptance_rates: Share of moves that each rule accepts.
-        moves: Number of moves judged.
+        moves: Number of moves.
     """
 
     rate: float
@@ -56,13 +56,13 @@ def disagreement(
     Args:
         rule_a: First acceptance rule.
         rule_b: Second acceptance rule, compared with the first.
-        target: What is known of p; it must have what both rules need.
+        target: Target with the functions that both rules need.
         proposal: Proposal that draws the candidates.
         x: Current positions, `(chain, *event)`; draws of the target are a good choice.
         generator: Random number generator; the same seed gives the same draws.
 
     Returns:
-        The share of decisions that differ, and both acceptance rates. Both rules decide as in a kernel.
+        The share of decisions that differ, and both acceptance rates; both rules decide as in a kernel.
     """
     x = as_tensor(x, "x", torch.get_default_dtype())
     checks.events(x)

@@ -1,13 +1,12 @@
-r"""Does a kernel leave its target invariant? Start from exact draws, and test whether any mean has moved.
+r"""A test of whether a kernel leaves its target invariant: start from exact draws, and test whether any mean moves.
 
 Many independent chains start at `x_0 ~ p` and make a few steps. If p is stationary, `E[f(x_k) - f(x_0)] = 0` for every
-f. The test takes bounded f (sines and cosines of projections, a function of the radius), so that no tail is too heavy
-for it, and Hotelling's statistic over all of them at once: one p-value, uniform under a right kernel. Pairing x_k with
-its own x_0 makes it powerful: a chain that hardly moved adds hardly any noise. A chain that stayed says nothing at all:
-a kernel that never moves has a p-value of 1, so the share of chains that moved stands beside it, with a warning where
-that is too small to show anything.
+f. The test uses bounded f (sines and cosines of projections, a function of the radius), so that no tail is too heavy,
+and Hotelling's statistic of all of them: one p-value, which is uniform if the kernel is right. Pairing x_k with x_0
+gives the test its power: a chain that hardly moved adds hardly any noise. A kernel that never moves has a p-value of 1,
+so the result contains the share of chains that moved, and a warning is given if it is too small.
 
-The steps are made as `sample` makes them: by `kernel.run` where the kernel has one, by `kernel.step` where it has none.
+The steps are made as in `sample`: by `kernel.run` if the kernel has it, else by `kernel.step`.
 """
 
 import math
@@ -22,8 +21,8 @@ from torch import Tensor
 from scoremh._shared import checks, rng
 from scoremh.types import Kernel
 
-MAX_TRACE_NUMBERS = 2**24  # numbers of the positions that one call of `kernel.run` returns: 128 MB in float64
-LEAST_MOVED = 0.01  # share of chains: of 20,000, those that moved are then as few as 200
+MAX_TRACE_NUMBERS = 2**24  # numbers in the positions that one call of `kernel.run` returns: 128 MB in float64
+LEAST_MOVED = 0.01  # share of chains that must move: 200 of 20,000
 
 
 @runtime_checkable
@@ -37,16 +36,16 @@ class ExactSampler(Protocol):
 
 @dataclass(frozen=True)
 class Stationarity:
-    """The verdict on a kernel.
+    """Result of the stationarity test of a kernel.
 
     Args:
         p_value: Probability of a statistic at least this large if the target is stationary.
         worst: Name of the function whose mean moved by the most standard errors.
         z: Number of standard errors by which that mean moved.
-        acceptance_rate: Share of candidates accepted, as the kernel says.
+        acceptance_rate: Share of candidates that the kernel accepted.
         chains: Number of independent chains.
         steps: Number of transitions of each chain.
-        moved: Share of chains that ended elsewhere than they began; a kernel that never moves leaves any distribution
+        moved: Share of chains that did not end at their start; a kernel that never moves leaves every distribution
             invariant.
     """
 
@@ -79,14 +78,14 @@ def stationarity(
     """Test whether a kernel leaves a target invariant.
 
     Args:
-        kernel: Kernel to judge, by its `run` where it has one; `kernel._replace(run=None)` judges its `step`.
+        kernel: Kernel to test, by its `run` if it has one; pass `kernel._replace(run=None)` to test its `step`.
         target: Distribution with an exact sampler.
         chains: Number of independent chains; small biases need 100,000.
-        steps: Number of transitions of each chain: one shows gross errors, 10 to 50 let small biases add up.
+        steps: Number of transitions of each chain: 1 finds gross errors; with 10 to 50, small biases add up.
         generator: Random number generator; the same seed gives the same draws.
 
     Returns:
-        A p-value, the function whose mean moved most, and the share of chains that moved; below 1 % there is a warning.
+        A p-value, the function whose mean moved most, and the share of chains that moved, with a warning below 1 %.
 
     Example:
         >>> from scoremh import MALA, Always, Exact, diagnostics, metropolis_hastings, targets
@@ -110,7 +109,7 @@ def stationarity(
     moved = float((end != start).flatten(1).any(1).double().mean())
     if moved < LEAST_MOVED:
         got = f"{moved:.2%} after {steps} steps"
-        fix = "Take a smaller step, or more steps: the p-value of a kernel that hardly moves says nothing."
+        fix = "Use a smaller step size, or more steps: the p-value of a kernel that hardly moves is meaningless."
         expected = f"at least {LEAST_MOVED:.0%} of the chains to move"
         warnings.warn(checks.message(expected, got, fix), UserWarning, stacklevel=3)  # beyond `inference_mode`
     names, columns = [], []
@@ -123,9 +122,9 @@ def stationarity(
 
 
 def _positions_after(kernel: Kernel, start: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, float]:
-    """Return where the chains are after these steps, by the loop that `sample` runs, and their acceptance rate."""
+    """Return the positions after these steps, made by the loop of `sample`, and the acceptance rate."""
     point, x, accepted, done = kernel.init(start), start, 0, 0
-    # As many calls as steps in each: errors within a call show, and errors in the point from which the next one starts.
+    # About as many calls as steps in a call, to find errors within a call and errors in the point between two calls.
     segment = max(1, min(math.ceil(math.sqrt(steps)), MAX_TRACE_NUMBERS // start.numel()))
     while done < steps:
         length = min(segment, steps - done)
@@ -147,7 +146,7 @@ def _directions(x: Tensor, generator: torch.Generator) -> Tensor:
 def _functions(
     before: Tensor, after: Tensor, scale_from: Tensor, directions: Tensor
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield bounded functions of the event, by name, at both ends."""
+    """Yield names of bounded functions of an event, with their values before and after."""
     flat = [x.flatten(1).double() for x in (before, after, scale_from)]
     size = flat[0].shape[1]
     centre = flat[2].median(0).values
@@ -164,7 +163,7 @@ def _functions(
 
 
 def _hotelling(changes: Tensor) -> tuple[float, Tensor]:
-    """Return the p-value of a zero mean, and each column's mean in standard errors."""
+    """Return the p-value of the hypothesis of zero means, and every column's mean in standard errors."""
     from scipy import stats  # here, so that `import scoremh` stays light
 
     chains = len(changes)

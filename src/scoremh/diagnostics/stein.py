@@ -1,6 +1,6 @@
-r"""Kernel Stein discrepancy: how far samples are from p, by its score alone (Gorham and Mackey 2017).
+r"""Kernel Stein discrepancy: the distance of samples from p, computed from its score (Gorham and Mackey 2017).
 
-With the inverse multiquadric `k(x, y) = (c^2 + |x - y|^2)^(-1/2)`, which sees samples that escape to infinity, and
+With the inverse multiquadric `k(x, y) = (c^2 + |x - y|^2)^(-1/2)`, which detects samples that escape to infinity, and
 
     k_p(x, y) = s(x).s(y) k + s(x).grad_y k + s(y).grad_x k + div_x grad_y k
 
@@ -18,9 +18,9 @@ from scoremh.types import ScoreFn
 
 
 def kernel_stein_discrepancy(x: Samples, score: ScoreFn, *, bandwidth: float | None = None, chunk: int = 1024) -> float:
-    """Return the kernel Stein discrepancy between samples and the distribution with this score, not squared.
+    """Return the kernel Stein discrepancy, not squared, between samples and the distribution with this score.
 
-    It sees what the score sees: not the relative weight of modes far from each other.
+    Like the score, it is insensitive to the relative weights of modes that are far apart.
 
     Args:
         x: Samples, `(sample, *event)`.

@@ -1,8 +1,7 @@
-"""Cautions: what a reader of a result should know, with the number that says so, and the limits of R-hat.
+"""Summary of a run: ArviZ's convergence statistics, acceptance, cost in score calls, and cautions.
 
-Chains that have mixed, each with m effective draws, have R-hat near sqrt(1 + 1 / m).
-
-One table about a run: convergence statistics (ArviZ's), acceptance and cost.
+A caution is a sentence about a result, with the number behind it. The R-hat of chains that have mixed, each with m
+effective draws, is about sqrt(1 + 1 / m); the two limits follow from it.
 """
 
 from collections.abc import Sequence
@@ -15,10 +14,10 @@ from torch import Tensor
 
 from scoremh._shared import checks
 
-R_HAT_LIMIT = 1.01  # of a few long chains, 50 effective draws each: Vehtari et al. (2021)
-# of clipped factors: on a lattice of modes exact rules were refused with 7 % and more, and passed with 6 % and less
+R_HAT_LIMIT = 1.01  # for a few long chains, with 50 effective draws each: Vehtari et al. (2021)
+# share of clipped factors: on a lattice of modes, exact rules failed `stationarity` from 7 % on and passed up to 6 %
 CLIPPED_LIMIT = 0.05
-SHORT_CHAINS_R_HAT_LIMIT = 1.05  # of many short chains: 10 effective draws each
+SHORT_CHAINS_R_HAT_LIMIT = 1.05  # for many short chains, with 10 effective draws each
 
 CautionKind = Literal[
     "r_hat",
@@ -37,12 +36,12 @@ CautionKind = Literal[
 
 @dataclass(frozen=True)
 class Caution:
-    """Something that a reader of a result should know; it prints as its sentence.
+    """A warning about a result; prints as its text.
 
     Args:
-        kind: What it is about.
-        value: The number that caused it; None where that number could not be computed.
-        text: The sentence, with what to do.
+        kind: Subject of the caution.
+        value: The number that caused it; None if it could not be computed.
+        text: The sentence, with advice.
     """
 
     kind: CautionKind
@@ -54,7 +53,7 @@ class Caution:
 
 
 def mixing_cautions(r_hat: NDArray[np.float64], names: Sequence[str], *, limit: float, advice: str) -> list[Caution]:
-    """Return a caution that names the coordinate with the largest R-hat; none if that is within the limit."""
+    """Return a caution about the coordinate with the largest R-hat, if that exceeds the limit."""
     worst = int(np.nanargmax(r_hat))
     value = float(r_hat[worst])
     if value <= limit:
@@ -67,7 +66,7 @@ ROWS_SHOWN = 12
 
 @runtime_checkable
 class Record(Protocol):
-    """What a summary needs of a run; `Chains` has it."""
+    """The interface that `summary` needs; `Chains` has it."""
 
     @property
     def draws(self) -> Tensor:
@@ -81,12 +80,12 @@ class Record(Protocol):
 
     @property
     def nonfinite(self) -> Tensor:
-        """Rejections because a number was not finite, `(chain, draw)`."""
+        """Number of rejections because a value was not finite, `(chain, draw)`."""
         ...
 
     @property
     def outside(self) -> Tensor:
-        """Rejections because p is 0 at the candidate, `(chain, draw)`."""
+        """Number of rejections because p is 0 at the candidate, `(chain, draw)`."""
         ...
 
     @property
@@ -96,30 +95,29 @@ class Record(Protocol):
 
     @property
     def factors(self) -> int:
-        """Random factors drawn by a rule that is random itself."""
+        """Number of random factors drawn by a randomised rule."""
         ...
 
     @property
     def clipped(self) -> int:
-        """How many of them were clipped to their bound."""
+        """Number of factors that were clipped to their bound."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """Statistics of a run; print it for a table.
+    """Statistics of a run; prints as a table.
 
     Args:
-        table: From a statistic's name (mean, sd, mcse_mean, ess_bulk, ess_tail, r_hat) to an array of the event's
-            shape.
+        table: Arrays of the event's shape by statistic: mean, sd, mcse_mean, ess_bulk, ess_tail, r_hat.
         acceptance_rate: Share of transitions accepted.
-        diverging: Transitions rejected because a number was not finite or a trajectory diverged (ArviZ's name).
+        diverging: Transitions rejected because a value was not finite or a trajectory diverged (ArviZ's name).
         outside: Transitions rejected because p is 0 at the candidate.
         score_calls: Points at which the score was evaluated.
         ess_per_score_call: The smallest ess_bulk over the coordinates, per score call.
-        warnings: What a reader should know of these numbers.
-        factors: Random factors drawn by a rule that is random itself.
-        clipped: How many of them were clipped to their bound.
+        warnings: Cautions about these numbers.
+        factors: Number of random factors drawn by a randomised rule.
+        clipped: Number of factors that were clipped to their bound.
     """
 
     table: dict[str, NDArray[np.float64]]
@@ -133,7 +131,7 @@ class Summary:
     clipped: int = 0
 
     def __str__(self) -> str:
-        """Return the table, the coordinates with the fewest effective draws first where there are many."""
+        """Return the table; of many coordinates, those with the fewest effective draws."""
         from rich.console import Console  # here, so that `import scoremh` stays light
         from rich.table import Table
 
@@ -165,12 +163,12 @@ class Summary:
 
 
 def summary(chains: Record) -> Summary:
-    """Summarise a run: ESS, R-hat and MCSE from ArviZ, acceptance, rejections by cause, cost in score calls."""
+    """Summarise a run: ESS, R-hat and MCSE by ArviZ, acceptance, rejections by cause, and cost in score calls."""
     from arviz_stats.base.array import array_stats
 
     checks.events(chains.draws, "chains.draws", finite=False)
     x = chains.draws.double().cpu().numpy()
-    with np.errstate(divide="ignore", invalid="ignore"):  # R-hat of a column that never changes is not a number
+    with np.errstate(divide="ignore", invalid="ignore"):  # R-hat of a constant column is NaN
         table: dict[str, NDArray[np.float64]] = {
             "mean": x.mean((0, 1)),
             "sd": x.std((0, 1)),
@@ -196,7 +194,7 @@ def summary(chains: Record) -> Summary:
 def _warnings(table: dict[str, NDArray[np.float64]], shape: tuple[int, int], nonfinite: Tensor) -> list[Caution]:
     cautions, r_hat = [], table["r_hat"]
     if np.isnan(r_hat).all():
-        text = f"R-hat and ESS need at least 2 chains of 4 draws that move; there are {shape[0]} of {shape[1]}."
+        text = f"R-hat and ESS need at least 2 moving chains of 4 draws; there are {shape[0]} chains of {shape[1]}."
         cautions.append(Caution("r_hat", None, text))
     else:
         names = [f"x[{', '.join(map(str, place))}]" for place in np.ndindex(r_hat.shape)]
@@ -204,16 +202,16 @@ def _warnings(table: dict[str, NDArray[np.float64]], shape: tuple[int, int], non
         cautions += mixing_cautions(r_hat.ravel(), names, limit=R_HAT_LIMIT, advice=advice)
     if nonfinite.any():
         stuck = int((nonfinite > 0).any(1).sum())
-        text = f"{stuck} of {shape[0]} chains diverged, or met a score or a ratio that was not finite, and stayed."
+        text = f"{stuck} of {shape[0]} chains diverged, or rejected moves because a score or ratio was not finite."
         cautions.append(Caution("nonfinite", float(stuck), text))
     return cautions
 
 
 def _clipping(clipped: int, factors: int) -> list[Caution]:
-    """Return a caution where so many factors of an exact rule were clipped that its decisions are not exact."""
+    """Return a caution if so many factors of an exact rule were clipped that its decisions are not exact."""
     if clipped <= CLIPPED_LIMIT * factors:
         return []
-    text = f"{clipped / factors:.0%} of the factors were clipped: decisions are not exact; take a smaller step."
+    text = f"{clipped / factors:.0%} of the factors were clipped: decisions are not exact; use a smaller step size."
     return [Caution("clipped", clipped / factors, text)]
 
 
