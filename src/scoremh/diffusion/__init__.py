@@ -1,29 +1,27 @@
-r"""What the scores of all noise levels know of a distribution: log p, normalised, and the weights of its modes.
+r"""Diffusion models: adapters for other people's networks, and log p from the scores of all noise levels.
 
 For `p_sigma = p * N(0, sigma^2 I)` the heat equation gives
 
     d log p_sigma(x) / d log sigma = sigma^2 (div s(x, sigma) + |s(x, sigma)|^2)
 
-so that log p at a low level is an integral along the noise axis, from a level where p_sigma is normal. The score is
-evaluated only where x is typical of a blurred distribution, never between modes, where a learned score is wrong.
+so that log p at a low level, and with it the weights of modes, is an integral along the noise axis that starts where
+p_sigma is normal. It avoids the regions between modes, where a learned score is wrong.
 
-| name | what |
+| name | description |
 |---|---|
 | `log_density(model, x)` | log p at the model's noise level, normalised |
 | `flow_log_density(model, x)` | the same by the probability flow, at several times the cost |
-| `log_density_change(model, x, from_level, to_level)` | what a change of the noise level does to log p at x |
+| `log_density_change(model, x, from_level, to_level)` | change of log p at x from one noise level to another |
 | `level_score(score, x, sigma)` | score and divergence of any network, by forward-mode differentiation |
-| `random_directions(size, like, probes)` | the probes of Hutchinson's estimate of a divergence |
+| `random_directions(size, like, probes)` | the directions of Hutchinson's estimate of a divergence |
 
-Adapters make one kind of object of other people's networks, a `DiffusionModel`:
-
-| adapter | for a network that is |
+| adapter to a `DiffusionModel` | network |
 |---|---|
-| `from_denoiser(net)`, `from_edm(net)` | E[x0 \| x], told sigma |
-| `from_epsilon`, `from_x0`, `from_v` `(net, alphas_cumprod)` | a prediction of DDPM's kind, told a timestep |
-| `from_velocity(net)` | a velocity of flow matching or rectified flow |
-| `from_score(net, sigmas)` | a score, told sigma or the index of a level |
-| `from_diffusers(unet, scheduler)` | of the library diffusers |
+| `from_denoiser(net)`, `from_edm(net)` | denoiser E[x0 \| x], called with sigma |
+| `from_epsilon`, `from_x0`, `from_v` `(net, alphas_cumprod)` | prediction of DDPM type, called with a timestep |
+| `from_velocity(net)` | velocity of flow matching or rectified flow |
+| `from_score(net, sigmas)` | score, called with sigma or the index of a level |
+| `from_diffusers(unet, scheduler)` | network of the library diffusers |
 """
 
 from scoremh.diffusion.diffusers import from_diffusers

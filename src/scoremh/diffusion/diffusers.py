@@ -1,4 +1,4 @@
-"""Networks of the library diffusers, by what their schedulers say. Nothing of diffusers is imported."""
+"""Adapter for networks of the library diffusers, which reads the scheduler's configuration and imports nothing."""
 
 from typing import Any, Unpack
 
@@ -27,7 +27,7 @@ PREDICTIONS = {"epsilon": EPSILON, "sample": X0, "v_prediction": V}  # diffusers
 
 
 class Conditional(nn.Module):
-    """A network with a class label, guidance, and the score's half of an output with a learned variance."""
+    """A network with a class label and guidance; of an output with a learned variance it returns the first half."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Conditional(nn.Module):
         self.guidance_scale, self.learned_variance = guidance_scale, learned_variance
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        """Return the output for the label, guided."""
+        """Return the output for the label, with guidance."""
         if self.class_label is None:
             return self._output(x, time)
         labelled = self._output(x, time, self.class_label)
@@ -70,18 +70,18 @@ def from_diffusers(
     null_label: int | None = None,
     **settings: Unpack[Settings],
 ) -> DiffusionModel:
-    """Adapt a network of diffusers, as its scheduler says: DDPM, DDIM and their kin, EDM, ScoreSdeVe, flow matching.
+    """Adapt a network of diffusers with its scheduler: DDPM, DDIM and similar ones, EDM, ScoreSdeVe, flow matching.
 
-    Its `alphas_cumprod`, its preconditioning or its range of sigmas are read, and `config.prediction_type`; how many
-    steps it was set to does not matter. A guided score is of no distribution that was blurred: its levels do not belong
-    to one another, which `anneal` does not mind and `ThroughNoise` does.
+    The adapter reads `config.prediction_type` and the scheduler's `alphas_cumprod`, preconditioning or range of sigmas;
+    the number of inference steps does not matter. With guidance, the scores at different levels are not those of one
+    distribution with different noise: `anneal` works all the same, `ThroughNoise` does not.
 
     Args:
         unet: Network such as `UNet2DModel`, or a function of an input and a time that calls one with more arguments.
         scheduler: Scheduler that the network was trained with.
         class_label: Label of the class to draw from, for a class-conditional network.
         guidance_scale: Weight of classifier-free guidance; 1 for none.
-        null_label: Label that stands for no class, for guidance.
+        null_label: Label for "no class", for guidance.
         settings: Settings of the model, see `Settings`.
     """
     if (config := getattr(scheduler, "config", None)) is None:
@@ -99,7 +99,7 @@ def from_diffusers(
     if not hasattr(scheduler, "alphas_cumprod") or predicted not in PREDICTIONS:
         fix = "Use the adapter for what the network predicts: from_epsilon, from_x0, from_v, from_velocity, from_edm."
         got = f"{kind} with prediction_type={predicted!r}"
-        raise ValueError(checks.message("a scheduler of DDPM's kind, EDM, ScoreSdeVe or flow matching", got, fix))
+        raise ValueError(checks.message("a scheduler of DDPM type, EDM, ScoreSdeVe or flow matching", got, fix))
     timesteps = from_alphas_cumprod(scheduler.alphas_cumprod)
     if config.get("timestep_type") == "continuous" and predicted == "v_prediction":
         return built(net, V, log_time, (min(timesteps.levels), max(timesteps.levels)), **settings)
@@ -107,7 +107,7 @@ def from_diffusers(
 
 
 def _from_preconditioned(net: nn.Module, config: Any, **settings: Unpack[Settings]) -> DiffusionModel:
-    """Return the model of a network within the preconditioning of EDM."""
+    """Return the model of a network with EDM's preconditioning."""
     sigma_data = config["sigma_data"]
     settings.setdefault("variance", sigma_data**2)
     sign = -1.0 if config["prediction_type"] == "v_prediction" else 1.0
@@ -117,9 +117,9 @@ def _from_preconditioned(net: nn.Module, config: Any, **settings: Unpack[Setting
 
 
 def _from_flow(net: nn.Module, config: Any, **settings: Unpack[Settings]) -> DiffusionModel:
-    """Return the model of a velocity network whose time is counted in training steps."""
+    """Return the model of a velocity network whose time is measured in training steps."""
     if config.get("invert_sigmas"):
-        fix = "Use from_velocity with a function that turns its time around."
+        fix = "Use from_velocity with a function that reverses time."
         raise ValueError(checks.message("time that runs from data to noise", "invert_sigmas=True", fix))
     steps = config["num_train_timesteps"]
     ends = 1 / (steps - 1), float(steps - 1)  # t from 1 / steps to 1 - 1 / steps

@@ -1,19 +1,19 @@
-r"""log p from the scores of all noise levels, normalised.
+r"""Normalised log p from the scores of all noise levels.
 
 With `g(x, sigma) = sigma^2 (div s + |s|^2)`, along any path x(u), sigma(u) from the level lo to a level hi,
 
     log p_lo(x) = log p_hi(x_hi) - int [ s . x'(u) + g . (log sigma)'(u) ] du
 
-The radial path x k(sigma) / k(lo), `k^2 = v + sigma^2` with v the variance of p, keeps the radius typical; the fixed
-path stays at x. Both integrals are taken by Gauss-Legendre quadrature in log sigma, of the difference to the same
-integral for N(0, k^2 I): a normal distribution is exact with any number of nodes.
+The radial path x k(sigma) / k(lo), where `k^2 = v + sigma^2` and v is the variance of p, keeps the radius typical; the
+fixed path stays at x. Both integrals use Gauss-Legendre quadrature in log sigma of the difference to the same integral
+for N(0, k^2 I), so that a normal distribution is exact with any number of nodes.
 
 `flow_log_density` is a second estimate, from the same scores along other paths. In the coordinates u of the model the
-probability flow `du / d sigma = -sigma s(u, sigma)` carries p_lo to p_hi, and along it
+probability flow `du / d sigma = -sigma s(u, sigma)` moves p_lo to p_hi, and along it
 
     log p_lo(u_lo) = log p_hi(u_hi) - int sigma div s(u, sigma) d sigma
 
-It costs several times as much. Where the two differ, neither is to be believed.
+It costs several times as much. If the two differ, neither can be trusted.
 """
 
 import math
@@ -30,8 +30,8 @@ from scoremh._shared.counting import count
 from scoremh.types import ScoreModel
 
 Path = Literal["radial", "fixed"]
-NODES_BETWEEN_LEVELS = 3  # of one change of the level, such as a swap of two neighbours makes
-MAX_CALL_NUMBERS = 2**19  # numbers of the tangents at the input of a network in one call: 64 MB at 128 hidden units
+NODES_BETWEEN_LEVELS = 3  # nodes for a change between neighbouring levels, as in replica exchange
+MAX_CALL_NUMBERS = 2**19  # numbers in the input tangents of one network call: 64 MB at 128 hidden units
 
 
 def log_density(
@@ -40,10 +40,10 @@ def log_density(
     """Return log p at the model's noise level, normalised.
 
     Args:
-        model: Scores at every noise level, such as `fit_score` returns.
+        model: Score at every noise level, such as the result of `fit_score`.
         x: Points, `(chain, *event)`.
         nodes: Number of noise levels at which the score and its divergence are evaluated.
-        path: "radial", or "fixed" at x, which wants half as many nodes again.
+        path: "radial", or "fixed" at x, which needs 1.5 times as many nodes.
     """
     checks.one_of(path, get_args(Path), "path")
     checks.count(nodes, "nodes")
@@ -90,7 +90,7 @@ class LogDensity:
     """The function x -> log p(x) of a model.
 
     Args:
-        model: Scores at every noise level.
+        model: Score at every noise level.
         nodes: Number of noise levels at which the score and its divergence are evaluated.
         path: "radial" or "fixed".
     """
@@ -105,22 +105,22 @@ class LogDensity:
 
 
 def noise_span(model: ScoreModel) -> tuple[float, float]:
-    """Return the level at which a model is read and the highest that it knows, having refused one without levels."""
+    """Return the noise level of a model and the highest of its range; raise an error for a model with one level."""
     if model.noise_range is None or model.noise_level is None:
-        fix = "Fit it with MultilevelDenoising(), the default but for heavy tails, or use LineIntegral()."
-        raise ValueError(checks.message("a score that knows noise levels", "one of one level only", fix))
+        fix = "Fit it with MultilevelDenoising(), the default except for heavy tails, or use LineIntegral()."
+        raise ValueError(checks.message("a score at many noise levels", "a score at one level only", fix))
     return model.noise_level, model.noise_range[1]
 
 
 def rows_of_a_call(x: Tensor, nodes: int) -> int:
-    """Return how many points fit into one call of a network, with a tangent for every coordinate at every node."""
+    """Return the number of points in one network call, which has a tangent for every coordinate at every node."""
     return max(1, MAX_CALL_NUMBERS // (nodes * x[0].numel() ** 2))
 
 
 def _log_density(
     standard: ScoreModel, u: Tensor, low: float, high: float, quadrature: Quadrature, path: Path
 ) -> Float[Tensor, " chain"]:
-    """Return log p of u at the low level: that of a normal distribution, corrected at the top and on the way."""
+    """Return log p of u at the low level: a normal log density, corrected at the high level and along the path."""
     variance = standard.variance
     stretch = math.sqrt((variance + high**2) / (variance + low**2)) if path == "radial" else 1.0
     value = log_normal(u, variance + low**2) - _integral(standard, u, low, high, quadrature, path)
@@ -129,7 +129,7 @@ def _log_density(
 
 
 def log_normal(u: Tensor, variance: Tensor | float) -> Float[Tensor, " chain"]:
-    """Return the log density of N(0, variance I), with a variance for all chains or one for each."""
+    """Return the log density of N(0, variance I), with one variance for all chains or one per chain."""
     wide = torch.as_tensor(variance, dtype=u.dtype, device=u.device)
     return -(inner(u, u) / wide + u[0].numel() * (2 * math.pi * wide).log()) / 2
 
@@ -137,7 +137,7 @@ def log_normal(u: Tensor, variance: Tensor | float) -> Float[Tensor, " chain"]:
 def _integral(
     standard: ScoreModel, u: Tensor, low: Tensor | float, high: Tensor | float, quadrature: Quadrature, path: Path
 ) -> Float[Tensor, " chain"]:
-    """Return the integral from low to high, minus that for N(0, k^2 I): all nodes in one call."""
+    """Return the integral from low to high minus the integral for N(0, k^2 I), with all nodes in one call."""
     low, high = (torch.as_tensor(level, dtype=u.dtype, device=u.device).expand(len(u)) for level in (low, high))
     width, variance = (high / low).log(), standard.variance
     levels = low * (width * u.new_tensor(quadrature.nodes)[:, None]).exp()  # (node, chain)
@@ -148,7 +148,7 @@ def _integral(
     score, divergence = _level_score(standard, places, sigma)
     inward = places / per_chain(wide, places)
     excess = score + inward  # 0 for N(0, k^2 I)
-    # g minus that of N(0, k^2 I) is sigma^2 (div s + d / k^2 + excess . (s - x / k^2)); along the radial path the term
+    # g minus the g of N(0, k^2 I) is sigma^2 (div s + d / k^2 + excess . (s - x / k^2)); on the radial path the term
     # s . x' adds sigma^2 excess . x / k^2
     along = score if path == "radial" else score - inward
     rate = sigma.square() * (divergence + u[0].numel() / wide + inner(excess, along))
@@ -156,7 +156,7 @@ def _integral(
 
 
 def _level_score(model: ScoreModel, x: Tensor, sigma: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Return score and divergence, counted as one score call and one for every direction of the divergence."""
+    """Return score and divergence, and count one score call plus one per direction of the divergence."""
     count(len(x) * (1 + (model.probes or x[0].numel())))
     return model.level_score(x, sigma)
 
@@ -164,10 +164,10 @@ def _level_score(model: ScoreModel, x: Tensor, sigma: Tensor | float) -> tuple[T
 def flow_log_density(
     model: ScoreModel, x: Float[Tensor, "chain *event"], *, steps: int = 16
 ) -> Float[Tensor, " chain"]:
-    """Return log p at the model's noise level by the likelihood of its probability flow.
+    """Return log p at the model's noise level as the likelihood of its probability flow.
 
     Args:
-        model: Scores at every noise level, such as `fit_score` returns.
+        model: Score at every noise level, such as the result of `fit_score`.
         x: Points, `(chain, *event)`.
         steps: Number of Runge-Kutta steps between geometric noise levels, each with four scores and divergences.
     """

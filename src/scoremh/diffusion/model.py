@@ -1,14 +1,14 @@
-r"""Other people's diffusion networks as one kind of object: the scores of all noise levels.
+r"""`DiffusionModel`: scores of all noise levels from other people's diffusion networks, and the adapters.
 
-Every adapter returns a `DiffusionModel`. A network is called as `net(input, time)` with inputs `(chain, *event)` and
-one time per chain, in its own dtype and on its own device; the time is sigma itself, another continuous time, or the
-index of a timestep. In the coordinates x = x0 + sigma z every network F gives the score as
+A network is called as `net(input, time)` with inputs `(chain, *event)` and one time per chain, in its own dtype and on
+its own device; the time is sigma, another continuous time, or the index of a timestep. In the coordinates
+x = x0 + sigma z every network F gives the score as
 
     s(x, sigma) = skip(sigma) x + gain(sigma) F(scale(sigma) x, time)
 
 With abar = 1 / (1 + sigma^2) and t = sigma / (1 + sigma), and D = x + sigma^2 s the denoiser:
 
-| prediction | what F is | its input | score |
+| prediction | F | its input | score |
 |---|---|---|---|
 | `DENOISER` | D = E[x0 \| x] | x | (F - x) / sigma^2 |
 | `SCORE` | s | x | F |
@@ -16,9 +16,9 @@ With abar = 1 / (1 + sigma^2) and t = sigma / (1 + sigma), and D = x + sigma^2 s
 | `X0` | D | sqrt(abar) x | (F - x) / sigma^2 |
 | `V` | sqrt(abar) E[z \| x] - sqrt(1 - abar) D | sqrt(abar) x | -abar x - sqrt(abar) F / sigma |
 | `VELOCITY` | E[z \| x] - D | (1 - t) x | -(1 - t) (x + F) / sigma |
-| `preconditioned` | what Karras et al. (2022) precondition | x / sqrt(sigma^2 + sigma_data^2) | see there |
+| `preconditioned` | the network inside Karras et al. (2022) | x / sqrt(sigma^2 + sigma_data^2) | see there |
 
-`check_wrapping` tests whether a network is wrapped as what it is.
+`check_wrapping` tests whether the adapter fits the network.
 """
 
 import itertools
@@ -42,7 +42,7 @@ from scoremh.diffusion.log_density import LogDensity
 from scoremh.types import LogDensityFn, Target
 
 Time = Callable[[Tensor], Tensor]
-SNAP = 1e-3  # share of a timestep within which a time is that timestep: float32 loses as much
+SNAP = 1e-3  # distance to a timestep, in timesteps, below which a time is rounded: the error of float32
 
 
 def flow_time(sigma: Tensor) -> Tensor:
@@ -51,24 +51,24 @@ def flow_time(sigma: Tensor) -> Tensor:
 
 
 def log_time(sigma: Tensor) -> Tensor:
-    """Return log(sigma) / 4, what Karras et al. (2022) tell a network."""
+    """Return log(sigma) / 4, the time of Karras et al. (2022)."""
     return sigma.log() / 4
 
 
 @dataclass(frozen=True)
 class Timesteps:
-    """The index of a noise level among those of training; between two of them linear in log sigma."""
+    """The timestep of a noise level: its index in the training schedule, interpolated linearly in log sigma."""
 
     levels: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse levels that neither rise nor fall."""
+        """Raise an error unless the levels increase or decrease."""
         steps = [b - a for a, b in zip(self.levels, self.levels[1:], strict=False)]
         positive = all(math.isfinite(level) and level > 0 for level in self.levels)
         if not steps or not positive or not (min(steps) > 0 or max(steps) < 0):
-            fix = "Pass those of training, one per timestep, in the order of the timesteps."
+            fix = "Pass the levels of training, one per timestep, in the order of the timesteps."
             got = f"{len(self.levels)} levels, {checks.short(list(self.levels))}"
-            raise ValueError(checks.message("two or more positive noise levels that rise or fall", got, fix))
+            raise ValueError(checks.message("two or more positive noise levels in order", got, fix))
 
     @cached_property
     def _rising(self) -> tuple[Tensor, Tensor]:
@@ -78,7 +78,7 @@ class Timesteps:
         return levels[order], order.double()
 
     def __call__(self, sigma: Tensor) -> Tensor:
-        """Return the index, a fraction between two timesteps."""
+        """Return the index, fractional between two timesteps."""
         levels, index = (part.to(sigma) for part in self._rising)
         at = sigma.log()
         high = torch.searchsorted(levels, at).clamp(1, len(levels) - 1)
@@ -89,9 +89,9 @@ class Timesteps:
 
 
 def from_alphas_cumprod(alphas_cumprod: Tensor | Sequence[float]) -> Timesteps:
-    """Return the timesteps of a process that preserves the variance; sigma^2 = (1 - abar) / abar.
+    """Return the timesteps of a variance-preserving process; sigma^2 = (1 - abar) / abar.
 
-    Timesteps with abar = 0, of noise alone, have no level.
+    Timesteps with abar = 0, pure noise, have no finite level and are left out.
     """
     abar = torch.as_tensor(alphas_cumprod, dtype=torch.float64, device="cpu").flatten()
     if not bool(((abar >= 0) & (abar < 1)).all()):
@@ -105,7 +105,7 @@ Coefficient = Callable[[Tensor], Tensor]
 
 
 class Prediction(NamedTuple):
-    """What a network predicts."""
+    """The quantity that a network predicts, and how it gives the score."""
 
     name: str
     scale: Coefficient
@@ -121,7 +121,7 @@ class Prediction(NamedTuple):
 
 
 def root_abar(sigma: Tensor) -> Tensor:
-    """Return sqrt(abar), the factor of x0 where the variance is preserved."""
+    """Return sqrt(abar), the factor of x0 in a variance-preserving process."""
     return (1 + sigma.square()).rsqrt()
 
 
@@ -141,7 +141,7 @@ VELOCITY = Prediction(
 
 
 def preconditioned(sigma_data: float, sign: float = 1.0) -> Prediction:
-    """Return the prediction of a network within the preconditioning of Karras et al. (2022).
+    """Return the prediction of a network inside the preconditioning of Karras et al. (2022).
 
     D = sigma_data^2 x / w^2 + sigma sigma_data F / w with w^2 = sigma^2 + sigma_data^2, so that the score is
     -x / w^2 + sigma_data F / (sigma w).
@@ -159,7 +159,7 @@ def preconditioned(sigma_data: float, sign: float = 1.0) -> Prediction:
 
 
 class Reading(NamedTuple):
-    """One way to read a network: what it predicts, and what it is told of the noise level."""
+    """One interpretation of a network: what it predicts, and which time it is called with."""
 
     prediction: Prediction
     time: Time
@@ -174,18 +174,18 @@ def level_score(
     sigma: Tensor | float,
     directions: Float[Tensor, "direction d"] | None = None,
 ) -> tuple[Float[Tensor, "chain *event"], Float[Tensor, " chain"]]:
-    """Return a score and sum_i v_i . J v_i, which is its divergence where the v_i are the unit vectors.
+    """Return a score and sum_i v_i . J v_i, which is its divergence if the v_i are the unit vectors.
 
     Args:
         score: Score called as `score(x, sigma)`, with one noise level per chain.
         x: Points, `(chain, *event)`.
         sigma: Noise level, a number or one per chain.
-        directions: Vectors v_i over the flattened event; the unit vectors, one for every coordinate, when None.
+        directions: Vectors v_i over the flattened event; the unit vectors if None.
     """
     size = x[0].numel()
     v = torch.eye(size, dtype=x.dtype, device=x.device) if directions is None else directions.to(x)
     level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x))
-    # one call with every chain for every direction: a vmap would need rules for all that the network does
+    # one call with every chain in every direction: vmap does not support all layers
     many, levels = x.repeat(len(v), *(1,) * (x.ndim - 1)), level.repeat(len(v))
     along = v.repeat_interleave(len(x), 0).reshape(many.shape)
     answer: tuple[Tensor, Tensor] = torch.func.jvp(lambda at: score(at, levels), (many,), (along,))  # type: ignore[assignment]
@@ -195,10 +195,10 @@ def level_score(
 
 
 def random_directions(size: int, like: Tensor, probes: int, seed: int = 0) -> Float[Tensor, "direction d"]:
-    """Return directions for Hutchinson's estimate: random signs, the same for every point, over the square root of n.
+    """Return directions for Hutchinson's estimate: random signs over sqrt(n), the same for every point.
 
-    A divergence estimated along fixed directions is a fixed function of x, so that chains judged by it are reversible;
-    it is biased all the same, and so are the weights of modes.
+    A divergence estimated along fixed directions is a fixed function of x, so that chains that use it are reversible;
+    but it is biased, and so are the weights of modes.
 
     Args:
         size: Number of coordinates of an event.
@@ -213,7 +213,7 @@ def random_directions(size: int, like: Tensor, probes: int, seed: int = 0) -> Fl
 
 
 Network = Callable[[Tensor, Tensor], object]
-ROUNDING = 1e-6  # relative: schedules of noise levels are rounded
+ROUNDING = 1e-6  # relative tolerance for noise levels, since schedules are rounded
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -221,24 +221,24 @@ class DiffusionModel:
     """Scores of a distribution at all noise levels, in coordinates x = x0 + sigma z, whatever the network predicts.
 
     `model.at(sigma)` is the target at one level, for `anneal`, `annealing.flow` and kernels; the model itself is the
-    target at `noise_level`. Made by `from_epsilon` and the other adapters of `scoremh.diffusion`.
+    target at `noise_level`. Created by `from_epsilon` and the other adapters of `scoremh.diffusion`.
 
     Args:
-        net: Network called as `net(input, time)`, with one time per chain; it returns a tensor, or what has one as
-            `.sample`.
-        prediction: What the network predicts.
-        time: Function from sigma to what the network is told of it.
-        noise_range: Lowest and highest noise level that the network knows.
-        noise_level: Noise level at which the model itself is read.
-        continuous_time: Whether the network takes times between two timesteps; if not, its answers at both are mixed.
-        variance: Variance of the data, a mean over their coordinates.
+        net: Network called as `net(input, time)`, with one time per chain; it returns a tensor, or an object with the
+            attribute `sample`.
+        prediction: Quantity that the network predicts.
+        time: Function from sigma to the network's time.
+        noise_range: Lowest and highest noise level of the network.
+        noise_level: Noise level of the model as a target.
+        continuous_time: Whether the network accepts times between two timesteps; if not, its outputs at both are
+            interpolated.
+        variance: Variance of the data, averaged over their coordinates.
         mean: Mean of the data, a number or a tensor of the event's shape; `log_density` needs it.
-        max_rows: Most rows in one call of the network, to bound its memory; all at once when None.
-        probes: Number of random directions of an estimated divergence (Hutchinson); exact when None.
-        origin: Point of the data's coordinates that is 0 in those of the model.
-        event: An event of the data's shape, in the dtype and on the device in which to start chains; None where only
-            the points that come will tell.
-        unchecked: Not empty until the wrapping has been checked, with the first points that come.
+        max_rows: Largest number of rows in one network call, to limit memory; no limit if None.
+        probes: Number of random directions of an estimated divergence (Hutchinson); exact divergence if None.
+        origin: Point of the data's coordinates that is 0 in the coordinates of the model.
+        event: Event with the shape, dtype and device in which to start chains; None if not known.
+        unchecked: List that is empty once the adapter has been checked, which happens at the first points.
     """
 
     net: Network
@@ -259,12 +259,12 @@ class DiffusionModel:
     density_is_estimated: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse bad parameters."""
+        """Raise an error for invalid parameters."""
         low, high = self.noise_range
         checks.positive(low, "the lowest noise level")
         checks.positive(high, "the highest noise level")
         if low >= high:
-            raise ValueError(checks.message("a noise range that rises", self.noise_range, "Swap its ends."))
+            raise ValueError(checks.message("an increasing noise range", self.noise_range, "Swap its ends."))
         checks.positive(self.variance, "variance")
         for name in ("max_rows", "probes"):
             if (number := getattr(self, name)) is not None:
@@ -273,7 +273,7 @@ class DiffusionModel:
 
     @property
     def levels(self) -> tuple[float, ...] | None:
-        """Noise levels at which a network of discrete time was trained, by timestep; None for continuous time."""
+        """Noise levels of the timesteps of a network; None if it was trained in continuous time."""
         return self.time.levels if isinstance(self.time, Timesteps) else None
 
     @property
@@ -283,12 +283,12 @@ class DiffusionModel:
 
     @property
     def standard(self) -> "DiffusionModel":
-        """The same model in coordinates in which the data have mean 0."""
+        """The same model, in coordinates in which the data have mean 0."""
         return replace(self, mean=0.0, origin=self.origin + self.mean)
 
     @property
     def log_density(self) -> LogDensityFn:
-        """The function x -> log p(x) at the model's noise level, normalised, through noise."""
+        """The function x -> log p(x) at the model's noise level, normalised, computed through noise."""
         return LogDensity(self)
 
     def at(self, noise_level: float) -> Target:
@@ -320,7 +320,7 @@ class DiffusionModel:
         directions = None if self.probes is None else random_directions(size, x, self.probes)
         rows = len(x) if self.max_rows is None else max(1, self.max_rows // (self.probes or size))
         level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x))
-        with sdpa_kernel(SDPBackend.MATH):  # the faster kernels of attention have no forward mode
+        with sdpa_kernel(SDPBackend.MATH):  # faster attention kernels do not support forward-mode differentiation
             parts = [
                 _level_score(self._score, part, its_level, directions)
                 for part, its_level in zip(x.split(rows), level.split(rows), strict=True)
@@ -329,19 +329,19 @@ class DiffusionModel:
         return torch.cat(scores), torch.cat(divergences)
 
     def check(self, like: Tensor | Sequence[int]) -> str | None:
-        """Return what is wrong with the wrapping of the network, and warn of it; None where nothing is.
+        """Check whether the adapter fits the network; return a description of the problem and warn, or return None.
 
-        The score of noise must be that of noise: at the highest level near -x / (variance + sigma^2), and D, the
-        denoiser that it implies, must follow x as a denoiser does. With samples, D must also come as near to them as
-        the best linear denoiser; where the network answers nearly 0, as the best that samples alone can give.
+        At the highest noise level the score must be close to -x / (variance + sigma^2), and the denoiser D that it
+        implies must respond to x as a denoiser does. With samples, the error of D must not be larger than that of the
+        best linear denoiser; if the network's output is nearly 0, that of the best denoiser made from samples.
 
         Args:
-            like: Shape of an event, or some samples of the data, `(sample, *event)`: the better check.
+            like: Shape of an event, or samples of the data, `(sample, *event)`, which give a stronger check.
         """
         return self._check(event_like(like, self.net), like if isinstance(like, Tensor) else None)
 
     def _check(self, event: Tensor, samples: Tensor | None = None) -> str | None:
-        """Check the wrapping on events of the shape, dtype and device of this one."""
+        """Check the adapter on noise like this event."""
         self.unchecked.clear()
         return check_wrapping(
             self._read,
@@ -354,7 +354,7 @@ class DiffusionModel:
         )
 
     def _check_once(self, x: Tensor) -> None:
-        """Check the wrapping when the first points come."""
+        """Check the adapter at the first points."""
         if self.unchecked:
             self._check(x[0])
 
@@ -374,7 +374,7 @@ class DiffusionModel:
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _answer(self, x: Tensor, time: Tensor) -> Tensor:
-        """Return the network's output; between timesteps, where it knows only those, a mixture of two outputs."""
+        """Return the network's output, interpolated between two timesteps if it does not accept other times."""
         if self.continuous_time:
             return _output(self.net, x, time)
         before = time.floor()
@@ -384,14 +384,14 @@ class DiffusionModel:
         return torch.lerp(first, _output(self.net, x, time.ceil().long()), per_chain(time - before, x).to(x.dtype))
 
     def _require(self, noise_level: float) -> None:
-        """Refuse a noise level that the network does not know."""
+        """Raise an error for a noise level outside the network's range."""
         low, high = self.noise_range
         if not low * (1 - ROUNDING) <= noise_level <= high * (1 + ROUNDING):
             fix = "Choose a level within the range that the network was trained on."
             raise ValueError(checks.message(f"a noise level from {low:g} to {high:g}", noise_level, fix))
 
     def __repr__(self) -> str:
-        """Show what the network predicts, its noise levels, and what happens between them."""
+        """Return the prediction, the noise levels, and the interpolation between them."""
         low, high = self.noise_range
         text = f"diffusion model by {self.prediction.name}, noise levels {low:.3g} to {high:.3g}"
         if self.levels is not None:
@@ -401,7 +401,7 @@ class DiffusionModel:
 
 
 def event_like(like: Tensor | Sequence[int], net: Network) -> Tensor:
-    """Return an event of the shape of samples, or of this shape in the dtype and on the device of a network."""
+    """Return the first of some samples, or zeros of this shape with the dtype and device of the network."""
     if isinstance(like, Tensor):
         checks.events(like, "like")
         return like[0]
@@ -410,7 +410,7 @@ def event_like(like: Tensor | Sequence[int], net: Network) -> Tensor:
 
 
 def _wide(x: Tensor) -> torch.dtype:
-    """Return a dtype in which a noise level keeps its digits: that of x, or float32 where x has fewer."""
+    """Return the dtype for noise levels: that of x, but at least float32."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
@@ -419,13 +419,13 @@ def _to(value: Tensor | float, x: Tensor) -> Tensor | float:
 
 
 def _tensors_of(net: object) -> Iterator[Tensor]:
-    """Yield the floating parameters and buffers of a network; none of a plain function."""
+    """Yield the floating parameters and buffers of a network; nothing for a plain function."""
     if isinstance(net, nn.Module):
         yield from (part for part in itertools.chain(net.parameters(), net.buffers()) if part.is_floating_point())
 
 
 def _output(net: Network, x: Tensor, time: Tensor) -> Tensor:
-    """Return the network's output in the dtype and on the device of x, having called it in its own."""
+    """Call the network in its own dtype and device, and return the output in those of x."""
     own = next(_tensors_of(net), x)
     time = time.to(own.device) if not time.is_floating_point() else time.to(own.device, _wide(own))
     answer = net(x.to(own), time)
@@ -439,13 +439,13 @@ def _output(net: Network, x: Tensor, time: Tensor) -> Tensor:
 def _level_score(
     score: Callable[[Tensor, Tensor], Tensor], x: Tensor, sigma: Tensor, directions: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return score and divergence by forward mode, or by reverse mode where a layer has no forward one.
+    """Return score and divergence by forward mode, or by reverse mode if a layer does not support forward mode.
 
-    v . J v is v . J^T v: both give the same number.
+    Both give the same number, since v . J v = v . J^T v.
     """
     try:
         return level_score(score, x, sigma, directions)
-    except RuntimeError:  # such as group norm behind attention
+    except RuntimeError:  # for example from group norm after attention
         v = torch.eye(x[0].numel(), dtype=x.dtype, device=x.device) if directions is None else directions
         with torch.inference_mode(False), torch.enable_grad():
             many = x.clone().repeat(len(v), *(1,) * (x.ndim - 1)).requires_grad_()
@@ -462,29 +462,29 @@ FLOW_RANGE = 0.01, 100.0  # t from 0.0099 to 0.9901
 
 
 class Settings(TypedDict, total=False):
-    """Settings that every adapter takes, by keyword."""
+    """Keyword arguments of every adapter."""
 
     noise_level: float
-    """Noise level at which the model itself is read; the lowest by default."""
+    """Noise level of the model as a target; the lowest by default."""
     variance: float
-    """Variance of the data, a mean over their coordinates; 1 by default."""
+    """Variance of the data, averaged over their coordinates; 1 by default."""
     mean: Tensor | float
     """Mean of the data, for `log_density`; 0 by default."""
     max_rows: int
-    """Most rows in one call of the network, to bound its memory; all at once by default."""
+    """Largest number of rows in one network call, to limit memory; no limit by default."""
     probes: int
-    """Number of random directions of an estimated divergence; an exact one by default."""
+    """Number of random directions of an estimated divergence; by default the divergence is exact."""
     like: Tensor | Sequence[int]
-    """Shape of an event, or samples of the data, to check the wrapping on at once, and not when the first points come.
-    With samples the check sees more. A `Sampler` starts its chains in this shape."""
+    """Shape of an event, or samples of the data, to check the adapter immediately and not at the first points. Samples
+    give a stronger check. A `Sampler` starts its chains in this shape."""
 
 
 class TimestepSettings(Settings, total=False):
-    """Settings of adapters for networks that are told a timestep, by keyword: `Settings` and one more."""
+    """Keyword arguments of adapters for networks with timesteps: `Settings` and `continuous_time`."""
 
     continuous_time: bool
-    """Whether the network takes times between two timesteps, as floats, the default; if not, it is called with whole
-    numbers, and its answers at both are mixed."""
+    """Whether the network accepts times between two timesteps, as floats (the default); if not, it is called with
+    integers, and its outputs at both timesteps are interpolated."""
 
 
 def from_denoiser(
@@ -494,7 +494,7 @@ def from_denoiser(
 
     Args:
         net: Network or function.
-        noise_range: Lowest and highest noise level that it knows.
+        noise_range: Lowest and highest noise level of the network.
         settings: Settings of the model, see `Settings`.
 
     Example:
@@ -513,8 +513,8 @@ def from_edm(
     """Adapt a network of Karras et al. (2022) with its preconditioning: `net(x, sigma)` is a denoiser.
 
     Args:
-        net: Network; the variance of the data is that of its `sigma_data`, or 0.25.
-        noise_range: Lowest and highest noise level that it knows.
+        net: Network; by default the variance of the data is `net.sigma_data` squared, or 0.25 without this attribute.
+        noise_range: Lowest and highest noise level of the network.
         settings: Settings of the model, see `Settings`.
     """
     settings.setdefault("variance", float(getattr(net, "sigma_data", EDM_SIGMA_DATA)) ** 2)
@@ -565,7 +565,7 @@ def from_velocity(
 ) -> DiffusionModel:
     """Adapt a network of flow matching or rectified flow: `net((1 - t) x0 + t z, t)` is z - x0; sigma = t / (1 - t).
 
-    Where time runs from noise to data, pass `lambda x, t: -net(x, 1 - t)`.
+    If time runs from noise to data, pass `lambda x, t: -net(x, 1 - t)`.
 
     Args:
         net: Network.
@@ -583,7 +583,7 @@ def from_score(
     Args:
         net: Network.
         sigmas: Noise levels of training, in the order of their indices.
-        by: "index" where the network is told the index of a level, a whole number; "sigma" where it is told sigma.
+        by: "index" if the network is called with the index of a level, an integer; "sigma" if it is called with sigma.
         settings: Settings of the model, see `Settings`.
     """
     checks.one_of(by, get_args(By), "by")
@@ -607,10 +607,10 @@ def built(
     noise_range: tuple[float, float],
     **settings: Unpack[TimestepSettings],
 ) -> DiffusionModel:
-    """Return the model of a network, having refused a random one, and checked its wrapping where the event is known."""
+    """Return the model of a network; raise an error if it is random, and check the adapter if `like` is given."""
     if not callable(net):
         fix = "Pass a network or a function of x and a time."
-        raise TypeError(checks.message("a network to call", checks.describe(net), fix))
+        raise TypeError(checks.message("a callable network", checks.describe(net), fix))
     if isinstance(net, nn.Module) and any(part.training and _mixes_or_draws(part) for part in net.modules()):
         got = "one in training mode, with dropout or batch norm"
         raise ValueError(checks.message("a network in evaluation mode", got, "Call net.eval() first."))
@@ -624,32 +624,32 @@ def built(
 
 
 def _mixes_or_draws(part: nn.Module) -> bool:
-    """Return whether a layer in training mode mixes the rows of a batch, or answers at random."""
+    """Return whether a layer in training mode mixes the rows of a batch, or is random."""
     if isinstance(part, nn.modules.dropout._DropoutNd):
         return part.p > 0
     return isinstance(part, nn.modules.batchnorm._BatchNorm)
 
 
 class WrappingWarning(UserWarning):
-    """A network does not look like what it was wrapped as."""
+    """The network does not seem to fit its adapter."""
 
 
-ROWS = 8  # points of noise, each with its opposite; more where an axis of the event is as long as all of them
-SCORE_ERROR = 0.3  # relative; networks reach a few per cent
-DIRECT_SLOPE = 0.5  # an epsilon network has 1 / sqrt(v), a denoiser sqrt(v) / k
-VARIANCES = 0.01, 2.5  # the lower one for a variance left at 1, and images in [0, 1] (0.07) that vary in few directions
-LEAST_SLOPE = 0.1  # a denoiser has nearly 1 at low noise
-LINEAR_EXCESS = 1.1  # a denoiser has less than 1, but for what it has not learned
-SAMPLE_LEVELS = 0.5, 1.0  # in units of sqrt(v): a velocity that is its input is nearly right at one of them at most
-SILENT_EXCESS = 1.03  # for what chance does to the errors on 256 samples; where nothing is answered nothing was learned
-LEAST_ANSWER = 0.01  # root mean square of the odd part of a network's output at 3 sqrt(v): less says nothing
+ROWS = 8  # points of noise, each with its opposite; more if an axis of the event has the length of the batch
+SCORE_ERROR = 0.3  # largest relative error; trained networks reach a few per cent
+DIRECT_SLOPE = 0.5  # an epsilon network has slope 1 / sqrt(v), a denoiser sqrt(v) / k
+VARIANCES = 0.01, 2.5  # the lower limit allows variance=1 for images in [0, 1] (0.07) that vary in few directions
+LEAST_SLOPE = 0.1  # the slope of a denoiser is nearly 1 at low noise
+LINEAR_EXCESS = 1.1  # error over that of a linear denoiser: below 1 for a perfect network
+SAMPLE_LEVELS = 0.5, 1.0  # in units of sqrt(v): a velocity equal to its input is nearly right at no more than one level
+SILENT_EXCESS = 1.03  # allowance for chance in the errors on 256 samples
+LEAST_ANSWER = 0.01  # root mean square of the odd part of the output at 3 sqrt(v), below which the network is silent
 MAX_SAMPLES = 256
 NOISE_ANSWERS = EPSILON, SCORE
 DATA_ANSWERS = DENOISER, X0
 
 
 class Probe(NamedTuple):
-    """Everything the tests need beside the reading: levels, the data's variance, noise, and samples if there are."""
+    """Inputs of the tests besides the reading: score, levels, the data's variance, noise, and samples or None."""
 
     score: Callable[[Reading, Tensor, float], Tensor]
     noise_range: tuple[float, float]
@@ -668,24 +668,24 @@ def check_wrapping(
     samples: Tensor | None = None,
     other_times: bool = True,
 ) -> str | None:
-    r"""Return what is wrong with the reading of a network, and warn of it; None where nothing is.
+    r"""Check whether a reading fits a network; return a description of the problem and warn, or return None.
 
-    Where a distribution has variance v, its denoiser D = x + sigma^2 s follows x with slope v / (v + sigma^2) at levels
-    above its own width, whatever its shape, and always with a positive one. So the score of x = +-k z, k^2 = v +
-    sigma^2, is read at some levels; the odd part in x is free of the mean of the data.
+    For a distribution of any shape with variance v, the denoiser D = x + sigma^2 s responds to x with a positive slope,
+    which is v / (v + sigma^2) at levels above the width of the distribution. The score is therefore evaluated at
+    x = +-k z, k^2 = v + sigma^2, at some levels; its odd part in x does not depend on the mean of the data.
 
-    | test | where | must be |
+    | test | level | requirement |
     |---|---|---|
-    | score | highest level | -x / k^2, within `SCORE_ERROR` |
-    | direct | highest level, for networks that answer D there | slope of D along z, within `DIRECT_SLOPE` sqrt(v) |
-    | variance | 3 sqrt(v), for the same networks 10 sqrt(v) too | the v that the slope of D gives, in `VARIANCES` v |
+    | score | highest | equal to -x / k^2, within `SCORE_ERROR` |
+    | direct | highest, for networks that predict D there | slope of D along z, within `DIRECT_SLOPE` sqrt(v) |
+    | variance | 3 sqrt(v), for the same networks also 10 sqrt(v) | the v given by the slope of D, in `VARIANCES` v |
     | slope | 0.02 sqrt(v) | slope of D above `LEAST_SLOPE` |
-    | samples | sqrt(v), and sqrt(v) / 2 except x0 and denoisers | squared error of D over a linear one's |
-    | answer | sqrt(v), where the network answers nearly 0 | the same over the best simple denoiser's |
+    | samples | sqrt(v), and sqrt(v) / 2 except x0 and denoisers | squared error of D over a linear denoiser's |
+    | answer | sqrt(v), if the output is nearly 0 | the same over the best simple denoiser's |
 
-    A network that is told times of another kind may answer nearly 0, which read as v is right for N(0, I), or its
-    input, which read as a velocity is a linear denoiser too. Noise alone cannot tell these; samples do. What cannot be
-    told at all: silence where the data are N(0, I).
+    A network that is called with the wrong kind of time may return nearly 0, which as v is right for N(0, I), or its
+    input, which as a velocity is a linear denoiser too. Samples detect this, noise does not. A network that returns 0
+    for data that are N(0, I) cannot be detected.
     """
     rows = next(n for n in itertools.count(ROWS) if 2 * n not in like.shape)
     noise = rng.normal((rows, *like.shape), like, rng.seeded(0, like.device))
@@ -703,7 +703,7 @@ def check_wrapping(
 
 
 def misfits(probe: Probe, reading: Reading) -> dict[str, float]:
-    """Return how far a reading is from what the tests ask, by their names; above 1 is too far, infinite for NaN."""
+    """Return by test the error of a reading over its limit, infinite for NaN; above 1 the test fails."""
     low, high = probe.noise_range
     width, k = math.sqrt(probe.variance), math.sqrt(probe.variance + high**2)
     direct = reading.prediction not in NOISE_ANSWERS
@@ -725,7 +725,7 @@ def misfits(probe: Probe, reading: Reading) -> dict[str, float]:
 
 
 def _odd_part(probe: Probe, reading: Reading, sigma: float) -> tuple[Tensor, Tensor]:
-    """Return noise as wide as the data at a level, and the odd part of the score there."""
+    """Return noise as wide as the data at this level, and the odd part of the score there."""
     x = math.sqrt(probe.variance + sigma**2) * probe.noise
     up, down = probe.score(reading, torch.cat([x, -x]), sigma).chunk(2)
     return x, (up - down) / 2
@@ -745,16 +745,16 @@ def _said(slope: float, sigma: float) -> float:
 
 
 def _variance_misfit(ratio: float) -> float:
-    """Return how far a ratio of variances is from 1, in units of the bounds on either side."""
+    """Return the distance of a ratio of variances from 1 in the logarithm, over that of the limit on its side."""
     if not 0 < ratio < math.inf:
         return math.inf
     return math.log(ratio) / math.log(VARIANCES[1] if ratio > 1 else VARIANCES[0])
 
 
 def _sample_misfits(probe: Probe, reading: Reading, samples: Tensor) -> dict[str, float]:
-    """Return how far the errors of D on noisy samples are from what the tests ask."""
+    """Return the errors of D on noisy samples over their limits."""
     width, found = math.sqrt(probe.variance), {}
-    # where a network answers D, its error is that of D, at low noise as at high; that of others shrinks with sigma
+    # an error of a network that predicts D is an error of D at all levels; that of others shrinks with sigma
     for ratio in SAMPLE_LEVELS[reading.prediction in DATA_ANSWERS :]:
         sigma, x, error = _noisy_samples(probe, reading, samples, ratio * width)
         linear = linear_denoiser(samples.flatten(1), x.flatten(1), sigma)
@@ -767,7 +767,7 @@ def _sample_misfits(probe: Probe, reading: Reading, samples: Tensor) -> dict[str
 
 
 def _noisy_samples(probe: Probe, reading: Reading, samples: Tensor, sigma: float) -> tuple[float, Tensor, float]:
-    """Return a level that the network knows, samples with its noise, and the mean squared error of D on them."""
+    """Return the nearest level in range, samples with its noise, and the mean squared error of D on them."""
     sigma = min(max(sigma, probe.noise_range[0]), probe.noise_range[1])
     x = samples + sigma * rng.normal(tuple(samples.shape), samples, rng.seeded(1, samples.device))
     denoised = x + sigma**2 * probe.score(reading, x, sigma)
@@ -775,7 +775,7 @@ def _noisy_samples(probe: Probe, reading: Reading, samples: Tensor, sigma: float
 
 
 def _answers(probe: Probe, reading: Reading) -> bool:
-    """Return whether the network's output depends on its input: one that does not fits several readings."""
+    """Return whether the network's output depends on its input; otherwise several readings would fit."""
     raw = reading.prediction._replace(skip=torch.zeros_like, gain=torch.ones_like)
     sigma = min(3 * math.sqrt(probe.variance), probe.noise_range[1])
     _, odd = _odd_part(probe, reading._replace(prediction=raw), sigma)
@@ -783,8 +783,8 @@ def _answers(probe: Probe, reading: Reading) -> bool:
 
 
 def _better_reading(probe: Probe, own: Reading, other_times: bool) -> tuple[str, str] | None:
-    """Return what the network looks like and the call for it: the reading that fits best, where one fits."""
-    # where the timesteps are not known, those of the first diffusion models: Ho et al. (2020)
+    """Return the name and the adapter call of the reading that fits best; None if no reading fits."""
+    # if the timesteps are unknown, try those of the first diffusion models: Ho et al. (2020)
     usual = from_alphas_cumprod((1 - torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)).cumprod(0))
     index = own.time if isinstance(own.time, Timesteps) else usual
     readings = {
@@ -801,7 +801,7 @@ def _better_reading(probe: Probe, own: Reading, other_times: bool) -> tuple[str,
         }
     fits: dict[str, float] = {}
     for call, reading in readings.items():
-        with suppress(Exception):  # a guess: a network may refuse what it was not made for
+        with suppress(Exception):  # a network may raise an error for a wrong guess
             found = misfits(probe, reading).values()
             if max(found) <= 1 and _answers(probe, reading):
                 fits[call] = sum(found) / len(found)
@@ -812,7 +812,7 @@ def _better_reading(probe: Probe, own: Reading, other_times: bool) -> tuple[str,
 
 
 def _better_variance(probe: Probe, own: Reading) -> float | None:
-    """Return the variance that the network says the data have, where with it the reading is right."""
+    """Return the variance of the data implied by the network, if the reading fits with it; else None."""
     sigma = min(10 * math.sqrt(probe.variance), probe.noise_range[1])
     said = _said(_response(probe, own, sigma)[1], sigma)
     if not 0 < said < math.inf or max(misfits(probe._replace(variance=said), own).values()) > 1:
@@ -823,38 +823,41 @@ def _better_variance(probe: Probe, own: Reading) -> float | None:
 def _message(probe: Probe, own: Reading, found: dict[str, float], better: tuple[str, str] | None) -> str:
     """Return the text of the warning."""
     worst = max(found, key=found.__getitem__)
-    text = f"wrapped as {own.prediction.name}, the network is not one (test {worst!r}: {found[worst]:.3g} of at most 1)"
+    text = (
+        f"the network was adapted as {own.prediction.name} but does not behave like one "
+        f"(test {worst!r}: {found[worst]:.3g}, where at most 1 is allowed)"
+    )
     if better is not None:
         return f"{text}: this looks like {better[0]}. Use {better[1]}."
     if (said := _better_variance(probe, own)) is not None:
-        return f"variance={probe.variance:.3g} was passed, and the network was trained on about {said:.2g}: pass that."
+        return f"variance={probe.variance:.3g} was passed, but the network was trained on about {said:.2g}: pass that."
     return (
-        f"{text}, and nothing else that scoremh.diffusion knows. Is it trained, is its schedule the one that was "
-        f"passed, and is the data's variance {probe.variance:.3g}?"
+        f"{text}, nor like any other that scoremh.diffusion supports. Check that it is trained, that the schedule is "
+        f"the one of its training, and that the data's variance is {probe.variance:.3g}."
     )
 
 
-# Denoisers that need only samples. With x = x0 + sigma z, E[x0 | x] has the least squared error of all functions of x:
-# less than each of these. In the last two no point is denoised with its own sample.
+# Denoisers that need only samples. With x = x0 + sigma z, E[x0 | x] has the smallest squared error of all functions of
+# x, smaller than that of each of these. The last two do not use a point's own sample to denoise it.
 Rows = Float[Tensor, "sample d"]
 
 
 def linear_denoiser(samples: Rows, x: Rows, sigma: float) -> Rows:
-    """Return noisy samples denoised by the best factor for all directions."""
+    """Return noisy samples denoised by the best common factor of all directions."""
     mean = samples.mean(0)
     variance = float((samples - mean).square().mean())
     return torch.lerp(mean.expand_as(x), x, variance / (variance + sigma**2))
 
 
 def wiener(samples: Rows, x: Rows, sigma: float) -> Rows:
-    """Return noisy samples denoised by the mean and the covariance of the other half of them."""
+    """Return noisy samples denoised with mean and covariance, each half with those of the other half."""
     middle = len(samples) // 2
     halves = (samples[middle:], x[:middle]), (samples[:middle], x[middle:])
     return torch.cat([_wiener(seen, noisy, sigma) for seen, noisy in halves])
 
 
 def _wiener(samples: Rows, x: Rows, sigma: float) -> Rows:
-    """Return C (C + sigma^2)^-1 (x - m) + m, with a matrix over the samples: there may be more coordinates."""
+    """Return C (C + sigma^2)^-1 (x - m) + m, by a matrix over samples, of which there may be fewer than coordinates."""
     mean = samples.mean(0)
     rows = (samples - mean) / math.sqrt(max(1, len(samples) - 1))  # C is their rows^T rows
     gram = rows @ rows.T
@@ -864,9 +867,9 @@ def _wiener(samples: Rows, x: Rows, sigma: float) -> Rows:
 
 
 def kernel(samples: Rows, x: Rows, sigma: float) -> Rows:
-    """Return noisy samples denoised by a mean of the others, weighted by how likely x is from each."""
+    """Return noisy samples denoised by a mean of the other samples, weighted by the likelihood of x given each."""
     log_weights = -torch.cdist(x, samples).square() / (2 * sigma**2)
-    own = torch.cdist(samples, samples) == 0  # and exact copies of it
+    own = torch.cdist(samples, samples) == 0  # the sample itself and exact copies
     return log_weights.masked_fill(own, -math.inf).softmax(1).nan_to_num() @ samples
 
 
