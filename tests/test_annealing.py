@@ -1103,7 +1103,7 @@ class OneLevel(targets.Gaussian):
 
 ZEROS = torch.zeros(3, 2).double()
 REPLICAS_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a model of one level": ({"model": OneLevel([0.0, 0.0])}, "a score that knows noise levels, got one of one level"),
+    "a model of one level": ({"model": OneLevel([0.0, 0.0])}, "a score at many noise levels, got a score at one level"),
     "levels that are not known": ({"levels": [1e6, 1.0]}, "levels that the model knows, .* got 1 to 1e"),
     "one level": ({"levels": [1.0]}, r"at least two levels, each below the one before, got \[1.0\]"),
     "the same level twice": ({"levels": [1.0, 1.0]}, "each below the one before"),

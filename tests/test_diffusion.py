@@ -341,8 +341,8 @@ def test_a_corrector_leaves_the_distribution_of_a_level_as_it_is() -> None:
     [
         (lambda: diffusion.from_epsilon(nn.Identity(), [0.9, 1.2]), "from 0 to below 1"),
         (lambda: diffusion.from_epsilon(nn.Identity(), [0.5]), "two or more positive noise levels"),
-        (lambda: diffusion.from_score(nn.Identity(), [1.0, 3.0, 2.0]), "that rise or fall"),
-        (lambda: diffusion.from_denoiser(nn.Identity(), (2.0, 1.0)), "a noise range that rises"),
+        (lambda: diffusion.from_score(nn.Identity(), [1.0, 3.0, 2.0]), "positive noise levels in order"),
+        (lambda: diffusion.from_denoiser(nn.Identity(), (2.0, 1.0)), "an increasing noise range"),
         (lambda: diffusion.from_denoiser(nn.Dropout(0.1)), "in evaluation mode"),
         (lambda: diffusion.from_denoiser(nn.Identity(), variance=-1.0), "variance to be finite and above 0"),
         (lambda: diffusion.from_denoiser(nn.Identity(), max_rows=0), "max_rows of at least 1"),
@@ -377,7 +377,7 @@ def test_an_edm_network_brings_the_variance_of_its_data() -> None:
     assert diffusion.from_edm(net, variance=1.0).variance == 1.0
 
 
-# A network that is wrapped as what it is not is noticed, one that is wrapped rightly is not.
+# A network with a wrong adapter gives a warning, a network with the right one does not.
 
 
 # narrow, as images in [0, 1] are: what networks of N(0, I) answer cannot be told apart by noise alone
@@ -415,7 +415,7 @@ def test_a_wrong_wrapping_is_noticed_and_the_right_one_named(adapter: str, net: 
     assert len(caught) == 1
     text = str(caught[0].message)
     if adapter == "score by index" and net in BEYOND_TIMESTEPS:
-        assert "nothing else that scoremh.diffusion knows" in text
+        assert "nor like any other that scoremh.diffusion supports" in text
     else:
         assert text.endswith(f"Use {CALLS[net]}.")
 
@@ -473,7 +473,7 @@ def test_silence_is_right_for_standard_normal_data_and_for_no_others() -> None:
     normal = torch.randn(300, 8, generator=seeded())
     assert diffusion.from_v(silent, ABAR).check(normal) is None
     assert diffusion.from_v(silent, ABAR).check((8,)) is None  # noise alone cannot tell
-    with pytest.warns(WrappingWarning, match="test 'answer'.*Is it trained"):
+    with pytest.warns(WrappingWarning, match="test 'answer'.*Check that it is trained"):
         diffusion.from_v(silent, ABAR).check(samples_of("unit ring"))
 
 
@@ -502,7 +502,7 @@ def test_copies_of_a_sample_do_not_denoise_it() -> None:
 
 def test_the_check_comes_with_the_first_points_and_only_once() -> None:
     model, x = diffusion.from_score(networks_of(NARROW)["epsilon"], [1.0, 100.0], by="sigma"), torch.randn(3, 16)
-    with pytest.warns(WrappingWarning, match="wrapped as a score, the network is not one"):
+    with pytest.warns(WrappingWarning, match="adapted as a score but does not behave like one"):
         model.at(2.0).score(x.double())  # type: ignore[misc]
     with warnings.catch_warnings():
         warnings.simplefilter("error", WrappingWarning)
@@ -522,13 +522,13 @@ def test_a_score_that_was_learned_is_not_flagged() -> None:
 
 
 def test_an_untrained_epsilon_network_is_noticed() -> None:
-    with pytest.warns(WrappingWarning, match="Is it trained"):
+    with pytest.warns(WrappingWarning, match="Check that it is trained"):
         diffusion.from_epsilon(lambda x, t: torch.zeros_like(x), ABAR, like=(16,))
 
 
 def test_a_wrong_variance_is_named() -> None:
     wide = targets.Gaussian(torch.zeros(2).double(), 9 * torch.eye(2).double())
-    with pytest.warns(WrappingWarning, match=r"variance=1 was passed, and the network was trained on about 9: pass"):
+    with pytest.warns(WrappingWarning, match=r"variance=1 was passed, but the network was trained on about 9: pass"):
         ADAPTERS["epsilon"](networks_of(wide)["epsilon"], like=(2,))
 
 
@@ -688,7 +688,7 @@ def test_chains_run_on_a_real_unet() -> None:
 
 @pytest.mark.usefixtures("untouched_generator")
 def test_an_untrained_unet_is_noticed() -> None:
-    with pytest.warns(WrappingWarning, match="wrapped as an epsilon network, the network is not one"):
+    with pytest.warns(WrappingWarning, match="adapted as an epsilon network but does not behave like one"):
         diffusion.from_diffusers(unet(), diffusers.DDPMScheduler(), like=(1, 8, 8))
 
 
@@ -722,7 +722,7 @@ def test_the_half_that_is_a_learned_variance_is_left_out() -> None:
 @pytest.mark.usefixtures("untouched_generator")
 def test_what_is_not_known_is_refused() -> None:
     for scheduler in (diffusers.IPNDMScheduler(), diffusers.DDPMScheduler(prediction_type="other")):
-        with pytest.raises(ValueError, match="a scheduler of DDPM's kind"):
+        with pytest.raises(ValueError, match="a scheduler of DDPM type"):
             diffusion.from_diffusers(unet(), scheduler)
     with pytest.raises(TypeError, match="a scheduler of diffusers"):
         diffusion.from_diffusers(unet(), torch.linspace(0, 1, 3))

@@ -279,11 +279,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no samples": (lambda: contents(2, samples={}), "expected at least one sampler's samples, got none"),
     "samples of other events": (
         lambda: contents(2, samples={"MALA": normal(5, 3)}),
-        r"expected samples\['MALA'\] to have events of shape \(2,\), as the data, got \(3,\). Pass",
+        r"expected samples\['MALA'\] to have events of shape \(2,\), like the data, got \(3,\). Pass",
     ),
     "chains of other events": (
         lambda: contents(2, chains=chains(normal(4, 5, 3))),
-        r"expected chains.draws to have events of shape \(2,\), as the data, got \(3,\). Pass",
+        r"expected chains.draws to have events of shape \(2,\), like the data, got \(3,\). Pass",
     ),
     "chains without draws": (
         lambda: contents(2, chains=chains(normal(4, 0, 2))),

@@ -101,7 +101,7 @@ EXIT_CODES = f"""Exit codes: 0 success; {FAILED} runtime failure (training diver
 INVALID_INPUT = (CycloptsError, ValueError, TypeError, ImportError, FileNotFoundError, FileExistsError, PermissionError)
 COMMANDS = {  # the first line of each command's own help
     "fit": "Learn a score, an acceptance and a step size from the rows of a file, and check the fit.",
-    "sample": "Draw independent rows: each is the end of a chain of its own, started from noise.",
+    "sample": "Draw independent rows; each is the last draw of its own chain, started from noise.",
     "evaluate": "Compare the draws with rows that were not used in the fit, and give a verdict.",
     "report": "Write an HTML report: verdict, draws beside rows, traces, acceptance, training and distances.",
     "demo": "Learn two moons from samples, draw more with and without an accept step, and write a report.",

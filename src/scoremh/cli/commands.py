@@ -95,7 +95,7 @@ class Settings:
         acceptance: Acceptance rule: learned (potential, antisymmetric, free), integrated from the score (simpson,
             adaptive), or always, which is ULA.
         columns: Kinds of columns, NAME=KIND: real, positive, heavy-tailed, ordered, count, category, or bounds such as
-            0:1. The kinds of the other columns are found from the rows.
+            0:1. The kinds of the other columns are inferred from the rows.
         noise_level: Noise level of the distribution that the kernel targets, in standard deviations of the data; noise
             connects modes, and is removed from the draws. Chosen by trial chains if not given.
         score_steps: Maximum number of training steps of the score.
@@ -149,7 +149,7 @@ def fit(
     Args:
         data: File with one sample per row: csv, npy, npz or parquet.
         out: Folder for the run.
-        key: Name of the array in an npz file that holds several.
+        key: Name of the array in an npz file that contains several.
         settings: Settings of the estimator.
         resume: Resume an interrupted fit.
         overwrite: Replace the run that is in the folder.
@@ -269,11 +269,11 @@ def sample(
     overwrite: Flag = False,
     output: Output = Output(),  # noqa: B008  # frozen
 ) -> None:
-    """Draw independent rows: each is the end of a chain of its own, started from noise.
+    """Draw independent rows; each is the last draw of its own chain, started from noise.
 
     Args:
         run: Folder of the run.
-        draws: Number of rows to draw, each from a chain of its own.
+        draws: Number of rows to draw, each from its own chain.
         trace: Number of draws of each chain to keep for diagnostics; at most 50 by default.
         csv: Additional file to write the rows to.
         seed: Random seed; the same seed gives the same rows.

@@ -132,7 +132,7 @@ class Contents:
         event = tuple(self.data.shape[1:])
         if shape != event:
             fix = "Pass data, samples and chains in the same coordinates."
-            raise ValueError(checks.message(f"{name} to have events of shape {event}, as the data", shape, fix))
+            raise ValueError(checks.message(f"{name} to have events of shape {event}, like the data", shape, fix))
 
 
 MAX_SAMPLERS = 6  # samplers with panels; the table of metrics shows all samplers
@@ -250,8 +250,8 @@ def statistics(contents: Contents, data: Tensor, own: Tensor, apart: Sequence[fl
         rows.append([name, run, *_moments(own[:, i]), _shown(apart[i]), *chain])
     note = (
         "KS: largest difference between the distribution functions. ESS and R-hat describe the steps of the chains "
-        "below. If each draw is the end of a chain of its own, they measure how fast a chain forgets its start, not "
-        "how good the draws are."
+        "below. If each draw is the last of its own chain, they measure how fast a chain forgets its start, not how "
+        "good the draws are."
     )
     return Section("Columns", [note], table=Grid(HEAD, rows))
 
