@@ -138,6 +138,9 @@ TARGETS: dict[str, Any] = {
 }
 
 
+COVERING = ("rw", "mala", "pcn")  # a walk, a drift and a contraction: proposals with which every rule is tried
+
+
 def pair(proposal: Proposal, target: TargetLike, rule: Rule, x: Tensor, seed: int = 1) -> tuple[Point, Point, Target]:
     """Return current points, candidates of the proposal, and the target, with all that both need."""
     known = Target(target.score, target.log_density, target.support)

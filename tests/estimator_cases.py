@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from scoremh import ScoreMH, cli, datasets, targets
+from scoremh import cli, datasets, targets
 from tests.cases import seeded
 
 SMALL: dict[str, Any] = {
@@ -21,11 +21,8 @@ SMALL: dict[str, Any] = {
 LAW = targets.GaussianMixture([0.3, 0.7], [[-2.0, 0.0], [2.0, 1.0]], [[0.5, 0.2], [0.2, 0.4]])
 X = LAW.sample(2000, generator=seeded(1)).double().numpy()
 FRAME = pd.DataFrame(X, columns=["width", "height"])
-
-
-@pytest.fixture(scope="module")
-def small() -> ScoreMH:
-    return ScoreMH(**SMALL).fit(FRAME)
+FEW = X[:400]  # where their number does not matter: a fit judges its draws against its rows, and that takes most of it
+FEW_FRAME = FRAME[:400]
 
 
 BRIEF = [
@@ -38,32 +35,6 @@ def write_table(path: Path, n: int = 400, seed: int = 0) -> Path:
     x = datasets.moons(n, generator=seeded(seed))
     pd.DataFrame(x.numpy(), columns=["width", "height"]).to_csv(path, index=False)
     return path
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_table(tmp_path_factory.mktemp("data") / "data.csv")
-
-
-@pytest.fixture(scope="module")
-def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run with everything in it."""
-    run = tmp_path_factory.mktemp("whole") / "run"
-    cli.main(["fit", str(data), "--out", str(run), *BRIEF])
-    cli.main(["sample", str(run), "--draws", "60", "--quiet"])
-    cli.main(["evaluate", str(run), "--quiet"])
-    cli.main(["report", str(run), "--quiet"])
-    return run
-
-
-@pytest.fixture
-def run(whole: Path, tmp_path: Path) -> Path:
-    """Return a copy of that run."""
-    copy = tmp_path / "run"
-    copy.mkdir()
-    for path in whole.iterdir():
-        (copy / path.name).write_bytes(path.read_bytes())
-    return copy
 
 
 def ended(tokens: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

@@ -51,9 +51,6 @@ from scoremh.estimator.diagnosis import diagnose, find_adjustment, model_content
 from scoremh.kernel import grouped
 from scoremh.types import Kernel, Point, TargetLike, Trace
 from tests.cases import TARGETS, f64, seeded
-from tests.estimator_cases import small
-
-__all__ = ["small"]  # fixtures
 
 
 def blurred(level: float) -> targets.GaussianMixture:

@@ -26,9 +26,7 @@ from scoremh.cli import app, commands, demo
 from scoremh.cli.commands import report
 from scoremh.estimator.files import RunFolder
 from tests.cases import seeded
-from tests.estimator_cases import BRIEF, SMALL, X, data, ended, run, whole, write_table
-
-__all__ = ["data", "run", "whole"]  # fixtures
+from tests.estimator_cases import BRIEF, SMALL, X, ended, write_table
 
 
 def test_one_folder_holds_everything(whole: Path, data: Path) -> None:

@@ -33,9 +33,7 @@ from scoremh.training import Recipe
 from scoremh.types import Kernel
 from studies.framework import runner
 from tests.cases import seeded
-from tests.estimator_cases import data, ended, run, whole
-
-__all__ = ["data", "run", "whole"]  # fixtures
+from tests.estimator_cases import ended
 
 SIZE = 32_000_000
 

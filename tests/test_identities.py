@@ -1,6 +1,7 @@
 """The mathematics, in float64 and without randomness in the verdict."""
 
 import math
+from itertools import product
 from typing import Any
 
 import pytest
@@ -28,7 +29,18 @@ from scoremh._shared.algebra import gauss_legendre, newton_cotes
 from scoremh.acceptance import Rule
 from scoremh.networks import Potential, PotentialMLP
 from scoremh.types import Point, Target
-from tests.cases import COVARIANCE, EXACT_ON_GAUSSIAN, GAUSSIAN, PROPOSALS, SYMMETRIC, TARGETS, f64, pair, seeded
+from tests.cases import (
+    COVARIANCE,
+    COVERING,
+    EXACT_ON_GAUSSIAN,
+    GAUSSIAN,
+    PROPOSALS,
+    SYMMETRIC,
+    TARGETS,
+    f64,
+    pair,
+    seeded,
+)
 
 
 def draws(target: Any, n: int = 200) -> Tensor:
@@ -36,8 +48,10 @@ def draws(target: Any, n: int = 200) -> Tensor:
     return x
 
 
-@pytest.mark.parametrize("rule", EXACT_ON_GAUSSIAN)
-@pytest.mark.parametrize("name", PROPOSALS)
+AGREEING = [*product(PROPOSALS, ["simpson", "exact-barker"]), *product(COVERING, EXACT_ON_GAUSSIAN)]
+
+
+@pytest.mark.parametrize(("name", "rule"), dict.fromkeys(AGREEING))
 def test_rules_agree_with_the_density_on_a_gaussian(name: str, rule: str) -> None:
     proposal, judged = PROPOSALS[name], EXACT_ON_GAUSSIAN[rule]
     assert isinstance(judged, Rule)
@@ -51,8 +65,10 @@ def test_rules_agree_with_the_density_on_a_gaussian(name: str, rule: str) -> Non
     )
 
 
-@pytest.mark.parametrize("rule", SYMMETRIC)
-@pytest.mark.parametrize("target", ["mixture", "banana", "student", "funnel"])
+@pytest.mark.parametrize(
+    ("target", "rule"),
+    [*product(["mixture"], SYMMETRIC), *product(["banana", "student", "funnel"], ["simpson", "adaptive"])],
+)
 def test_log_ratio_is_antisymmetric(target: str, rule: str) -> None:
     law, judged, proposal = TARGETS[target], EXACT_ON_GAUSSIAN[rule], PROPOSALS["mala-full"]
     assert isinstance(judged, Rule)
@@ -280,12 +296,23 @@ GAUSSIANS = {
 }
 
 
-SHARED = [(name, rule, 7) for name in GAUSSIANS for rule in FUSED]
-SEPARATE = [("mala", rule, 700) for rule in FUSED] + [("mala, matrix", "LineIntegral()", 700)]
+# Every proposal with two rules, every rule with a walk, a contraction and, in the tight loop, MALA; there with one
+# shared score call, and with two.
+LOOPS = [
+    *product(GAUSSIANS, ["LineIntegral()", "Exact()"], [7], [False, True]),
+    *product(["walk", "pcn"], FUSED, [7], [False]),
+    *product(["mala"], FUSED, [7], [False, True]),
+    *product(["mala", "mala, matrix"], ["LineIntegral()", "Always()"], [700], [False, True]),
+    *product(
+        ["mala"],
+        ["LineIntegral(rule='gauss', nodes=2, balance='barker')", "LineIntegral(rule='adaptive')"],
+        [700],
+        [True],
+    ),
+]
 
 
-@pytest.mark.parametrize(("name", "rule", "chains"), SHARED + SEPARATE)  # with one shared score call, and with two
-@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize(("name", "rule", "chains", "bounded"), dict.fromkeys(LOOPS))
 def test_the_fused_loop_is_the_step_repeated(
     name: str, rule: str, chains: int, bounded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,10 +22,8 @@ from scoremh.sampling import pools
 from scoremh.sampling.pools import begin_worker, check_pool
 from tests.cases import PROPOSALS, RULES, seeded
 from tests.deadly_scores import Broken, Deadly
-from tests.estimator_cases import data, ended, run, whole
+from tests.estimator_cases import ended
 from tests.pool_cases import CALLERS, KERNEL, LAW, OF_A_SCORE, Answer, assert_same, from_noise, sampled, start
-
-__all__ = ["data", "run", "whole"]  # fixtures
 
 
 class Reversed:
