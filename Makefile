@@ -6,17 +6,26 @@ BIN := .venv/bin
 # torch's threads and pytest's workers would fight for the same cores
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test quick lint format docs bench peers soak scores densities tables acceptance table1 figures images constraints clean
+.PHONY: demo test test-studies mutants quick lint format docs bench peers soak scores densities tables acceptance table1 figures images constraints clean
 
 demo: .venv/ready
 	$(BIN)/scoremh demo
 
-# Quick tests check every annotated shape at run time; slow ones run as users run the library.
+# Under ten minutes on two idle cores, `make quick` under two. Quick tests check annotated shapes at run time; slow ones
+# run as users run the library.
 test: lint quick
-	$(TEST) -n 2 --dist worksteal -m slow
+	$(TEST) -n 2 --dist worksteal --ignore tests/studies -m slow
 
 quick: .venv/ready .venv/browser
-	$(TEST) -n 2 --dist worksteal -m "not slow"
+	$(TEST) -n 2 --dist worksteal --ignore tests/studies -m "not slow"
+
+# The framework of studies, and the smallest cells of each from end to end. `make test` compares pages with records only.
+test-studies: .venv/ready
+	$(TEST) -n 2 --dist worksteal tests/studies
+
+# Break the library in many places, one at a time, and list the faults that no quick test finds: a quarter of an hour.
+mutants: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .
@@ -29,7 +38,7 @@ format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The documentation site, into out/site; notebooks that did not change are not executed again.
+# The documentation site, into out/site; notebooks that did not change are not executed again. A failing notebook is an error.
 docs: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -n -b html -d out/doctrees docs out/site
 

@@ -96,7 +96,7 @@ def step_tuned(pool: Any, _: None) -> Answer:
 
 @cache
 def fitted() -> ScoreMH:
-    return ScoreMH(**estimator_cases.SMALL).fit(estimator_cases.X)
+    return ScoreMH(**estimator_cases.SMALL).fit(estimator_cases.FEW)
 
 
 def estimated(pool: Any, store: Path | None) -> Answer:

@@ -167,7 +167,6 @@ FALSE_ALARM = 1e-3  # that any of the tests of right rules fails although all is
 
 RIGHT = {"density": Exact(), "exact": LineIntegral("exact"), "adaptive": LineIntegral("adaptive", nodes=127)}
 RIGHT["two-coin"] = TwoCoin()
-CASES = [(name, std) for name, stds in STDS.items() for std in stds]
 
 
 def p_value(name: str, std: float, rule: Any, seed: int = 0) -> float:
@@ -177,11 +176,16 @@ def p_value(name: str, std: float, rule: Any, seed: int = 0) -> float:
     return diagnostics.stationarity(kernel, distribution, chains=10_000, steps=20, generator=generator).p_value
 
 
+JUDGED = [
+    *((name, max(stds), rule) for name, stds in STDS.items() for rule in RIGHT),
+    *((name, min(stds), "exact") for name, stds in STDS.items()),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", RIGHT)
-@pytest.mark.parametrize(("name", "std"), CASES)
+@pytest.mark.parametrize(("name", "std", "rule"), JUDGED)
 def test_right_rules_leave_narrow_structure_invariant(name: str, std: float, rule: str) -> None:
-    assert p_value(name, std, RIGHT[rule]) > FALSE_ALARM / (len(CASES) * len(RIGHT))
+    assert p_value(name, std, RIGHT[rule]) > FALSE_ALARM / len(JUDGED)
 
 
 def test_the_page_has_every_rule_that_integrates() -> None:
@@ -492,6 +496,13 @@ def trace(score: object, x: Tensor) -> Tensor:
 
 @pytest.fixture(scope="module")
 def fit() -> ScoreFit:
+    """Return a brief fit, for what holds whatever was learned."""
+    samples = MIXTURE.sample(2000, generator=seeded(1)).float()
+    return fit_score(samples, recipe=Recipe(steps=200), generator=seeded(2))
+
+
+@pytest.fixture(scope="module")
+def trained() -> ScoreFit:
     samples = MIXTURE.sample(2000, generator=seeded(1)).float()
     return fit_score(samples, recipe=Recipe(steps=2000), generator=seeded(2))
 
@@ -593,14 +604,15 @@ def test_log_p_of_a_fit_is_that_of_u_and_a_volume(fit: ScoreFit) -> None:
     torch.testing.assert_close(fit.log_density(x), inside - fit.coordinates.log_det(x))
 
 
-def test_log_p_of_a_fit_is_normalised_and_near_the_truth(fit: ScoreFit) -> None:
-    assert fit.log_density is not None
+@pytest.mark.slow
+def test_log_p_of_a_fit_is_normalised_and_near_the_truth(trained: ScoreFit) -> None:
+    assert trained.log_density is not None
     axis = torch.linspace(-12, 14, 300)
     cells = torch.cartesian_prod(axis, axis)
-    total = float(fit.log_density(cells).double().exp().sum()) * float(axis[1] - axis[0]) ** 2
+    total = float(trained.log_density(cells).double().exp().sum()) * float(axis[1] - axis[0]) ** 2
     assert total == pytest.approx(1, abs=0.1)
     x = MIXTURE.sample(2000, generator=seeded(3))
-    error = fit.log_density(x.float()).double() - MIXTURE.log_density(x)
+    error = trained.log_density(x.float()).double() - MIXTURE.log_density(x)
     assert float(error.square().mean().sqrt()) < 0.5
 
 
@@ -612,12 +624,15 @@ def test_calls_are_divided_without_a_change(fit: ScoreFit, monkeypatch: pytest.M
     torch.testing.assert_close(fit.log_density(x), whole, rtol=1e-5, atol=1e-5)
 
 
-def test_chains_with_a_learned_score_find_the_weights_that_line_integrals_miss(fit: ScoreFit) -> None:
-    proposal = PCN(1.0, mean=fit.coordinates.mean, covariance=fit.covariance)  # type: ignore[arg-type]
-    start = (fit.coordinates.mean + torch.randn(1000, 2, generator=seeded())).clamp(fit.support.low, fit.support.high)  # type: ignore[operator]
+@pytest.mark.slow
+def test_chains_with_a_learned_score_find_the_weights_that_line_integrals_miss(trained: ScoreFit) -> None:
+    proposal = PCN(1.0, mean=trained.coordinates.mean, covariance=trained.covariance)  # type: ignore[arg-type]
+    low, high = trained.support.low, trained.support.high
+    start = (trained.coordinates.mean + torch.randn(1000, 2, generator=seeded())).clamp(low, high)  # type: ignore[operator]
     shares = {}
     for rule in (ThroughNoise(), LineIntegral("gauss", nodes=16)):
-        x = sample(metropolis_hastings(fit, proposal, rule), start, draws=1, thin=60, generator=seeded(5)).last.double()
+        kernel = metropolis_hastings(trained, proposal, rule)
+        x = sample(kernel, start, draws=1, thin=60, generator=seeded(5)).last.double()
         nearest = torch.cdist(x, MEANS).argmin(1)
         shares[rule] = nearest.bincount(minlength=3) / len(x)
     true = torch.tensor([0.5, 0.3, 0.2])

@@ -639,8 +639,12 @@ def test_no_width_of_a_normal_distribution_changes_by_more_than_half_a_percent(h
     assert float((removed / widths.square() - 1)[wide].abs().max()) < 2 * MAX_VARIANCE_CHANGE
 
 
-@pytest.mark.parametrize("high", [0.6, 2.0, 5.0])
-@pytest.mark.parametrize("law", [*MODES, *CURVED])
+@pytest.mark.parametrize(
+    ("law", "high"),
+    [(law, 2.0) for law in MODES]
+    + [pytest.param(law, 2.0, marks=pytest.mark.slow) for law in CURVED]
+    + [pytest.param(law, high, marks=pytest.mark.slow) for law in (*MODES, *CURVED) for high in (0.6, 5.0)],
+)
 def test_the_discretisation_changes_no_variance_and_no_weight(law: str, high: float) -> None:
     """The same starts as those of the flow on 60 levels: what differs is the discretisation alone."""
     known = (MODES | CURVED)[law]
@@ -802,6 +806,7 @@ def turned_sampler(model: ScoreMH, below: float) -> Sampler:
     return replace(model.sampler_, score=score, accept_above=0.0)
 
 
+@pytest.mark.slow
 def test_the_sampler_finds_the_level(small: ScoreMH) -> None:
     rows = torch.from_numpy(small.held_out_).float()
     right, turned = (find_adjustment(turned_sampler(small, below), rows, generator=seeded()) for below in (0.0, 1.0))
@@ -950,6 +955,7 @@ def test_local_moves_begin_with_the_score_of_their_own_level() -> None:
     assert min(found.swap_rates) > 0.1
 
 
+@pytest.mark.slow
 def test_the_weights_of_modes_are_right_where_local_moves_alone_stay() -> None:
     start = REPLICAS_MEANS[:1] + 0.1 * torch.randn(500, 2, generator=seeded()).double()
 

@@ -500,6 +500,7 @@ def weight_on_the_right(fit: AcceptanceFit) -> float:
     return float(p[grid[:, 0] > 0].sum() / p.sum())
 
 
+@pytest.mark.slow
 def test_anchors_give_far_modes_their_weights_and_gradients_do_not() -> None:
     x, recipe = FAR.sample(2000, generator=seeded()), Recipe(steps=400, batch=64, rate=1e-2)
 
@@ -526,7 +527,9 @@ def test_training_lowers_the_error_at_anchors_and_records_it(form: Any) -> None:
     assert "log p at anchors" not in repr(plain)
 
 
-@pytest.mark.parametrize("form", NETS)
+@pytest.mark.parametrize(
+    "form", ["antisymmetric", *(pytest.param(form, marks=pytest.mark.slow) for form in ("free", "potential"))]
+)
 def test_an_interrupted_training_ends_with_the_same_bits(form: Any, tmp_path: Path) -> None:
     """No generator is given to the second call: the anchors are those of the first all the same."""
     path = tmp_path / "training.safetensors"
@@ -758,8 +761,11 @@ def test_the_free_form_does_not_get_stuck_where_it_is_flat() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("proposal", [RandomWalk(1.2), MALA(0.3), PCN(0.5)], ids=repr)
-@pytest.mark.parametrize("form", NETS)
+@pytest.mark.parametrize(
+    ("form", "proposal"),
+    [*product(NETS, [RandomWalk(1.2)]), *product(["antisymmetric"], [MALA(0.3), PCN(0.5)])],
+    ids=str,
+)
 def test_a_learned_acceptance_decides_as_the_density_does(form: Any, proposal: Proposal) -> None:
     law = targets.GaussianMixture([0.6, 0.4], [[1.2, 1.0], [-1.0, -1.4]])
     fit, pairs = trained(law, proposal, form, steps=600)

@@ -125,6 +125,7 @@ def test_rows_as_csv_and_another_reference(run: Path, tmp_path: Path, capsys: py
     assert kept | {"removed": []} == found
 
 
+@pytest.mark.slow
 def test_images_are_drawn_and_shown_as_images(tmp_path: Path) -> None:
     np.save(tmp_path / "digits.npy", datasets.digits()[:300].reshape(300, 8, 8).numpy())
     run = tmp_path / "run"

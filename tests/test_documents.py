@@ -96,7 +96,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("document", COMMANDS)
+@pytest.mark.parametrize("document", ["README.md", pytest.param("docs/start.md", marks=pytest.mark.slow)])
 def test_the_commands_of_a_document_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_table(tmp_path / "data.csv")

@@ -119,8 +119,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.parametrize("free", [0, 4096])
+@pytest.mark.parametrize(("name", "free"), [*((name, 0) for name in WRITERS), ("store", 4096), ("fit", 4096)])
 def test_a_full_disk_is_an_error_and_loses_nothing(name: str, free: int, disk: Disk) -> None:
     (disk.path / "kept").write_bytes(b"kept")
     disk.fill(free)
@@ -171,8 +170,7 @@ def test_a_command_on_a_full_disk_ends_with_one_line(
 # Loaders given noise and forged files, and files that are damaged: the same as `make soak`, in fewer executions.
 
 
-EXECUTIONS = 5000 // len(fuzz.LOADERS) + 1
-DAMAGES = 100
+EXECUTIONS, DAMAGES = 60, 100
 MAX_BYTES = 1_000_000_000
 
 
@@ -185,6 +183,7 @@ def test_a_loader_refuses_noise_by_name(name: str, tmp_path: Path) -> None:
     assert 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < MAX_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", damage.CASES)
 def test_damage_is_refused_by_name_or_changes_nothing(name: str, tmp_path: Path) -> None:
     found = damage.campaign(name, DAMAGES, tmp_path)
@@ -206,6 +205,7 @@ def test_growth_of_memory_and_open_files_is_noticed() -> None:
     assert steady.growth([steady.Usage(10 * i, i) for i in range(4)] + flat[:4]) == (0.0, 0)  # before the second half
 
 
+@pytest.mark.slow
 def test_an_open_file_of_every_round_is_counted() -> None:
     with ExitStack() as files:
         found = steady.campaign(0.0, lambda: files.enter_context(Path(__file__).open()))
@@ -260,6 +260,7 @@ print(RESULT)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("result", "outcome"), [("20", "the same bits"), ("time.time()", "ANOTHER RESULT OR AN ERROR")]
 )

@@ -721,6 +721,7 @@ def test_the_page_may_not_ask_for_anything(browser: Any, tmp_path: Path) -> None
         assert not [url for url in one.asked if url.startswith("http")]
 
 
+@pytest.mark.slow
 def test_the_slider_moves_the_points_to_the_draws_of_its_step(browser: Any, tmp_path: Path) -> None:
     shown = contents(2)
     assert shown.chains is not None

@@ -875,6 +875,7 @@ def test_two_overlapping_mixtures_multiplied() -> None:
         assert float(z.abs().max()) < MAX_Z, z
 
 
+@pytest.mark.slow
 def test_a_product_of_two_learned_scores_runs() -> None:
     """Two standard normals with means -1 and 1 in the first coordinate: the product is near N(0, I / 2)."""
     g = seeded(4)

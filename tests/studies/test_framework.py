@@ -9,7 +9,6 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from studies import __main__ as command
 from studies.framework import Cell, Claim, Record, Records, Study, catalog, grid, pages, recompute, runner
 from studies.framework.study import with_kept_cells
 from studies.framework.tables import over_seeds, pivot
-from tests.studies.cases import DOCS, ROOT, kept
+from tests.studies.cases import ROOT
 
 STUDIES = catalog.all_studies()
 
@@ -351,51 +350,3 @@ def test_ctrl_c_stops_at_once_and_keeps_what_is_done(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert errors.decode() == f"studies: stopped. What is done is in {tmp_path}; the same command resumes.\n"
     assert 3 <= cells_done(tmp_path) < 100
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_the_page_says_what_the_records_say(name: str) -> None:
-    study, records = STUDIES[name], kept(name)
-    page, section = (DOCS / study.page).read_text(), pages.render(study, records)
-    assert page == (f"{section}\n" if study.page == f"{name}.md" else pages.fill(page, name, section))
-    assert records.settings["preset"] == "paper"
-    for other, template in study.excerpts.items():
-        text = (DOCS / other).read_text()
-        assert pages.fill(text, name, pages.render(study, records, template)) == text
-        assert f"<!-- {name} -->" in text
-    assert list(DOCS.glob(f"{name}*.png"))
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_kept_records_are_those_of_the_paper_preset(name: str) -> None:
-    study, records = STUDIES[name], kept(name)
-    config = study.presets["paper"]
-    changed = EARLIER_FLOW.get(name, set())
-    settings = {k: v for k, v in study.settings(config).items() if k in records.settings and k not in changed}
-    assert settings == {key: records.settings[key] for key in settings}
-    wanted = set(chain.from_iterable(study.stages(config)))
-    for kind in study.kinds:
-        cells = [kind.of(record) for record in records.kinds.get(kind.kind, [])]
-        assert set(cells) <= wanted
-        assert len(set(cells)) == len(cells)
-        if study.summary is None and not study.partial:
-            assert set(cells) == {cell for cell in wanted if isinstance(cell, kind)}
-
-
-# Settings of the probability flow of 0.2.0, with which these records were computed; their pages say so.
-EARLIER_FLOW = {"table1": {"flow", "down"}}
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_every_claim_is_decided_by_the_records(name: str) -> None:
-    for verdict in STUDIES[name].verdicts(kept(name)).values():
-        cases = verdict.values() if not isinstance(verdict, bool) else [verdict]
-        assert cases
-        assert all(isinstance(one, bool) for one in cases)
-
-
-@pytest.mark.parametrize("name", [name for name, study in STUDIES.items() if "quick" in study.presets])
-def test_quick_presets_use_other_seeds(name: str) -> None:
-    presets = STUDIES[name].presets
-    assert list(presets)[:2] == ["quick", "paper"]  # a third one takes hours
-    assert not set(presets["quick"].seeds) & set(presets["paper"].seeds)
