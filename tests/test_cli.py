@@ -149,7 +149,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "no number": ("sample RUN --draws many", "expected a whole number, got 'many'"),
     "a missing file": ("fit nothing.csv --out NEW", "nothing.csv to be a file, got no such file"),
     "a missing run": ("sample NEW", "to be the folder of a run, got no such folder"),
-    "a folder without a run": ("report EMPTY", "to be the folder of a run, got no config.json there"),
+    "a folder without a run": ("report EMPTY", "to be the folder of a run, got no config.json in it"),
     "text among numbers": (
         "fit TEXT --out NEW",
         "at most 32 levels in the category 'height', got 40. Remove the column, merge rare levels, or correct text",

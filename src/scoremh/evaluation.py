@@ -521,18 +521,18 @@ class Evaluation:
 
     def __str__(self) -> str:
         """Return the verdict, the checks, and the distances with their multiples of the floor, with explanations."""
-        said = [] if self.verdict is None else [str(self.verdict)]
-        said += [text_table(self.checks)] if self.checks else []
+        parts = [] if self.verdict is None else [str(self.verdict)]
+        parts += [text_table(self.checks)] if self.checks else []
         title = f"{self.points} points each, in standard deviations"
         notes = [FLOOR_LINE, P_LINE]
         if self.noticed_shift is not None:
             notes.append(f"power: {power_line(self.noticed_shift, self.rows)}.")
-        return "\n".join([*said, aligned(self._head, self._table, title), *notes])
+        return "\n".join([*parts, aligned(self._head, self._table, title), *notes])
 
     def _repr_html_(self) -> str:
         """Return the same as HTML, for a notebook."""
-        said = "" if self.verdict is None else html_verdict(self.verdict) + html_table(self.checks)
-        return f"{said}{html_rows(self._head, self._table)}<p>{FLOOR_LINE}<br>{P_LINE}</p>"
+        parts = "" if self.verdict is None else html_verdict(self.verdict) + html_table(self.checks)
+        return f"{parts}{html_rows(self._head, self._table)}<p>{FLOOR_LINE}<br>{P_LINE}</p>"
 
     @property
     def _head(self) -> list[str]:
@@ -668,13 +668,13 @@ def _with_verdict(
     if lost:
         reason = f"{lost:,} of {len(draws):,} draws are not finite; the limit is 0"
         return replace(found, verdict=Verdict("do not use", reason, LOOK), p_values={name: 0.0})
-    judged = agreement(draws, reference, columns, generator=generator)
+    checked = agreement(draws, reference, columns, generator=generator)
     return replace(
         found,
-        verdict=verdict(judged, LOOK),
-        checks=judged.checks,
-        noticed_shift=judged.noticed_shift,
-        p_values={name: judged.p_value},
+        verdict=verdict(checked, LOOK),
+        checks=checked.checks,
+        noticed_shift=checked.noticed_shift,
+        p_values={name: checked.p_value},
     )
 
 

@@ -31,9 +31,9 @@ def kernel_stein_discrepancy(x: Samples, score: ScoreFn, *, bandwidth: float | N
     x = as_tensor(x, "x", torch.get_default_dtype())
     checks.events(x)
     with torch.no_grad():
-        answer = score(x)
-        checks.returned(answer, x, x.shape, "score")
-        points, scores = x.flatten(1).double(), answer.flatten(1).double()
+        value = score(x)
+        checks.returned(value, x, x.shape, "score")
+        points, scores = x.flatten(1).double(), value.flatten(1).double()
         if bandwidth is None:
             distances = torch.nn.functional.pdist(points[:1000])
             bandwidth = float(distances.median()) if len(distances) else 1.0

@@ -56,8 +56,8 @@ class Conditional(nn.Module):
 
     def _output(self, x: Tensor, time: Tensor, label: int | None = None) -> Tensor:
         labels = {} if label is None else {"class_labels": torch.full((len(x),), label, device=x.device)}
-        answer: Any = self.unet(x, time, **labels)
-        output: Tensor = getattr(answer, "sample", answer)
+        result: Any = self.unet(x, time, **labels)
+        output: Tensor = getattr(result, "sample", result)
         return output[:, : x.shape[1]] if self.learned_variance else output
 
 

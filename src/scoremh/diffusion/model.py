@@ -188,8 +188,8 @@ def level_score(
     # one call with every chain in every direction: vmap does not support all layers
     many, levels = x.repeat(len(v), *(1,) * (x.ndim - 1)), level.repeat(len(v))
     along = v.repeat_interleave(len(x), 0).reshape(many.shape)
-    answer: tuple[Tensor, Tensor] = torch.func.jvp(lambda at: score(at, levels), (many,), (along,))  # type: ignore[assignment]
-    values, products = answer
+    both: tuple[Tensor, Tensor] = torch.func.jvp(lambda at: score(at, levels), (many,), (along,))  # type: ignore[assignment]
+    values, products = both
     checks.returned(values, many, many.shape, "score")
     return values[: len(x)], (products * along).flatten(1).sum(1).reshape(len(v), len(x)).sum(0)
 
@@ -369,11 +369,11 @@ class DiffusionModel:
         for part, its_level in zip(x.split(rows), level.split(rows), strict=True):
             factors = reading.prediction.factors(its_level)
             scale, skip, gain = (per_chain(factor, part).to(x.dtype) for factor in factors)
-            answer = self._answer(part * scale, reading.time(its_level))
-            parts.append(skip * part + gain * answer)
+            output = self._network_output(part * scale, reading.time(its_level))
+            parts.append(skip * part + gain * output)
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-    def _answer(self, x: Tensor, time: Tensor) -> Tensor:
+    def _network_output(self, x: Tensor, time: Tensor) -> Tensor:
         """Return the network's output, interpolated between two timesteps if it does not accept other times."""
         if self.continuous_time:
             return _output(self.net, x, time)
@@ -428,12 +428,12 @@ def _output(net: Network, x: Tensor, time: Tensor) -> Tensor:
     """Call the network in its own dtype and device, and return the output in those of x."""
     own = next(_tensors_of(net), x)
     time = time.to(own.device) if not time.is_floating_point() else time.to(own.device, _wide(own))
-    answer = net(x.to(own), time)
-    answer = getattr(answer, "sample", answer)
-    if not isinstance(answer, Tensor) or answer.shape != x.shape:
+    output = net(x.to(own), time)
+    output = getattr(output, "sample", output)
+    if not isinstance(output, Tensor) or output.shape != x.shape:
         fix = f"It is called with x of shape {tuple(x.shape)} and times of shape {tuple(time.shape)}, one per chain."
-        raise ValueError(checks.message(f"the network to return shape {tuple(x.shape)}", checks.describe(answer), fix))
-    return answer.to(x)
+        raise ValueError(checks.message(f"the network to return shape {tuple(x.shape)}", checks.describe(output), fix))
+    return output.to(x)
 
 
 def _level_score(
@@ -638,14 +638,14 @@ ROWS = 8  # points of noise, each with its opposite; more if an axis of the even
 SCORE_ERROR = 0.3  # largest relative error; trained networks reach a few per cent
 DIRECT_SLOPE = 0.5  # an epsilon network has slope 1 / sqrt(v), a denoiser sqrt(v) / k
 VARIANCES = 0.01, 2.5  # the lower limit allows variance=1 for images in [0, 1] (0.07) that vary in few directions
-LEAST_SLOPE = 0.1  # the slope of a denoiser is nearly 1 at low noise
+MIN_SLOPE = 0.1  # the slope of a denoiser is nearly 1 at low noise
 LINEAR_EXCESS = 1.1  # error over that of a linear denoiser: below 1 for a perfect network
 SAMPLE_LEVELS = 0.5, 1.0  # in units of sqrt(v): a velocity equal to its input is nearly right at no more than one level
 SILENT_EXCESS = 1.03  # allowance for chance in the errors on 256 samples
-LEAST_ANSWER = 0.01  # root mean square of the odd part of the output at 3 sqrt(v), below which the network is silent
+MIN_RESPONSE = 0.01  # root mean square of the odd part of the output at 3 sqrt(v), below which the network is silent
 MAX_SAMPLES = 256
-NOISE_ANSWERS = EPSILON, SCORE
-DATA_ANSWERS = DENOISER, X0
+NOISE_PREDICTIONS = EPSILON, SCORE
+DATA_PREDICTIONS = DENOISER, X0
 
 
 class Probe(NamedTuple):
@@ -679,7 +679,7 @@ def check_wrapping(
     | score | highest | equal to -x / k^2, within `SCORE_ERROR` |
     | direct | highest, for networks that predict D there | slope of D along z, within `DIRECT_SLOPE` sqrt(v) |
     | variance | 3 sqrt(v), for the same networks also 10 sqrt(v) | the v given by the slope of D, in `VARIANCES` v |
-    | slope | 0.02 sqrt(v) | slope of D above `LEAST_SLOPE` |
+    | slope | 0.02 sqrt(v) | slope of D above `MIN_SLOPE` |
     | samples | sqrt(v), and sqrt(v) / 2 except x0 and denoisers | squared error of D over a linear denoiser's |
     | answer | sqrt(v), if the output is nearly 0 | the same over the best simple denoiser's |
 
@@ -706,7 +706,7 @@ def misfits(probe: Probe, reading: Reading) -> dict[str, float]:
     """Return by test the error of a reading over its limit, infinite for NaN; above 1 the test fails."""
     low, high = probe.noise_range
     width, k = math.sqrt(probe.variance), math.sqrt(probe.variance + high**2)
-    direct = reading.prediction not in NOISE_ANSWERS
+    direct = reading.prediction not in NOISE_PREDICTIONS
     error, slope = _response(probe, reading, high)
     found = {"score": error / SCORE_ERROR}
     if direct:
@@ -715,10 +715,10 @@ def misfits(probe: Probe, reading: Reading) -> dict[str, float]:
         sigma = ratio * width
         if low <= sigma <= high:
             slope = _response(probe, reading, sigma)[1]
-            found[f"variance at {sigma:.3g}"] = _variance_misfit(_said(slope, sigma) / probe.variance)
+            found[f"variance at {sigma:.3g}"] = _variance_misfit(_implied_variance(slope, sigma) / probe.variance)
     lowest = max(low, 0.02 * width)
     slope = _response(probe, reading, lowest)[1]
-    found["slope"] = LEAST_SLOPE / slope if slope > 0 else math.inf
+    found["slope"] = MIN_SLOPE / slope if slope > 0 else math.inf
     if probe.samples is not None:
         found |= _sample_misfits(probe, reading, probe.samples)
     return {name: value if math.isfinite(value) else math.inf for name, value in found.items()}
@@ -739,7 +739,7 @@ def _response(probe: Probe, reading: Reading, sigma: float) -> tuple[float, floa
     return float((odd - expected).norm() / expected.norm()), slope
 
 
-def _said(slope: float, sigma: float) -> float:
+def _implied_variance(slope: float, sigma: float) -> float:
     """Return the variance v for which v / (v + sigma^2) is this slope."""
     return slope * sigma**2 / (1 - slope) if slope < 1 else math.inf
 
@@ -755,13 +755,13 @@ def _sample_misfits(probe: Probe, reading: Reading, samples: Tensor) -> dict[str
     """Return the errors of D on noisy samples over their limits."""
     width, found = math.sqrt(probe.variance), {}
     # an error of a network that predicts D is an error of D at all levels; that of others shrinks with sigma
-    for ratio in SAMPLE_LEVELS[reading.prediction in DATA_ANSWERS :]:
+    for ratio in SAMPLE_LEVELS[reading.prediction in DATA_PREDICTIONS :]:
         sigma, x, error = _noisy_samples(probe, reading, samples, ratio * width)
         linear = linear_denoiser(samples.flatten(1), x.flatten(1), sigma)
         excess = error / float((linear - samples.flatten(1)).square().mean())
         found[f"samples at {sigma:.3g}"] = excess / LINEAR_EXCESS
-    silence_denoises = reading.prediction not in (*NOISE_ANSWERS, *DATA_ANSWERS)
-    if silence_denoises and not _answers(probe, reading):  # the last level is sqrt(v)
+    zero_denoises = reading.prediction not in (*NOISE_PREDICTIONS, *DATA_PREDICTIONS)
+    if zero_denoises and not _responds(probe, reading):  # the last level is sqrt(v)
         found["answer"] = error / least_error(samples, x, sigma) / SILENT_EXCESS
     return found
 
@@ -774,12 +774,12 @@ def _noisy_samples(probe: Probe, reading: Reading, samples: Tensor, sigma: float
     return sigma, x, float((denoised - samples).square().mean())
 
 
-def _answers(probe: Probe, reading: Reading) -> bool:
+def _responds(probe: Probe, reading: Reading) -> bool:
     """Return whether the network's output depends on its input; otherwise several readings would fit."""
     raw = reading.prediction._replace(skip=torch.zeros_like, gain=torch.ones_like)
     sigma = min(3 * math.sqrt(probe.variance), probe.noise_range[1])
     _, odd = _odd_part(probe, reading._replace(prediction=raw), sigma)
-    return float(odd.square().mean()) > LEAST_ANSWER**2
+    return float(odd.square().mean()) > MIN_RESPONSE**2
 
 
 def _better_reading(probe: Probe, own: Reading, other_times: bool) -> tuple[str, str] | None:
@@ -803,7 +803,7 @@ def _better_reading(probe: Probe, own: Reading, other_times: bool) -> tuple[str,
     for call, reading in readings.items():
         with suppress(Exception):  # a network may raise an error for a wrong guess
             found = misfits(probe, reading).values()
-            if max(found) <= 1 and _answers(probe, reading):
+            if max(found) <= 1 and _responds(probe, reading):
                 fits[call] = sum(found) / len(found)
     if not fits:
         return None
@@ -814,10 +814,10 @@ def _better_reading(probe: Probe, own: Reading, other_times: bool) -> tuple[str,
 def _better_variance(probe: Probe, own: Reading) -> float | None:
     """Return the variance of the data implied by the network, if the reading fits with it; else None."""
     sigma = min(10 * math.sqrt(probe.variance), probe.noise_range[1])
-    said = _said(_response(probe, own, sigma)[1], sigma)
-    if not 0 < said < math.inf or max(misfits(probe._replace(variance=said), own).values()) > 1:
+    implied = _implied_variance(_response(probe, own, sigma)[1], sigma)
+    if not 0 < implied < math.inf or max(misfits(probe._replace(variance=implied), own).values()) > 1:
         return None
-    return said
+    return implied
 
 
 def _message(probe: Probe, own: Reading, found: dict[str, float], better: tuple[str, str] | None) -> str:
@@ -829,8 +829,10 @@ def _message(probe: Probe, own: Reading, found: dict[str, float], better: tuple[
     )
     if better is not None:
         return f"{text}: this looks like {better[0]}. Use {better[1]}."
-    if (said := _better_variance(probe, own)) is not None:
-        return f"variance={probe.variance:.3g} was passed, but the network was trained on about {said:.2g}: pass that."
+    if (implied := _better_variance(probe, own)) is not None:
+        return (
+            f"variance={probe.variance:.3g} was passed, but the network was trained on about {implied:.2g}: pass that."
+        )
     return (
         f"{text}, nor like any other that scoremh.diffusion supports. Check that it is trained, that the schedule is "
         f"the one of its training, and that the data's variance is {probe.variance:.3g}."

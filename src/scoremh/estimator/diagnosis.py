@@ -171,12 +171,12 @@ def diagnose(
         weights,
     )
     rows = held_out if seen is None else torch.cat([held_out, seen])
-    judged = judge(sampler, chains.last, rows, len(held_out), columns, numbers, generator)
-    found = replace(found, verdict=judged.verdict, checks=judged.checks, noticed_shift=judged.noticed_shift)
+    checked = check_draws(sampler, chains.last, rows, len(held_out), columns, numbers, generator)
+    found = replace(found, verdict=checked.verdict, checks=checked.checks, noticed_shift=checked.noticed_shift)
     return replace(found, warnings=(*_cautions(found), *adjustment_cautions(sampler)))
 
 
-class Judgement(NamedTuple):
+class DrawsVerdict(NamedTuple):
     """The verdict on draws and the checks behind it."""
 
     verdict: Verdict
@@ -184,7 +184,7 @@ class Judgement(NamedTuple):
     noticed_shift: float | None = None
 
 
-def judge(
+def check_draws(
     sampler: Sampler,
     draws: Tensor,
     rows: Tensor,
@@ -192,15 +192,15 @@ def judge(
     columns: Sequence[str],
     numbers: Callable[[Tensor], Tensor],
     generator: torch.Generator,
-) -> Judgement:
+) -> DrawsVerdict:
     """Return the verdict on draws; the first `held` of the rows are held out, the others are training rows."""
     lost = int((~draws.flatten(1).isfinite().all(1)).sum())
     if lost:
         reason = f"{lost:,} of {len(draws):,} draws are not finite; the limit is 0"
-        return Judgement(Verdict("do not use", reason, advice(sampler, (), len(rows))))
+        return DrawsVerdict(Verdict("do not use", reason, advice(sampler, (), len(rows))))
     if held < MIN_ROWS:
         reason = f"only {held} rows were held out, and {MIN_ROWS} are needed to test the draws"
-        return Judgement(Verdict("usable", reason, f"Fit with at least {10 * MIN_ROWS} rows."))
+        return DrawsVerdict(Verdict("usable", reason, f"Fit with at least {10 * MIN_ROWS} rows."))
     densities = None
     if draws[0].numel() <= MAX_WEIGHED_COLUMNS // 2:
         some = rows[torch.randperm(len(rows), generator=generator)[:MAX_DENSITIES]]
@@ -211,19 +211,19 @@ def judge(
     found = agreement(
         numbers(draws), numbers(rows[:held]), columns, seen=seen, log_densities=densities, generator=generator
     )
-    return Judgement(_verdict(sampler, found, len(rows)), found.checks, found.noticed_shift)
+    return DrawsVerdict(_verdict(sampler, found, len(rows)), found.checks, found.noticed_shift)
 
 
-def _verdict(sampler: Sampler, judged: Agreement, rows: int) -> Verdict:
+def _verdict(sampler: Sampler, checked: Agreement, rows: int) -> Verdict:
     """Return the verdict of the checks; it is good only if the training had converged."""
     assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
-    said = verdict(judged)
-    if said.level == "good" and still_falling(sampler.score):
+    result = verdict(checked)
+    if result.level == "good" and still_falling(sampler.score):
         steps = sampler.score.recipe.steps
-        said = Verdict("usable", f"training ended after {steps:,} steps, before its held-out loss had settled")
-    if said.level != "good" and not said.advice:
-        said = replace(said, advice=advice(sampler, judged.checks, rows))
-    return said
+        result = Verdict("usable", f"training ended after {steps:,} steps, before its held-out loss had settled")
+    if result.level != "good" and not result.advice:
+        result = replace(result, advice=advice(sampler, checked.checks, rows))
+    return result
 
 
 def _finite(value: np.float64) -> float | None:
