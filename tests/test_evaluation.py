@@ -223,7 +223,7 @@ def test_draws_that_are_right_are_good_and_say_what_would_be_noticed() -> None:
 def test_the_rates_of_false_alarms_are_those_declared() -> None:
     """Of 60 samplers that are right at most the 99.9 % quantile of a binomial is called anything but good."""
     levels = [verdict(agreement(rows(200, 100 + i), rows(400, 200 + i), NAMES, generator=seeded(i))) for i in range(60)]
-    bad = [one for one in levels if one.level != "good" and "nothing was found" not in one.reason]
+    bad = [one for one in levels if one.level != "good" and "no difference was found" not in one.reason]
     assert len(bad) <= stats.binom.ppf(0.999, 60, USABLE_RATE)
     assert sum(one.level == "do not use" for one in bad) <= stats.binom.ppf(0.999, 60, DO_NOT_USE_RATE)
 

@@ -15,7 +15,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from scoremh import ScoreMH, metrics
-from scoremh.estimator.diagnosis import judge
+from scoremh.estimator.diagnosis import check_draws
 from scoremh.evaluation import LEVELS, standard, transport_distance
 from studies import plots
 from studies.framework import Cell, Claim, Record, Records, Study, grid
@@ -129,7 +129,7 @@ class Judged(Cell, kind="judged"):
         rows = torch.cat([kept["held_out"], kept["seen"]])
         names = [f"x{i}" for i in range(model.n_features_in_)]
         some, numbers = draws[: config.draws], model.table_.numbers
-        found = judge(model.sampler_, some, rows, len(kept["held_out"]), names, numbers, generator)
+        found = check_draws(model.sampler_, some, rows, len(kept["held_out"]), names, numbers, generator)
         said = found.verdict
         values = {f"{one.name}_{key}": getattr(one, key) for one in found.checks for key in ("value", "p_value")}
         others = numbers(draws[config.draws :]).float()
