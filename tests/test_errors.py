@@ -228,7 +228,7 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
         "ScoreMH().set_output(transform='polars')",
         "transform to be one of 'default', 'pandas', got 'polars'",
     ),
-    "a sampler of a target": ("Sampler(Target(score=lambda x: -x))", "the scores of all noise levels, got Target"),
+    "a sampler of a target": ("Sampler(Target(score=lambda x: -x))", "a score at all noise levels, got Target"),
     "a rule by name": ("Sampler(fit, acceptance='simpson')", "expected an acceptance rule, got str 'simpson'"),
     "a sampler's proposal": ("Sampler(fit, proposal=MALA(0.1))", "proposal to be one of 'mala', 'rw', 'pcn'"),
     "a level as text": ("Sampler(fit, noise_level='0.3')", "noise_level to be a number, got str '0.3'"),
@@ -239,7 +239,7 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
     ),
     "a model of one level": (
         "replica_exchange(lambda h: kernel, [2.0, 1.0], torch.zeros(3, 2), model=Target(lambda x: -x), draws=2)",
-        "expected model to know the scores of all noise levels, got Target",
+        "expected model to know a score at all noise levels, got Target",
     ),
     "a target to sample": ("sample(Target(score=lambda x: -x), torch.zeros(3, 2), draws=1)", "expected a Kernel"),
     "a target without draws": (
