@@ -65,7 +65,7 @@ class Counted:
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3, 6, 10])
-def test_the_weights_are_those_of_an_independent_romberg(levels: int) -> None:
+def test_the_weights_match_those_of_an_independent_romberg(levels: int) -> None:
     nodes, weights = rules.romberg_weights(levels)
     grid = np.linspace(0, 1, 2**levels + 1)
     slope = np.cos(5 * grid) + grid**3
@@ -144,7 +144,7 @@ def test_at_most_a_quarter_of_simpsons_calls_is_spent_to_save_rounds(monkeypatch
     assert rounds[1] < rounds[0] - 0.5
 
 
-def test_weights_first_asked_for_without_gradients_serve_with_them() -> None:
+def test_weights_first_requested_without_gradients_serve_with_them() -> None:
     law, rule = TARGETS["mixture"], LineIntegral("adaptive", tolerance=1e-10, nodes=1023)
     x, y = (law.sample(5, generator=seeded(seed)) for seed in (0, 1))
 
@@ -203,11 +203,11 @@ WRONG = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rule", "name", "std"), WRONG)
-def test_other_rules_are_refused_where_the_page_says_so(rule: str, name: str, std: float) -> None:
+def test_other_rules_raise_errors_where_the_page_says_so(rule: str, name: str, std: float) -> None:
     assert p_value(name, std, STEPPED[rule]) < REFUSED
 
 
-def test_the_page_refuses_no_exact_rule() -> None:
+def test_the_page_rejects_no_exact_rule() -> None:
     exact = {"Exact()", 'Exact(balance="barker")', 'LineIntegral("exact")', "TwoCoin()"}
     assert exact <= set(never_refused(kept("acceptance")))
 
@@ -441,12 +441,12 @@ def test_what_three_nodes_decide_five_would_decide_alike(balance: Any) -> None:
             assert (rate >= -1e-12).all()
 
 
-def test_a_rough_move_is_not_rejected_before_it_is_judged() -> None:
+def test_a_rough_move_is_not_rejected_before_it_is_decided() -> None:
     assert LONG.change + LONG.bound >= MAX_SHARE
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rounding_errors_refuse_no_long_move(dtype: torch.dtype) -> None:
+def test_rounding_errors_reject_no_long_move(dtype: torch.dtype) -> None:
     """On a normal distribution nothing is missed but by rounding: decisions are those of the density."""
     normal = targets.Gaussian(torch.zeros(2).to(dtype), torch.eye(2).to(dtype))
     x = normal.sample(5000, generator=seeded())
@@ -455,7 +455,7 @@ def test_rounding_errors_refuse_no_long_move(dtype: torch.dtype) -> None:
     assert runs[1].acceptance_rate == pytest.approx(runs[0].acceptance_rate, abs=4 * 0.3 / math.sqrt(50_000))
 
 
-def test_structure_that_no_node_shows_is_refused() -> None:
+def test_structure_that_no_node_shows_is_rejected() -> None:
     """Three scores on a line, as at equal offsets from teeth of a comb: only a probe sees that much lies between."""
 
     def score(x: Tensor) -> Tensor:
@@ -588,7 +588,7 @@ def test_every_chain_may_have_levels_of_its_own(monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(diffusion.log_density_change(MIXTURE, x, low, high), torch.cat(each))
 
 
-def test_a_fit_answers_through_its_whitening(fit: ScoreFit) -> None:
+def test_a_fit_is_evaluated_through_its_whitening(fit: ScoreFit) -> None:
     x = MIXTURE.sample(10, generator=seeded(3)).float()
     score, divergence = fit.level_score(x, 0.3)
     torch.testing.assert_close(score, fit.at(0.3).score(x))  # type: ignore[misc]
@@ -597,7 +597,7 @@ def test_a_fit_answers_through_its_whitening(fit: ScoreFit) -> None:
     assert isinstance(fit.standard, ScoreModel)
 
 
-def test_log_p_of_a_fit_is_that_of_u_and_a_volume(fit: ScoreFit) -> None:
+def test_log_p_of_a_fit_matches_that_of_u_and_a_volume(fit: ScoreFit) -> None:
     assert fit.log_density is not None
     x = MIXTURE.sample(10, generator=seeded(3)).float()
     inside = diffusion.log_density(fit.standard, fit.coordinates.inverse(x))
@@ -648,7 +648,7 @@ def test_the_rule_leaves_an_exact_mixture_invariant(rule: ThroughNoise, proposal
     assert diagnostics.stationarity(kernel, MIXTURE, chains=4000, generator=seeded(7)).p_value > 1e-4
 
 
-def test_the_test_refuses_too_few_nodes() -> None:
+def test_the_test_rejects_too_few_nodes() -> None:
     kernel = metropolis_hastings(MIXTURE, RandomWalk(3.0), ThroughNoise(nodes=2))
     assert diagnostics.stationarity(kernel, MIXTURE, chains=4000, generator=seeded(7)).p_value < 1e-6
 
@@ -677,7 +677,7 @@ def test_a_product_integrates_the_score_of_a_fit(fit: ScoreFit) -> None:
     assert not isinstance(targets.product(fit, fit), targets.Product)
 
 
-def test_a_level_of_a_fit_is_judged_at_that_level(fit: ScoreFit) -> None:
+def test_a_level_of_a_fit_is_evaluated_at_that_level(fit: ScoreFit) -> None:
     kernel = metropolis_hastings(fit.at(1.0), RandomWalk(1.0), ThroughNoise())
     x = MIXTURE.sample(5, generator=seeded(3)).float()
     found = kernel.init(x).log_density
@@ -702,7 +702,7 @@ def test_the_cost_of_log_p_is_counted(fit: ScoreFit) -> None:
         assert kernel.step(kernel.init(fit.coordinates.inverse(x)), generator=seeded(4))[1].score_calls == 10 * 8 * 3
 
 
-def test_a_target_of_one_level_is_refused() -> None:
+def test_a_target_of_one_level_raises_an_error() -> None:
     with pytest.raises(ValueError, match=r"knows the scores of all noise levels.*LineIntegral"):
         metropolis_hastings(Target(score=lambda x: -x), RandomWalk(1.0), ThroughNoise())
 
@@ -714,7 +714,7 @@ def test_a_score_without_levels_has_no_density(fit: ScoreFit) -> None:
         metropolis_hastings(alone, RandomWalk(1.0), ThroughNoise())
 
 
-def test_levels_that_were_not_learned_are_refused(fit: ScoreFit) -> None:
+def test_levels_that_were_not_learned_raise_errors(fit: ScoreFit) -> None:
     with pytest.raises(ValueError, match="as learned"):
         metropolis_hastings(replace(fit, noise_level=1e-3), RandomWalk(1.0), ThroughNoise())
 
@@ -723,7 +723,7 @@ def test_levels_that_were_not_learned_are_refused(fit: ScoreFit) -> None:
     ("arguments", "text"),
     [({"nodes": 0}, "nodes"), ({"path": "straight"}, "path"), ({"integrate_below": -1.0}, "integrate_below")],
 )
-def test_bad_parameters_are_refused(arguments: dict[str, object], text: str) -> None:
+def test_bad_parameters_raise_errors(arguments: dict[str, object], text: str) -> None:
     with pytest.raises((ValueError, TypeError), match=text):
         ThroughNoise(**arguments)  # type: ignore[arg-type]
 

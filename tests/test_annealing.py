@@ -196,7 +196,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case: str) -> None:
+def test_rejected(case: str) -> None:
     attempt, text = REFUSED[case]
     with pytest.raises(ValueError, match=text):
         attempt()
@@ -276,7 +276,7 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_every_kernel_that_asks_for_a_score_knows_rho_by_score_calls_alone(name: str) -> None:
+def test_every_kernel_that_uses_a_score_knows_rho_by_score_calls_alone(name: str) -> None:
     """Points of these kernels hold log densities as well, or no score at all."""
     kernel, law = KERNELS[name], NORMAL
     if "product" in name:
@@ -358,7 +358,7 @@ def test_chains_that_lag_are_warned_of_by_default_in_few_dimensions_too(d: int, 
     assert arrived.rho[-1] == pytest.approx(1, abs=0.06)
 
 
-def test_a_level_is_judged_when_it_is_left() -> None:
+def test_a_level_is_checked_when_it_is_left() -> None:
     """Final steps are at the last level too: chains that come late are not too wide in the end."""
     law = targets.Gaussian(torch.zeros(200))
 
@@ -526,7 +526,7 @@ def test_steps_are_tuned_to_the_rate_of_the_kernel() -> None:
         assert 0.3 < float(move.accepted.double().mean()) < 0.8
 
 
-def test_predicting_and_watching_without_a_score_are_refused() -> None:
+def test_predicting_and_watching_without_a_score_raise_errors() -> None:
     for option in ("predict", "denoise", "measure_noise", "adaptive"):
         with pytest.raises(ValueError, match="kernels that know the score"):
             anneal(walk, [1.0, 0.5], f64([0.0, 0.0]), steps_per_level=1, **{option: True})  # type: ignore[arg-type]
@@ -686,7 +686,7 @@ def turned_at(level: float, curl: float = 0.02) -> Target:
     return Target(lambda x: -x / (1 + level**2) + curl / level**3 * x @ TURN.T)
 
 
-def test_circulation_by_level_is_that_of_the_curl() -> None:
+def test_circulation_by_level_matches_that_of_the_curl() -> None:
     """Circulation = 2c area; sides of length L = level sqrt 2 at a uniform angle: root mean square L^2 / (2 sqrt 2)."""
     levels = [2.0, 1.0, 0.5, 0.3, 0.25, 0.1]
     found = conservativity_by_level(
@@ -769,7 +769,7 @@ def test_annealing_adjusts_from_the_level_up(above: float) -> None:
         (kernel_at_of_adjustment, math.nan, "accept_above of at least 0"),
     ],
 )
-def test_what_cannot_be_gated_is_refused(kernel: Any, above: float, text: str) -> None:
+def test_what_cannot_be_gated_raises_an_error(kernel: Any, above: float, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         anneal(
             kernel, ADJUSTMENT_LEVELS, torch.zeros(3, 2, dtype=torch.float64), accept_above=above, generator=seeded()
@@ -890,12 +890,12 @@ WRONG_RATIOS: dict[str, Callable[..., Tensor]] = {
 
 
 @pytest.mark.parametrize("ratio", WRONG_RATIOS.values(), ids=WRONG_RATIOS)
-def test_the_same_test_refuses_wrong_swaps(ratio: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_test_rejects_wrong_swaps(ratio: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ladder, "log_swap_ratio", ratio)
     assert p_value_of_the_ladder(kernel_at_of_replicas) < 1e-6
 
 
-def test_the_same_test_refuses_kernels_of_another_level() -> None:
+def test_the_same_test_rejects_kernels_of_another_level() -> None:
     assert p_value_of_the_ladder(lambda level: kernel_at_of_replicas(1.2 * level)) < 1e-6
 
 
@@ -1121,7 +1121,7 @@ REPLICAS_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("arguments", "text"), REPLICAS_REFUSED.values(), ids=REPLICAS_REFUSED)
-def test_what_cannot_be_right_is_refused(arguments: dict[str, Any], text: str) -> None:
+def test_what_cannot_be_right_raises_an_error(arguments: dict[str, Any], text: str) -> None:
     right: dict[str, Any] = {
         "kernel_at": kernel_at_of_replicas,
         "levels": REPLICAS_LEVELS,

@@ -105,7 +105,7 @@ def test_dividing_an_acceptance_by_m_leaves_its_balance(name: str) -> None:
 
 
 @pytest.mark.parametrize(("law", "name"), [*product(["mixture"], PROPOSALS), *product(["banana"], COVERING)])
-def test_the_wanted_gradient_is_that_of_the_log_ratio(law: str, name: str) -> None:
+def test_the_wanted_gradient_matches_that_of_the_log_ratio(law: str, name: str) -> None:
     """By central differences of the density and the proposal, through the score where the proposal has one."""
     target, proposal = known(TARGETS[law]), PROPOSALS[name]
     x = TARGETS[law].sample(40, generator=seeded())
@@ -225,7 +225,7 @@ def test_entropy_is_least_at_a_half() -> None:
         assert float(terms["acceptance"]) == pytest.approx(a)
 
 
-def test_entropy_and_acceptance_are_those_of_the_way_forth() -> None:
+def test_entropy_and_acceptance_match_those_of_the_way_forth() -> None:
     """A net with half of Barker's acceptance: forth it is (1 + e^-3)^-1 / 2 everywhere, and back (1 + e^3)^-1 / 2."""
 
     class Right(nn.Module):
@@ -357,12 +357,12 @@ def test_all_pairs_is_the_mean_over_pairs() -> None:
         assert float(value.detach()) == pytest.approx(sum(float(terms[term].detach()) for terms in one) / 36)
 
 
-def test_alpha_rises_as_told() -> None:
+def test_alpha_increases_as_configured() -> None:
     assert [BalanceMatching(alpha=(0.0, 1.0, 1.0)).alpha_at(t) for t in (0.0, 0.25, 0.5, 1.0)] == [0.0, 0.5, 1.0, 1.0]
     assert BalanceMatching(alpha=0.3).alpha_at(0.9) == 0.3
 
 
-def test_pairs_outside_the_support_do_not_count_and_the_score_is_not_asked_there() -> None:
+def test_pairs_outside_the_support_do_not_count_and_the_score_is_not_evaluated_there() -> None:
     box = targets.box(-1.0, 1.0)
 
     def score(x: Tensor) -> Tensor:
@@ -597,7 +597,7 @@ def test_anchored_trainings_clip_gradients() -> None:
 
 
 @pytest.mark.parametrize("target", [Target(GAUSSIAN.score), GAUSSIAN])
-def test_no_values_are_refused_and_not_left_out(target: Any) -> None:
+def test_anchors_of_none_raise_an_error(target: Any) -> None:
     """A fit without noise levels has None for its log density."""
     with pytest.raises(ValueError, match=r"anchors to be a function of x, True or False, got None\. A score of one"):
         fit_acceptance(target, RandomWalk(1.0), X, anchors=None)
@@ -621,7 +621,7 @@ REFUSED: dict[str, tuple[type[Exception], Any, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case: str) -> None:
+def test_rejected(case: str) -> None:
     kind, anchors, text = REFUSED[case]
     with pytest.raises(kind, match=text):
         fitted("potential", anchors=anchors)
@@ -708,7 +708,7 @@ def test_the_free_form_is_stationary_with_its_scale_pulled_and_not_with_entropy(
     assert verdicts[1].p_value < 1e-6, verdicts[1]
 
 
-def test_training_under_inference_mode_is_refused_and_its_samples_are_taken() -> None:
+def test_training_under_inference_mode_raises_an_error_and_its_samples_are_taken() -> None:
     short = Recipe(steps=1, batch=8, check_every=1)
     with torch.inference_mode():
         x = MIXTURE.sample(100, generator=seeded())
@@ -779,7 +779,7 @@ def test_a_learned_acceptance_decides_as_the_density_does(form: Any, proposal: P
 # What is refused before a training is spent on it: scores, proposals and networks that do not go together.
 
 
-def test_a_score_without_a_graph_is_refused_where_the_proposal_needs_one() -> None:
+def test_a_score_without_a_graph_raises_an_error_where_the_proposal_needs_one() -> None:
     def closed(x: Tensor) -> Tensor:
         with torch.no_grad():
             score: Tensor = MIXTURE.score(x)
@@ -816,7 +816,7 @@ class Local(Proposal):
         return -((to.x - given.x) / width).square().sum(1) / 2 - 2 * width[:, 0].log()
 
 
-def test_a_log_density_without_a_graph_is_refused_too() -> None:
+def test_a_log_density_without_a_graph_raises_an_error_too() -> None:
     def closed(x: Tensor) -> Tensor:
         log_density: Tensor = MIXTURE.log_density(x).detach()
         return log_density
@@ -827,7 +827,7 @@ def test_a_log_density_without_a_graph_is_refused_too() -> None:
     fit_acceptance(MIXTURE, Local(), X, **short)
 
 
-def test_a_trial_asks_nothing_of_no_points() -> None:
+def test_a_trial_without_points_evaluates_nothing() -> None:
     """On a thin support no way stays inside."""
 
     def thin(x: Tensor) -> Tensor:
@@ -852,7 +852,7 @@ WITHOUT_GRADIENT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("how", WITHOUT_GRADIENT)
-def test_a_proposal_that_autograd_cannot_see_is_refused(how: str) -> None:
+def test_a_proposal_that_autograd_cannot_see_raises_an_error(how: str) -> None:
     options: Any = {"recipe": Recipe(steps=1, batch=8, check_every=1)}
     with pytest.raises(
         ValueError, match=r"differentiable by autograd in both points, got gradients that add up to .*potential"
@@ -889,7 +889,7 @@ class Zones(Box):
 
 
 @pytest.mark.parametrize("form", ["free", "antisymmetric"])
-def test_what_a_gradient_does_not_see_is_refused(form: Any) -> None:
+def test_what_a_gradient_does_not_see_raises_an_error(form: Any) -> None:
     """Where q(x | x') is 0, or jumps, its gradient says nothing of it: a loss of 0 would belong to another law."""
     options: Any = {"recipe": Recipe(steps=1, batch=8, check_every=1)}
     with pytest.raises(ValueError, match=r"reversible steps of .*, got \d+ of 32 candidates .*form=\"potential\""):
@@ -931,7 +931,7 @@ def test_a_trial_does_not_depend_on_the_seed_of_the_samples() -> None:
             fit_acceptance(NORMAL, Detached(0.3), x, form="free", recipe=Recipe(steps=1, batch=8, check_every=1))
 
 
-def test_a_free_network_answers_log_a() -> None:
+def test_a_free_network_returns_log_a() -> None:
     class Unbounded(AcceptanceMLP):
         def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
             return self.logit(proposed, current)
@@ -1052,7 +1052,7 @@ OTHER_ERRORS: dict[str, type[Exception]] = {
 
 
 @pytest.mark.parametrize("case", FIT_ACCEPTANCE_REFUSED)
-def test_refused_by_fit_acceptance(case: str) -> None:
+def test_rejected_by_fit_acceptance(case: str) -> None:
     attempt, text = FIT_ACCEPTANCE_REFUSED[case]
     with pytest.raises(OTHER_ERRORS.get(case, ValueError), match=text):
         attempt()

@@ -239,7 +239,7 @@ def test_help_and_typos_need_no_torch(tokens: list[str]) -> None:
     assert ran.stdout.splitlines()[-1] == "[]"
 
 
-def test_lines_of_help_are_those_of_the_commands() -> None:
+def test_lines_of_help_match_those_of_the_commands() -> None:
     for name, line in app.COMMANDS.items():
         command = getattr(commands, name)
         assert command.__doc__.splitlines()[0] == line
@@ -301,7 +301,7 @@ def test_the_demo_ends_with_a_report_and_a_picture(
 @pytest.mark.parametrize(
     "name", ["config.json", "score.safetensors", "held_out.safetensors", "chains.nc", "metrics.json"]
 )
-def test_a_damaged_file_is_refused_by_name(run: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_file_raises_an_error_with_its_name(run: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     raw = (run / name).read_bytes()
     (run / name).write_bytes(raw[: len(raw) // 2])
     code, said = ended(["report", str(run)], capsys)
@@ -370,7 +370,9 @@ def test_no_write_follows_a_link_out_of_the_folder(run: Path, data: Path, name: 
     assert not (run / name).is_symlink()
 
 
-def test_a_linked_folder_is_refused_by_name(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_linked_folder_raises_an_error_with_its_name(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (outside := tmp_path / "outside").mkdir()
     (outside / "mine").write_bytes(b"mine")
     (run / "sampling").symlink_to(outside)
@@ -381,7 +383,9 @@ def test_a_linked_folder_is_refused_by_name(run: Path, tmp_path: Path, capsys: p
     assert [path.name for path in outside.iterdir()] == ["mine"]
 
 
-def test_a_linked_lock_is_refused_by_name(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_linked_lock_raises_an_error_with_its_name(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (outside := tmp_path / "outside").write_bytes(b"mine")
     (run / "writer.lock").symlink_to(outside)
     code, said = ended(["sample", str(run), "--overwrite"], capsys)

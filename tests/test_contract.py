@@ -235,7 +235,7 @@ def test_a_chain_that_starts_on_a_broken_score_stays_and_is_counted(rule: Rule) 
 
 @pytest.mark.parametrize("rule", ["simpson", "gauss", "adaptive", "exact", "always", "taylor-2"])
 @pytest.mark.parametrize("proposal", PLAIN)
-def test_outside_the_support_the_score_is_not_asked(proposal: str, rule: str) -> None:
+def test_outside_the_support_the_score_is_not_evaluated(proposal: str, rule: str) -> None:
     asked: list[Tensor] = []
 
     def score(x: Tensor) -> Tensor:
@@ -345,7 +345,7 @@ def test_needs_name_fields_of_a_point() -> None:
 
 
 @pytest.mark.parametrize("rule", [LineIntegral(), LineIntegral("gauss"), Always()], ids=repr)
-def test_a_score_may_answer_in_any_memory_layout(rule: Any) -> None:
+def test_a_score_may_return_any_memory_layout(rule: Any) -> None:
     def score(x: torch.Tensor) -> torch.Tensor:
         return (-x).to(memory_format=torch.channels_last)
 

@@ -53,7 +53,7 @@ def test_the_inverse_is_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_gradients_and_volumes_are_those_of_the_jacobian(name: str) -> None:
+def test_gradients_and_volumes_match_those_of_the_jacobian(name: str) -> None:
     u, gradient = points(), points().flip(0)
     jacobian = jacobians(MAPS[name], u)
     pulled = torch.einsum("nij,ni->nj", jacobian, gradient)
@@ -63,7 +63,7 @@ def test_gradients_and_volumes_are_those_of_the_jacobian(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_scores_are_those_of_the_transformed_density(name: str) -> None:
+def test_scores_match_those_of_the_transformed_density(name: str) -> None:
     coordinates, u = MAPS[name], points().requires_grad_()
     log_density = -coordinates(u).square().sum(1) / 2 + coordinates.log_det(u)
     (wanted,) = torch.autograd.grad(log_density.sum(), u)
@@ -98,7 +98,7 @@ def test_no_number_leaves_its_bounds_and_volumes_stay_finite() -> None:
     assert Logit(f64(0.0), f64(1.0)).inverse(f64(2.0)[:, None]).isnan().all()
 
 
-def test_bounds_that_cannot_be_are_refused() -> None:
+def test_impossible_bounds_raise_errors() -> None:
     with pytest.raises(ValueError, match="expected low below high, got"):
         Logit(f64(1.0), f64(1.0))
     with pytest.raises(ValueError, match="expected sign of 1 or -1, got"):
@@ -123,7 +123,7 @@ def test_whitened_samples_have_unit_covariance_and_images_unit_variance() -> Non
     assert float(whitening.inverse(images).square().mean()) == pytest.approx(1, abs=1e-5)
 
 
-def test_a_heavy_tail_is_that_of_a_normal_distribution() -> None:
+def test_a_heavy_tail_matches_that_of_a_normal_distribution() -> None:
     u = torch.linspace(3, 6, 30, dtype=torch.float64)[:, None]
     x = MAPS["heavy tails"].outer(SquareRoot()(u.expand(-1, 2)))[:, :1] - MEAN[0]  # type: ignore[operator]
     log_density = -3 * x.log() + Compose(Sinh(MEAN[:1], SCALE[:1]), SquareRoot()).log_det(u)[:, None]
@@ -143,13 +143,13 @@ def test_a_heavy_tail_is_that_of_a_normal_distribution() -> None:
         (torch.ones(2, 2, 2), "shape (2, 2, 2)"),
     ],
 )
-def test_what_is_no_covariance_is_refused(covariance: Tensor, text: str) -> None:
+def test_what_is_no_covariance_raises_an_error(covariance: Tensor, text: str) -> None:
     with pytest.raises(ValueError, match=r"expected .*, got .*") as error:
         Affine.from_covariance(covariance)
     assert text in str(error.value)
 
 
-def test_a_covariance_of_another_size_than_the_event_is_refused() -> None:
+def test_a_covariance_of_another_size_than_the_event_raises_an_error() -> None:
     with pytest.raises(ValueError, match="covariance over 2 and events of shape"):
         Affine.from_covariance(COVARIANCE).color(torch.zeros(3, 5))
 
@@ -214,7 +214,7 @@ def test_samples_of_which_half_are_the_same_have_no_width() -> None:
         fit_score(x, heavy_tails=True)
 
 
-def test_heavy_tails_take_the_implicit_loss_unless_another_is_asked_for() -> None:
+def test_heavy_tails_take_the_implicit_loss_unless_another_is_requested() -> None:
     x = targets.GeneralizedExtremeValue(0.5).sample(400, generator=seeded())
     short = Recipe(steps=4, check_every=2)
     fit = fit_score(x, heavy_tails=True, recipe=short, generator=seeded())
@@ -227,7 +227,7 @@ def test_heavy_tails_take_the_implicit_loss_unless_another_is_asked_for() -> Non
     assert levelled.noise_level is not None
 
 
-def test_a_heavy_tailed_fit_says_where_its_middle_is_and_what_it_cannot_do() -> None:
+def test_a_heavy_tailed_fit_names_its_middle_and_its_limits() -> None:
     x = targets.GeneralizedExtremeValue(0.5).sample(500, generator=seeded())
     fit = fit_score(x, heavy_tails=True, recipe=Recipe(steps=2, check_every=1), generator=seeded())
     (centre,), (width,) = fit.middle  # type: ignore[misc]

@@ -102,7 +102,7 @@ def test_draws_are_a_curve_and_gaussian_noise_as_in_the_paper(curve: str) -> Non
     standard_normal((draw(generator=seeded(), dtype=torch.float64) - clean) / noise)
 
 
-def test_the_gaussian_is_that_of_the_paper_with_variance_2() -> None:
+def test_the_gaussian_matches_that_of_the_paper_with_variance_2() -> None:
     standard_normal((datasets.gaussian(generator=seeded(), dtype=torch.float64) - 3) / math.sqrt(2))
     standard_normal((datasets.gaussian(mean=-1.0, std=0.1, generator=seeded(1), dtype=torch.float64) + 1) / 0.1)
 
@@ -180,21 +180,21 @@ BAD_ARGUMENTS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
 }
 
 
-def test_digits_are_those_of_scikit_learn_in_17_levels() -> None:
+def test_digits_match_those_of_scikit_learn_in_17_levels() -> None:
     x = datasets.digits()
     assert (x.shape, x.dtype) == ((1797, 1, 8, 8), torch.float32)
     assert torch.equal(x.unique(), torch.linspace(-1, 1, 17))
 
 
 @pytest.mark.parametrize("case", BAD_ARGUMENTS)
-def test_bad_arguments_are_refused(case: str) -> None:
+def test_bad_arguments_raise_errors(case: str) -> None:
     attempt, kind, text = BAD_ARGUMENTS[case]
     with pytest.raises(kind, match=re.escape(text)):
         attempt()
 
 
 @pytest.mark.slow
-def test_wrong_types_and_words_are_refused_without_run_time_checks() -> None:
+def test_wrong_types_and_words_raise_errors_without_run_time_checks() -> None:
     script = """
 from scoremh import datasets
 calls = ("moons(1.5)", "moons(3, noise='0.1')", "pinwheel(3, variant='right')")
@@ -372,7 +372,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_load_refuses(name: str, tmp_path: Path) -> None:
+def test_load_rejects(name: str, tmp_path: Path) -> None:
     data, text = REFUSED[name]
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=re.escape(text)) as caught:
@@ -380,7 +380,7 @@ def test_load_refuses(name: str, tmp_path: Path) -> None:
     assert str(caught.value).startswith(f"expected {tmp_path / name} to ")
 
 
-def test_load_refuses_a_wrong_key(tmp_path: Path) -> None:
+def test_load_rejects_a_wrong_key(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(npz(x=X))
     with pytest.raises(ValueError, match=re.escape("got key='y' and the arrays ['x']. Pass one of those names as key")):
         datasets.load(tmp_path / "a.npz", key="y")
@@ -389,7 +389,7 @@ def test_load_refuses_a_wrong_key(tmp_path: Path) -> None:
         datasets.load(tmp_path / "a.npy", key="x")
 
 
-def test_load_refuses_a_missing_file_and_an_integer_dtype(tmp_path: Path) -> None:
+def test_load_rejects_a_missing_file_and_an_integer_dtype(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"expected .*a.csv to be a file, got no such file. Check the path"):
         datasets.load(tmp_path / "a.csv")
     with pytest.raises(TypeError, match=r"dtype to be a floating torch.dtype, got torch.int64"):

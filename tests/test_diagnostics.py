@@ -126,7 +126,7 @@ def test_stein_discrepancy_of_exact_draws_is_known() -> None:
 
 
 @pytest.mark.parametrize("rule", [LineIntegral("adaptive"), Always()], ids=repr)
-def test_disagreement_judges_as_the_kernel_does(rule: Any) -> None:
+def test_disagreement_decides_as_the_kernel_does(rule: Any) -> None:
     """With the same generator a kernel draws the same candidates and uniforms; some scores here are not finite."""
 
     def score(x: Tensor) -> Tensor:
@@ -307,7 +307,7 @@ def test_pairs_with_a_way_outside_the_support_have_no_residual() -> None:
     fit_acceptance(hole, MALA(0.5), x, form="free", recipe=Recipe(steps=2, batch=64, check_every=1))
 
 
-def test_the_residual_of_a_fit_is_that_of_its_net() -> None:
+def test_the_residual_of_a_fit_matches_that_of_its_net() -> None:
     fit = fitted()
     x = GAUSSIAN.sample(200, generator=seeded(1))
     first, second = (

@@ -146,7 +146,7 @@ def test_an_exact_network_gives_the_score_of_the_blurred_mixture(name: str, even
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_the_divergence_is_that_of_autograd_with_one_level_for_every_chain(name: str) -> None:
+def test_the_divergence_matches_that_of_autograd_with_one_level_for_every_chain(name: str) -> None:
     model, x = model_of(name), points(event=(2, 2))
     sigma = torch.logspace(-1, 1, len(x)).double()
     if name == "score by index":  # it knows these levels only; between them its answers are mixed
@@ -241,7 +241,7 @@ class Denoiser(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("points_dtype", [torch.float32, torch.float64])
-def test_a_network_is_called_in_its_dtype_and_answers_in_that_of_the_points(
+def test_a_network_is_called_in_its_dtype_and_returns_that_of_the_points(
     dtype: torch.dtype, points_dtype: torch.dtype
 ) -> None:
     net, x = Denoiser().to(dtype), torch.randn(20, 1, 3, 3, generator=seeded()).to(points_dtype)
@@ -269,7 +269,7 @@ def test_scores_run_in_inference_mode_and_pass_gradients_outside_of_it() -> None
     torch.testing.assert_close(gradient, expected)
 
 
-def test_log_p_through_noise_is_that_of_the_mixture_when_the_mean_is_known() -> None:
+def test_log_p_through_noise_matches_that_of_the_mixture_when_the_mean_is_known() -> None:
     x, mean = MIXTURE.sample(50, generator=seeded()), (MIXTURE.weights @ MIXTURE.means)
     settings: dict[str, Any] = {"noise_level": 0.1, "mean": mean}
     true = MIXTURE.at(0.1).log_density(x)
@@ -353,13 +353,13 @@ def test_a_corrector_leaves_the_distribution_of_a_level_as_it_is() -> None:
         (lambda: Corrector(MIXTURE, -1.0), "proposal_at to be finite and above 0"),
     ],
 )
-def test_what_cannot_be_right_is_refused(make: Callable[[], object], text: str) -> None:
+def test_what_cannot_be_right_raises_an_error(make: Callable[[], object], text: str) -> None:
     with pytest.raises((ValueError, TypeError), match=text):
         make()
 
 
 @pytest.mark.parametrize("net", [nn.Dropout(0.1).eval(), nn.Dropout(0.0), nn.BatchNorm1d(4).eval()], ids=str)
-def test_layers_that_answer_the_same_twice_are_accepted(net: nn.Module) -> None:
+def test_layers_that_return_the_same_twice_are_accepted(net: nn.Module) -> None:
     assert diffusion.from_denoiser(net).noise_range == (0.002, 80.0)
 
 
@@ -410,7 +410,7 @@ def test_a_right_wrapping_is_not_flagged(name: str, event: tuple[int, ...]) -> N
 
 
 @pytest.mark.parametrize(("adapter", "net"), WRONG)
-def test_a_wrong_wrapping_is_noticed_and_the_right_one_named(adapter: str, net: str) -> None:
+def test_a_wrong_wrapping_is_detected_and_the_right_one_named(adapter: str, net: str) -> None:
     with pytest.warns(WrappingWarning) as caught:
         ADAPTERS[adapter](networks_of(NARROW)[net], variance=NARROW.variance, like=(16,))
     assert len(caught) == 1
@@ -528,7 +528,7 @@ def test_a_score_that_was_learned_is_not_flagged() -> None:
     torch.testing.assert_close(model.at(0.7).score(x), fit.at(0.7).score(x))  # type: ignore[misc]
 
 
-def test_an_untrained_epsilon_network_is_noticed() -> None:
+def test_an_untrained_epsilon_network_is_detected() -> None:
     with pytest.warns(WrappingWarning, match="Check that it is trained"):
         diffusion.from_epsilon(lambda x, t: torch.zeros_like(x), ABAR, like=(16,))
 
@@ -694,7 +694,7 @@ def test_chains_run_on_a_real_unet() -> None:
 
 
 @pytest.mark.usefixtures("untouched_generator")
-def test_an_untrained_unet_is_noticed() -> None:
+def test_an_untrained_unet_is_detected() -> None:
     with pytest.warns(WrappingWarning, match="adapted as an epsilon network but does not behave like one"):
         diffusion.from_diffusers(unet(), diffusers.DDPMScheduler(), like=(1, 8, 8))
 
@@ -727,7 +727,7 @@ def test_the_half_that_is_a_learned_variance_is_left_out() -> None:
 
 
 @pytest.mark.usefixtures("untouched_generator")
-def test_what_is_not_known_is_refused() -> None:
+def test_what_is_not_known_raises_an_error() -> None:
     for scheduler in (diffusers.IPNDMScheduler(), diffusers.DDPMScheduler(prediction_type="other")):
         with pytest.raises(ValueError, match="a scheduler of DDPM type"):
             diffusion.from_diffusers(unet(), scheduler)

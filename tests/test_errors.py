@@ -217,7 +217,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case: str) -> None:
+def test_rejected(case: str) -> None:
     attempt, kind, text = REFUSED[case]
     with pytest.raises(kind, match=text):
         attempt()
@@ -349,7 +349,7 @@ def refusals() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("case", UNCHECKED)
-def test_refused_without_run_time_checks(case: str, refusals: dict[str, str]) -> None:
+def test_rejected_without_run_time_checks(case: str, refusals: dict[str, str]) -> None:
     assert UNCHECKED[case][1] in refusals[case]
 
 

@@ -110,7 +110,7 @@ def test_diagnosis_has_every_number_and_finds_the_draws_good(trained: ScoreMH) -
     assert "acceptance rate" in str(found)
 
 
-def test_a_bad_fit_says_so(small: ScoreMH) -> None:
+def test_a_bad_fit_has_a_bad_verdict(small: ScoreMH) -> None:
     found = small.diagnose()
     assert found.verdict.level == "do not use"
     assert found.verdict.advice == "Fit with score_steps=8000."
@@ -121,7 +121,7 @@ def test_a_bad_fit_says_so(small: ScoreMH) -> None:
     assert "Do not use" in small._repr_html_inner()
 
 
-def test_few_rows_are_not_judged() -> None:
+def test_few_rows_are_not_checked() -> None:
     found = ScoreMH(**SMALL).fit(X[:50]).diagnose()
     assert found.verdict.level == "usable"
     assert "only 5 rows were held out" in found.verdict.reason
@@ -271,13 +271,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_parameters_are_refused_when_fitting(case: str) -> None:
+def test_wrong_parameters_raise_errors_when_fitting(case: str) -> None:
     parameters, text = WRONG[case]
     with pytest.raises(ValueError, match=text.replace("(", r"\(")):
         ScoreMH().set_params(**SMALL | parameters).fit(FEW)
 
 
-def test_refused_before_and_after_fitting(small: ScoreMH) -> None:
+def test_rejected_before_and_after_fitting(small: ScoreMH) -> None:
     for call in ("sample", "diagnose", "sample_chains"):
         with pytest.raises(NotFittedError):
             getattr(ScoreMH(), call)(*[3] * (call == "sample_chains"))
@@ -523,7 +523,7 @@ TABLE_WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", TABLE_WRONG)
-def test_kinds_that_cannot_be_are_refused(case: str) -> None:
+def test_impossible_kinds_raise_errors(case: str) -> None:
     kinds, text = TABLE_WRONG[case]
     with pytest.raises(ValueError, match=text):
         Table.find(random().normal(size=(100, 1)), ["x"], kinds)
@@ -541,7 +541,7 @@ def test_few_values_at_a_bound_are_moved_within_it() -> None:
     assert table.possible(x[:1, None]).all()
 
 
-def test_a_table_of_constants_is_refused() -> None:
+def test_a_table_of_constants_raises_an_error() -> None:
     with pytest.raises(ValueError, match="columns that vary, got only constants"):
         Table.find(np.ones((100, 2)), ["x", "y"])
 
@@ -637,7 +637,7 @@ def test_chains_have_numbers_and_names(fitted: ScoreMH, tmp_path: Path) -> None:
     assert list(chains.to_arviz()["posterior"]["x"].coords["column"].to_numpy()) == list(MIXED_FRAME.columns)
 
 
-def test_missing_and_unknown_values_are_refused_with_their_columns(fitted: ScoreMH) -> None:
+def test_missing_and_unknown_values_raise_errors_with_their_columns(fitted: ScoreMH) -> None:
     holes = MIXED_FRAME.copy()
     holes.loc[:2, "tau"] = np.nan
     holes.loc[5, "sex"] = None
@@ -788,7 +788,7 @@ def test_a_bound_is_within_reach_and_never_above_the_end() -> None:
         assert step > 0
 
 
-def test_a_small_mode_is_no_bound() -> None:
+def test_a_small_mode_is_not_a_bound() -> None:
     """5 % of the values in a mode of their own: distances to the gap beyond it look like those from a bound."""
     law: Law = lambda r, n: np.where(r.random(n) < 0.05, -6, 0) + r.normal(size=n)  # noqa: E731
     assert np.isfinite(found(law, 2000)[:, 0]).mean() <= 0.2
@@ -872,7 +872,7 @@ def test_clones_share_a_pool_and_files_and_pickles_hold_a_number_alone(
 
 @pytest.mark.parametrize("name", ["config.json", "score.safetensors", "acceptance.safetensors", "held_out.safetensors"])
 @pytest.mark.parametrize("damage", ["cut", "flip", "remove"])
-def test_a_damaged_file_is_refused_by_name(small: ScoreMH, tmp_path: Path, name: str, damage: str) -> None:
+def test_a_damaged_file_raises_an_error_with_its_name(small: ScoreMH, tmp_path: Path, name: str, damage: str) -> None:
     small.save(tmp_path / "run")
     path = tmp_path / "run" / name
     raw = path.read_bytes()
@@ -885,7 +885,7 @@ def test_a_damaged_file_is_refused_by_name(small: ScoreMH, tmp_path: Path, name:
         ScoreMH.load(tmp_path / "run")
 
 
-def test_another_version_is_refused(small: ScoreMH, tmp_path: Path) -> None:
+def test_another_version_raises_an_error(small: ScoreMH, tmp_path: Path) -> None:
     small.save(tmp_path / "run")
     path = tmp_path / "run" / "config.json"
     config = json.loads(path.read_text())

@@ -48,7 +48,7 @@ def found() -> Evaluation:
     return evaluate({"near": DRAWS, "far": FAR, "lost": LOST}, REFERENCE, points=100, seed=4)
 
 
-def test_distances_are_those_of_the_metrics_on_as_many_points_of_each(found: Evaluation) -> None:
+def test_distances_match_those_of_the_metrics_on_as_many_points_of_each(found: Evaluation) -> None:
     order = torch.randperm(300, generator=seeded(4))
     scale = REFERENCE.double().std(0).float()
     rows, draws = REFERENCE[order][:100] / scale, DRAWS[:100] / scale
@@ -116,7 +116,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_compared_is_refused(case: str) -> None:
+def test_what_cannot_be_compared_raises_an_error(case: str) -> None:
     changes, text = REFUSED[case]
     with pytest.raises(ValueError, match=text):
         evaluate(**{"samples": DRAWS, "reference": REFERENCE} | changes)
@@ -153,7 +153,7 @@ def test_a_column_in_thousands_hides_no_other() -> None:
 
 
 @pytest.mark.parametrize("largest", [1e150, 1e307])
-def test_draws_that_are_finite_and_no_more_are_judged(largest: float) -> None:
+def test_draws_that_are_finite_and_no_more_are_checked(largest: float) -> None:
     draws = normal(120, 2, seed=1).double()
     draws[::3, 0] = largest
     found = evaluate(draws, 1e-3 * REFERENCE.double(), points=100)
@@ -201,7 +201,7 @@ WRONG: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_noticed_by_its_check(case: str) -> None:
+def test_what_is_wrong_is_detected_by_its_check(case: str) -> None:
     change, name = WRONG[case]
     found = judged(change(rows(500, 3)))
     check = next(one for one in found.checks if one.name == name)
@@ -211,7 +211,7 @@ def test_what_is_wrong_is_noticed_by_its_check(case: str) -> None:
     assert said.advice == "Do this."
 
 
-def test_draws_that_are_right_are_good_and_say_what_would_be_noticed() -> None:
+def test_right_draws_are_good_and_the_verdict_names_the_detectable_shift() -> None:
     found = judged(rows(500, 3))
     assert verdict(found).level == "good"
     assert found.rows == 1000
@@ -228,7 +228,7 @@ def test_the_rates_of_false_alarms_are_those_declared() -> None:
     assert sum(one.level == "do not use" for one in bad) <= stats.binom.ppf(0.999, 60, DO_NOT_USE_RATE)
 
 
-def test_a_shift_is_noticed_as_often_as_it_says() -> None:
+def test_a_shift_is_detected_as_often_as_it_claims() -> None:
     random, noticed, checks = np.random.default_rng(0), 0, 6
     for _ in range(200):
         y, x = random.normal(size=(300, 1)), random.normal(size=(200, 1))
@@ -238,7 +238,7 @@ def test_a_shift_is_noticed_as_often_as_it_says() -> None:
     assert noticed >= stats.binom.ppf(0.001, 200, 0.9)
 
 
-def test_columns_of_few_levels_do_not_hide_what_would_be_noticed() -> None:
+def test_columns_of_few_levels_do_not_hide_the_detectable_shift() -> None:
     random = np.random.default_rng(0)
     number = random.normal(size=(1500, 1))
     rare = (random.random((1500, 1)) < 0.01).astype(float)
@@ -273,7 +273,7 @@ def test_heavy_tails_are_compared_by_ranks() -> None:
     np.testing.assert_allclose(standard(x, plain)[0], (x - np.median(plain)) / plain.std())
 
 
-def test_transport_is_that_of_the_metrics() -> None:
+def test_transport_matches_that_of_the_metrics() -> None:
     x, y = (np.random.default_rng(seed).normal(size=(80, 3)) for seed in (0, 1))
     assert transport_distance(x, y) == pytest.approx(metrics.w1(x, y))
     assert transport_distance(x[:, :1], y[:, :1]) == pytest.approx(metrics.w1(x[:, :1], y[:, :1]))

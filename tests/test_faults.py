@@ -176,7 +176,7 @@ MAX_BYTES = 1_000_000_000
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", fuzz.LOADERS)
-def test_a_loader_refuses_noise_by_name(name: str, tmp_path: Path) -> None:
+def test_a_loader_rejects_noise_by_name(name: str, tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refused = fuzz.fuzz(name, EXECUTIONS, tmp_path)
     assert refused > EXECUTIONS / 3
@@ -185,7 +185,7 @@ def test_a_loader_refuses_noise_by_name(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", damage.CASES)
-def test_damage_is_refused_by_name_or_changes_nothing(name: str, tmp_path: Path) -> None:
+def test_damage_raises_an_error_with_its_name_or_changes_nothing(name: str, tmp_path: Path) -> None:
     found = damage.campaign(name, DAMAGES, tmp_path)
     assert {outcome for _, outcome in found} <= {"refused by name", "the same result"}
     assert all(kind in ("delete", "add", "flip", "byte", "cut", "swap") for kind, _ in found)
@@ -198,7 +198,7 @@ def test_damage_is_refused_by_name_or_changes_nothing(name: str, tmp_path: Path)
 # `make soak` itself: it notices growth, failing tests and errors of loaders, and resumes.
 
 
-def test_growth_of_memory_and_open_files_is_noticed() -> None:
+def test_growth_of_memory_and_open_files_is_detected() -> None:
     flat = [steady.Usage(100, 5)] * 8
     assert steady.growth(flat) == (0.0, 0)
     assert steady.growth([steady.Usage(100 + i, 5 + i) for i in range(8)]) == (107 / 105 - 1, 2)

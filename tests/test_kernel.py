@@ -138,7 +138,7 @@ def test_integrals_along_the_trajectory_converge_to_the_density(rule: LineIntegr
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("rule", ["simpson", "simpson-barker", "gauss"])
-def test_decisions_on_a_gaussian_are_those_of_the_density(rule: str, covariance: str) -> None:
+def test_decisions_on_a_gaussian_match_those_of_the_density(rule: str, covariance: str) -> None:
     judged: Any = RULES[rule]
     moves = []
     for acceptance in (judged, Exact(balance=judged.balance)):
@@ -184,7 +184,7 @@ def decisions(target: Any, rule: Rule, steps: int = 5) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("rule", ["simpson", "simpson-barker", "gauss"])
-def test_with_every_part_known_decisions_are_those_of_exact(rule: str) -> None:
+def test_with_every_part_known_decisions_match_those_of_exact(rule: str) -> None:
     target, judged = targets.product(MIXTURE, BANANA, GAUSSIAN, weights=[1.0, 0.5, -0.25]), RULES[rule]
     exact = Exact(balance=judged.balance)  # type: ignore[arg-type]
     for ours, theirs in zip(decisions(target, judged), decisions(target, exact), strict=True):
@@ -202,7 +202,7 @@ def test_a_gaussian_part_by_its_score_leaves_no_error(rule: str) -> None:
     assert float((all_integrated - theirs).abs().max()) > 1e-4  # the same trajectories, the mixture integrated as well
 
 
-def test_known_parts_are_asked_at_the_nodes_only() -> None:
+def test_known_parts_are_evaluated_at_the_nodes_only() -> None:
     calls = dict.fromkeys(("known score", "log density", "rest"), 0)
 
     def counted(name: str, function: Any) -> Any:
@@ -385,7 +385,7 @@ NORMAL = Target(lambda x: -x, lambda x: -x.square().sum(1) / 2)
         ((Target(NORMAL.score), 0.1, 5, Exact()), "a log_density"),
     ],
 )
-def test_what_cannot_be_right_is_refused(arguments: Any, text: str) -> None:
+def test_what_cannot_be_right_raises_an_error(arguments: Any, text: str) -> None:
     with pytest.raises((TypeError, ValueError), match=text):
         hamiltonian(*arguments)
 
@@ -490,7 +490,7 @@ def test_steps_by_hand_are_judged_one_by_one() -> None:
     )
 
 
-def test_draws_at_the_ends_of_groups_are_judged_however_a_run_is_divided() -> None:
+def test_draws_at_the_ends_of_groups_are_decided_however_a_run_is_divided() -> None:
     """A score of a wider normal distribution: within a group draws are too wide, at its end they are not."""
     target = Target(lambda x: -x / 4, lambda x: -x.square().sum(1) / 2)
     start = torch.randn(1000, 2, generator=seeded())
@@ -519,7 +519,7 @@ def test_barkers_balance_and_densities_that_are_not_finite() -> None:
         sample(grouped(spike, MALA(0.3), LineIntegral(), Exact()), start, draws=1)
 
 
-def test_a_product_with_known_parts_is_refused() -> None:
+def test_a_product_with_known_parts_raises_an_error() -> None:
     with pytest.raises(ValueError, match="a target without known parts"):
         grouped(targets.product(SURROGATE_MIXTURE, SURROGATE_MIXTURE), MALA(0.3), LineIntegral(), Exact())
 
@@ -534,12 +534,12 @@ def test_a_step_names_its_candidate() -> None:
 
 
 @pytest.mark.parametrize("rule", [Always(), LineIntegral("exact"), Taylor()])
-def test_rules_without_a_ratio_are_refused(rule: Any) -> None:
+def test_rules_without_a_ratio_raise_errors(rule: Any) -> None:
     with pytest.raises(ValueError, match="a rule with a deterministic log ratio"):
         grouped(SURROGATE_MIXTURE, MALA(0.3), rule, Exact())
 
 
-def test_a_final_rule_without_a_density_is_refused() -> None:
+def test_a_final_rule_without_a_density_raises_an_error() -> None:
     with pytest.raises(ValueError, match="a final rule that uses a log density"):
         grouped(SURROGATE_MIXTURE, MALA(0.3), LineIntegral(), LineIntegral())
 
@@ -641,7 +641,7 @@ def test_numbers_that_are_not_finite_are_the_same_in_every_pool(pool: Any, name:
 
 @scores_mark
 @pytest.mark.parametrize("kernel", MAKERS)
-def test_answers_of_another_kind_are_refused_at_any_call(kernel: str) -> None:
+def test_results_of_another_kind_raise_errors_at_any_call(kernel: str) -> None:
     for wrong in (lambda s: s.float(), lambda s: s[:, :1], lambda s: s[:1], lambda s: s.numpy(), lambda s: None):
         with pytest.raises((TypeError, ValueError), match=r"expected score\(x\) to be a float64 tensor of shape"):
             run(MAKERS[kernel](Misbehaving(wrong)))

@@ -81,7 +81,7 @@ def test_transport_scales_with_the_samples() -> None:
     assert metrics.mmd_squared(3 * x, 3 * y, bandwidth=3.0) == pytest.approx(metrics.mmd_squared(x, y, bandwidth=1.0))
 
 
-def test_the_distance_between_two_normals_is_that_of_the_closed_form() -> None:
+def test_the_distance_between_two_normals_matches_that_of_the_closed_form() -> None:
     """W2 of N(0, 1) and N(1, 4) is sqrt(1 + 1); the energy distance of two normals by its integral."""
     n = 200_000
     u = (torch.arange(n, dtype=torch.float64) + 0.5) / n
@@ -104,7 +104,7 @@ def folded(mean: float, std: float) -> float:
 
 
 @pytest.mark.parametrize(("n", "m"), [(60, 60), (40, 70)])
-def test_exact_transport_is_that_of_other_solvers(n: int, m: int) -> None:
+def test_exact_transport_matches_that_of_other_solvers(n: int, m: int) -> None:
     x, y = normal(n, 2), normal(m, 2, seed=1) * 1.5 + 0.3
     distance = torch.cdist(x, y).numpy()
     assert metrics.w1(x, y) == pytest.approx(float(ot.emd2([], [], distance)))
@@ -117,7 +117,7 @@ def test_exact_transport_is_that_of_other_solvers(n: int, m: int) -> None:
 
 @pytest.mark.parametrize(("n", "m"), [(50, 50), (30, 45)])
 @pytest.mark.parametrize("unbiased", [True, False])
-def test_means_over_pairs_are_those_of_loops(n: int, m: int, unbiased: bool) -> None:
+def test_means_over_pairs_match_those_of_loops(n: int, m: int, unbiased: bool) -> None:
     x, y = normal(n, 2), normal(m, 2, seed=1) + 0.5
 
     def mean(a: Tensor, b: Tensor, k: Any, *, own: bool) -> float:
@@ -136,7 +136,7 @@ def test_means_over_pairs_are_those_of_loops(n: int, m: int, unbiased: bool) -> 
     assert metrics.mmd_squared(x, y, bandwidth=0.7, unbiased=unbiased) == pytest.approx(mmd)
 
 
-def test_means_over_pairs_are_those_of_other_libraries() -> None:
+def test_means_over_pairs_match_those_of_other_libraries() -> None:
     x, y = normal(80, 1), normal(60, 1, seed=1) + 0.5
     assert metrics.energy_distance(x, y) == pytest.approx(stats.energy_distance(x[:, 0], y[:, 0]) ** 2)
     width = float(torch.pdist(y).median())
@@ -245,7 +245,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case: str) -> None:
+def test_rejected(case: str) -> None:
     attempt, kind, text = REFUSED[case]
     with pytest.raises(kind, match=text):
         attempt()

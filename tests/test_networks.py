@@ -93,7 +93,7 @@ def test_a_new_noise_conditional_network_is_the_score_of_blurred_normal_samples(
     torch.testing.assert_close(net(x, sigma), -x / (1 + sigma[:, None] ** 2), atol=1e-14, rtol=1e-12)
 
 
-def test_the_preconditioning_is_that_of_karras_et_al() -> None:
+def test_the_preconditioning_matches_that_of_karras_et_al() -> None:
     net, x = NoiseConditionalMLP(3, hidden=8).double(), points(4, 3)
     nn.init.normal_(net.last.weight)
     for sigma in (0.05, 2.0):
@@ -145,7 +145,7 @@ def test_large_events_are_scaled_by_one_number() -> None:
     assert net(x).shape == x.shape
 
 
-def test_samples_without_width_are_refused() -> None:
+def test_samples_without_width_raise_errors() -> None:
     line = points(100, 1).repeat(1, 2)
     with pytest.raises(ValueError, match="vary in every direction"):
         Affine.whitening(line)
@@ -175,7 +175,7 @@ def test_a_network_of_another_kind_has_to_be_given() -> None:
 @pytest.mark.parametrize(
     "make", [lambda: ScoreMLP(0), lambda: ScoreMLP(2, hidden=0), lambda: NoiseConditionalMLP(2, layers=0)]
 )
-def test_bad_sizes_are_refused(make: Any) -> None:
+def test_bad_sizes_raise_errors(make: Any) -> None:
     with pytest.raises(ValueError, match="of at least 1"):
         make()
     with pytest.raises(ValueError, match="finite and above 0"):
@@ -183,7 +183,7 @@ def test_bad_sizes_are_refused(make: Any) -> None:
 
 
 @pytest.mark.parametrize("level", [(), (0.3,)])
-def test_a_heavy_tailed_score_is_that_of_the_transformed_law(level: tuple[float, ...]) -> None:
+def test_a_heavy_tailed_score_matches_that_of_the_transformed_law(level: tuple[float, ...]) -> None:
     """With a standard normal z = v / (1 + v^2)^(1/4), the law of x = m + w sinh v has a density in closed form."""
 
     class Normal(nn.Module):
@@ -275,7 +275,7 @@ def test_a_unet_is_not_a_gradient_by_construction() -> None:
     assert (jacobian - jacobian.mT).abs().max() > 1e-3
 
 
-def test_images_of_another_shape_are_refused() -> None:
+def test_images_of_another_shape_raise_errors() -> None:
     with pytest.raises(ValueError, match=r"\(channel, row, column\)"):
         UNet((64,))
 
@@ -371,7 +371,7 @@ def test_an_acceptance_serves_its_own_proposal_only(form: Any, trained: Proposal
         diagnostics.disagreement(Exact(), rule, target=GAUSSIAN, proposal=other, x=X)
 
 
-def test_a_potential_serves_all_and_is_asked_once_per_candidate() -> None:
+def test_a_potential_serves_all_and_is_evaluated_once_per_candidate() -> None:
     fit = fitted("potential")
     counted = Counting(fit.net.net.forward)
     fit.net.net.forward = counted
@@ -401,7 +401,7 @@ def test_learned_says_what_its_network_says() -> None:
     assert metropolis_hastings(target, walk, Learned(free, "metropolis")).target_rate == 0.234
 
 
-def test_a_potential_is_asked_where_points_know_another_density() -> None:
+def test_a_potential_is_evaluated_where_points_know_another_density() -> None:
     """What a point carries is the target's own log density unless the kernel took it from the rule."""
     phi, walk, exact = made("potential"), RandomWalk(1.0), known(GAUSSIAN)
     points = [Point.at(x, exact, frozenset({"log_density"})) for x in (X, X.roll(1, 0))]
@@ -435,7 +435,7 @@ def test_standard_inputs_change_coordinates_only() -> None:
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-5])
-def test_an_acceptance_refuses_what_differs_by_its_step_or_by_its_drift_alone(unit: float) -> None:
+def test_an_acceptance_rejects_what_differs_by_its_step_or_by_its_drift_alone(unit: float) -> None:
     x, law = unit * X, Target(lambda x: -x / unit**2)
     short: Any = {"form": "free", "recipe": Recipe(steps=1, batch=8, check_every=1)}
     h = 0.1 * unit**2

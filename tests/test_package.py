@@ -57,7 +57,7 @@ def test_importing_loads_four_libraries() -> None:
     assert set(printed(script).split()) <= {"jaxtyping", "numpy", "safetensors", "scoremh"}
 
 
-def test_importing_loads_nothing_until_a_name_is_asked_for() -> None:
+def test_importing_loads_nothing_until_a_name_is_used() -> None:
     listed = "sorted(dir(scoremh)) == sorted([*scoremh.__all__, '__version__'])"
     script = f"import sys, scoremh; print('torch' in sys.modules, {listed})"
     assert printed(script) == "False True"
@@ -115,7 +115,7 @@ def documented() -> Iterator[tuple[str, Any]]:
                 yield f"{value.__module__}.{name}", value
 
 
-def test_documented_arguments_are_those_of_the_signature() -> None:
+def test_documented_arguments_match_those_of_the_signature() -> None:
     for name, value in dict(documented()).items():
         doc = inspect.getdoc(value)
         assert doc, name

@@ -64,7 +64,7 @@ def test_w1_of_a_shift_is_the_shift() -> None:
     np.testing.assert_allclose(w1(quantiles[::-1] + 0.25, quantiles), 0.25)
 
 
-def test_quantiles_are_those_of_exact_draws() -> None:
+def test_quantiles_match_those_of_exact_draws() -> None:
     draws = LAW.sample(20_000, 0).double().numpy()
     assert w1(draws, LAW.quantiles(20_000)).max() < 0.05
     assert abs(float(np.abs(LAW.quantiles(2)[:, 0]).mean()) - MODE) < 0.05
@@ -127,6 +127,6 @@ def test_a_biased_rule_of_ours_reaches_nothing(tmp_path: Path) -> None:
     assert "not reached against blackjax MALA in 2 dimensions (1.50)" in page(path)
 
 
-def test_the_page_is_that_of_the_results() -> None:
+def test_the_page_matches_that_of_the_results() -> None:
     docs = Path(__file__).parents[1] / "docs"
     assert (docs / "peers.md").read_text() == page(docs / "results" / "peers.json")

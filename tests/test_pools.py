@@ -178,7 +178,7 @@ def test_processes_are_started_once_for_all_levels_and_for_one_block_not_at_all(
     assert begun == [(2,)]
 
 
-def test_what_is_no_pool_is_refused() -> None:
+def test_what_is_no_pool_raises_an_error() -> None:
     with pytest.raises(TypeError, match="expected pool to be a number or to have map, got str 'two'"):
         check_pool("two")
     with pytest.raises(ValueError, match="pool of at least 1, got 0"):
@@ -211,7 +211,7 @@ def test_kernels_pickle(name: str, pickler: Any) -> None:
     assert again.description == kernel.description
 
 
-def test_a_kernel_that_cannot_be_sent_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_cannot_be_sent_raises_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     kernel = metropolis_hastings(Target(score=lambda x: -x), MALA(0.4), LineIntegral())
     with pytest.raises(TypeError, match=r"expected a kernel that can be sent to other processes.*scoremh\[cluster\]"):

@@ -70,7 +70,7 @@ def test_draws_in_coordinates_of_a_covariance_have_the_mean_of_the_density(covar
     assert float((w[:, 0] - mean[0]).mul(w[:, 1] - mean[1]).mean().abs()) < 4.5 * 2 * h / math.sqrt(n)
 
 
-def test_small_steps_are_those_of_mala() -> None:
+def test_small_steps_match_those_of_mala() -> None:
     """The ratio of q, over the step's length, tends to that of MALA with the same step size."""
     h, x = 1e-4, GAUSSIAN.sample(100, generator=seeded())
     current = Point(x, GAUSSIAN.score(x))
@@ -100,7 +100,7 @@ def test_it_is_tuned_to_the_rate_of_its_limit() -> None:
 
 
 @pytest.mark.parametrize("step_size", [0.0, -1.0, math.nan])
-def test_bad_step_sizes_are_refused(step_size: float) -> None:
+def test_bad_step_sizes_raise_errors(step_size: float) -> None:
     with pytest.raises(ValueError, match="step_size"):
         Barker(step_size)
 
@@ -117,7 +117,7 @@ def normal_at(rho: float, chains: int = 400) -> torch.Tensor:
     return rho * torch.randn(chains, D, generator=seeded(3), dtype=torch.float64)
 
 
-def test_the_step_is_that_of_score_sde() -> None:
+def test_the_step_matches_that_of_score_sde() -> None:
     at = Point(normal_at(1.0, 5), normal_at(1.5, 5))
     assert at.score is not None
     expected = 2 * (0.16 * math.sqrt(D) / at.score.norm(dim=1)) ** 2

@@ -152,7 +152,7 @@ def test_an_axis_shows_the_data_though_samples_ran_away() -> None:
     low, high = charts.limits(data, data)
 
 
-def test_images_are_those_of_the_tensors() -> None:
+def test_images_match_those_of_the_tensors() -> None:
     grey = torch.linspace(-1, 1, 64).reshape(1, 8, 8).repeat(40, 1, 1)
     shown = contents(8, 8, data=grey, samples={"MALA": grey.flip(1)})
     sources = re.findall(r'src="(data:image/png[^"]+)"', html(shown))
@@ -203,7 +203,7 @@ def lab(rgb: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("eyes", EYES)
-def test_colours_are_told_apart(eyes: str) -> None:
+def test_colours_are_distinguishable(eyes: str) -> None:
     places = [lab(np.array(EYES[eyes]) @ linear(colour)) for colour in (*COLOURS, DATA)]
     assert min(float(np.linalg.norm(a - b)) for a, b in combinations(places, 2)) > MIN_DISTANCE
 
@@ -307,7 +307,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_together_is_refused(name: str) -> None:
+def test_what_does_not_fit_together_raises_an_error(name: str) -> None:
     make, text = REFUSED[name]
     with pytest.raises(ValueError, match=text):
         make()
@@ -358,7 +358,7 @@ def test_charts_are_valid_figures_and_their_number_is_right(kind: str) -> None:
         Figure(one)
 
 
-def test_colours_are_those_of_the_static_pictures_and_all_are_defined() -> None:
+def test_colours_match_those_of_the_static_pictures_and_all_are_defined() -> None:
     page = html(contents(2))
     light = dict(re.findall(r"(--[\w-]+): (#\w+);", page.split("@media")[0]))
     assert tuple(value for name, value in light.items() if "series" in name) == charts.COLOURS
@@ -474,7 +474,7 @@ def test_losses_are_on_a_logarithmic_axis_where_they_are_positive() -> None:
     assert charts.losses({"loss": [3.0, -1.0]})["layout"]["yaxis"]["type"] == "linear"
 
 
-def test_ranks_are_flat_where_chains_agree_and_autocorrelation_is_that_of_the_draws() -> None:
+def test_ranks_are_flat_where_chains_agree_and_autocorrelation_matches_that_of_the_draws() -> None:
     parts, what = charts.rank_densities(normal(400, 40).double())
     assert what == "quarter"
     assert all(float((part - 1).abs().max()) < 0.2 for part in parts)
@@ -562,7 +562,7 @@ def test_chains_have_a_static_picture(event: tuple[int, ...], tmp_path: Path) ->
         assert len(np.asarray(figure.axes[0].collections[0].get_offsets())) == 1200
 
 
-def test_a_picture_leaves_out_what_is_not_finite_and_refuses_nothing_to_show(tmp_path: Path) -> None:
+def test_a_picture_leaves_out_what_is_not_finite_and_rejects_empty_data(tmp_path: Path) -> None:
     draws = normal(40, 30, 2)
     draws[3, 4] = torch.nan
     figure = chains(draws).plot()
@@ -689,7 +689,7 @@ def pixels(page: Any, number: int, points: Tensor) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plane", "grey images", *map(slowly, ("numbers", "five columns", "colour images"))])
-def test_a_browser_draws_everything_and_asks_for_nothing(kind: str, browser: Any, tmp_path: Path) -> None:
+def test_a_browser_draws_everything_and_requests_nothing(kind: str, browser: Any, tmp_path: Path) -> None:
     shown = contents(*KINDS[kind])
     with opened(browser, tmp_path, html(shown)) as one:
         page = one.page

@@ -117,7 +117,7 @@ REFUSED: dict[str, tuple[Callable[[ScoreFit], object], type[Exception], str]] = 
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case: str, score: ScoreFit) -> None:
+def test_rejected(case: str, score: ScoreFit) -> None:
     attempt, kind, text = REFUSED[case]
     with pytest.raises(kind, match=text):
         attempt(score)

@@ -226,7 +226,7 @@ def test_the_cost_of_a_move_does_not_depend_on_the_warm_up() -> None:
     assert warm.score_calls / warm.moves == pytest.approx(cold.score_calls / cold.moves, rel=0.2)
 
 
-def test_a_store_refuses_another_run(tmp_path: Path) -> None:
+def test_a_store_rejects_another_run(tmp_path: Path) -> None:
     sample(KERNELS["fused"], start(), draws=3, generator=seeded(1), store=tmp_path)
     with pytest.raises(
         ValueError, match=r"expected .*run.json to hold this run, with draws = 4, got draws = 3.*another folder"
@@ -286,7 +286,7 @@ def test_arviz_reads_what_we_write(tmp_path: Path) -> None:
     xarray.testing.assert_equal(found["posterior"].to_dataset(), tree["posterior"].to_dataset())
 
 
-def test_load_refuses_a_file_of_another_library(tmp_path: Path) -> None:
+def test_load_rejects_a_file_of_another_library(tmp_path: Path) -> None:
     arviz_base.from_dict({"posterior": {"x": torch.ones(1, 2).numpy()}}).to_netcdf(
         tmp_path / "other.nc", engine="h5netcdf"
     )
@@ -405,7 +405,7 @@ def test_it_goes_through_json_and_stays_small() -> None:
     assert Probe.from_json(json.loads(json.dumps(probe.to_json()))).same(probe)
 
 
-def test_another_run_is_refused_in_the_words_of_its_owner() -> None:
+def test_another_run_raises_an_error_in_the_words_of_its_owner() -> None:
     one, other = Probe.of(torch.ones(3)), Probe.of(torch.zeros(3))
     one.require_same(one, "this run", "another", "Delete it.")
     with pytest.raises(ValueError, match=r"^expected this run, got another\. Delete it\.$"):
@@ -482,7 +482,7 @@ def test_a_broken_score_ends_with_its_numbers() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0, 1.5])
-def test_rates_outside_the_open_interval_are_refused(rate: float) -> None:
+def test_rates_outside_the_open_interval_raise_errors(rate: float) -> None:
     with pytest.raises(ValueError, match=r"target_rate in \(0, 1\)"):
         tune(lambda h: kernel_at("mala", "metropolis", h), torch.zeros(5, 10), target_rate=rate)
 
@@ -510,12 +510,12 @@ def test_the_windows_add_up_to_the_steps(steps: int) -> None:
     assert min(lengths) > 0
 
 
-def test_the_windows_of_a_thousand_steps_are_those_of_stan() -> None:
+def test_the_windows_of_a_thousand_steps_match_those_of_stan() -> None:
     assert windows(1000) == (75, 25, 50, 100, 200, 500, 50)
 
 
 @pytest.mark.parametrize("event", [(3,), (2, 3)])
-def test_moments_are_those_of_numpy(event: tuple[int, ...]) -> None:
+def test_moments_match_those_of_numpy(event: tuple[int, ...]) -> None:
     g = seeded()
     batches = [5 + torch.randn(n, *event, dtype=torch.float64, generator=g) for n in (7, 1, 30)]
     rows = torch.cat(batches).flatten(1).numpy()
@@ -548,7 +548,7 @@ def test_step_and_shape_are_found(covariance: Any, estimate: Any) -> None:
     assert chains.acceptance_rate == pytest.approx(0.574, abs=0.1)
 
 
-def test_a_window_has_one_covariance_and_all_have_the_shape_asked_for() -> None:
+def test_a_window_has_one_covariance_and_all_have_the_requested_shape() -> None:
     seen: list[Tensor] = []
 
     def make(step: float, covariance: Tensor) -> Kernel:
@@ -615,7 +615,7 @@ def always(step: float, covariance: Tensor) -> Kernel:
     return metropolis_hastings(TARGET, MALA(step, covariance), Always())
 
 
-def test_a_kernel_without_a_rate_is_refused_as_by_tune() -> None:
+def test_a_kernel_without_a_rate_raises_an_error_as_by_tune() -> None:
     with pytest.raises(ValueError, match=r"acceptance rate to aim at, got MALA\(.*Always\(\).*target_rate"):
         warmup(always, torch.zeros(5, 3, dtype=torch.float64))
 
@@ -640,7 +640,7 @@ def test_the_geometric_mean_needs_scores_at_the_points() -> None:
         ({"make_kernel": lambda h, c: h}, TypeError, "make_kernel to return a Kernel, got float"),
     ],
 )
-def test_bad_arguments_are_refused(change: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_bad_arguments_raise_errors(change: dict[str, Any], error: type[Exception], text: str) -> None:
     arguments: dict[str, Any] = {"make_kernel": mala, "initial": torch.zeros(4, 3, dtype=torch.float64), "steps": 20}
     with pytest.raises(error, match=text):
         warmup(**(arguments | change))
@@ -657,7 +657,7 @@ UNCHECKED = {  # refused by the shape checks of the tests as well, which a user 
 }
 
 
-def test_arguments_of_another_type_are_refused() -> None:
+def test_arguments_of_another_type_raise_errors() -> None:
     script = f"""
         import torch
         from scoremh import MALA, LineIntegral, Target, metropolis_hastings, warmup

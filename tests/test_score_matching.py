@@ -279,7 +279,7 @@ def test_a_fit_of_ones_own_network_is_saved_too(tmp_path: Path) -> None:
         ScoreFit.load(tmp_path / "own", net=Own(3))
 
 
-def test_what_is_not_a_fit_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_fit_raises_an_error(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     save_file({"x": torch.zeros(2)}, tmp_path / "other")
     for name in ("text", "other"):
@@ -348,7 +348,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_refused(case: str) -> None:
+def test_bad_input_raises_an_error(case: str) -> None:
     make, error, match = BAD[case]
     with pytest.raises(error, match=match):
         make()

@@ -150,7 +150,7 @@ def test_stationary(target: str, proposal: str, rule: str, way: str) -> None:
     assert verdict.acceptance_rate > 0.05  # a kernel that never moves would pass anything
 
 
-def test_kernels_are_judged_by_their_steps_and_by_their_runs() -> None:
+def test_kernels_are_tested_by_their_steps_and_by_their_runs() -> None:
     judged = {way for *_, way in RIGHT}
     assert judged == {"step", "run"}
 
@@ -283,7 +283,7 @@ def test_the_same_kernel_is_right_by_its_steps_and_by_a_run_of_them() -> None:
         assert verdict.p_value > LEVEL, verdict
 
 
-def test_a_run_is_judged_in_segments_that_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_tested_in_segments_that_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of one step, or of all that fit, are the same chains where a run is a loop over steps."""
     kernel = RIGHT_STEP._replace(run=run_of(RIGHT_STEP.step))
     whole = stationarity(kernel, NORMAL, chains=CHAINS, steps=7, generator=seeded_by("segments"))
@@ -335,7 +335,7 @@ def test_a_kernel_that_never_moves_is_named(step: Step) -> None:
     assert "0.0% of the chains moved" in str(verdict)
 
 
-def test_the_share_of_chains_that_moved_is_that_of_their_positions() -> None:
+def test_the_share_of_chains_that_moved_matches_that_of_their_positions() -> None:
     """After one step it is the acceptance rate, and a kernel that moves enough gives no warning (an error here)."""
     verdict = stationarity(RIGHT_STEP, NORMAL, chains=1000, steps=1, generator=seeded_by("moved"))
     assert verdict.moved == pytest.approx(verdict.acceptance_rate)

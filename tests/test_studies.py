@@ -24,7 +24,7 @@ def test_the_page_says_what_the_records_say(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_kept_records_are_those_of_the_paper_preset(name: str) -> None:
+def test_kept_records_match_those_of_the_paper_preset(name: str) -> None:
     study, records = STUDIES[name], kept(name)
     config = study.presets["paper"]
     changed = EARLIER_FLOW.get(name, set())

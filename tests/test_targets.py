@@ -167,7 +167,7 @@ def test_the_score_is_the_gradient_of_the_log_density(case: Case) -> None:
 
 
 @each_case
-def test_the_log_density_is_that_of_scipy(case: Case) -> None:
+def test_the_log_density_matches_that_of_scipy(case: Case) -> None:
     target = case.make(torch.float64)
     x = target.sample(500, generator=seeded(1))
     close(target.log_density(x), torch.tensor(case.log_density(x.numpy())), 1e-10)
@@ -229,7 +229,7 @@ def test_the_global_generator_is_not_touched(case: Case) -> None:
 
 @each_case
 @each_dtype
-def test_answers_have_the_dtype_of_x(case: Case, dtype: torch.dtype) -> None:
+def test_results_have_the_dtype_of_x(case: Case, dtype: torch.dtype) -> None:
     x = case.make(torch.float64).sample(100, generator=seeded(6)).to(dtype)
     exact = case.make(torch.float64)
     for target in (case.make(torch.float32), exact):
@@ -382,7 +382,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_refusals_say_why(what: str) -> None:
+def test_errors_say_why(what: str) -> None:
     build, text = REFUSED[what]
     with pytest.raises(ValueError, match=text):
         build()
@@ -435,7 +435,7 @@ def test_the_score_of_a_log_density_keeps_chains_apart() -> None:
 
 
 @pytest.mark.parametrize("wrong", [lambda x: x.sum(), lambda x: x.sum(1, keepdim=True), lambda x: x])
-def test_a_log_density_of_the_wrong_shape_is_refused(wrong: Callable[[Tensor], Tensor]) -> None:
+def test_a_log_density_of_the_wrong_shape_raises_an_error(wrong: Callable[[Tensor], Tensor]) -> None:
     score = targets.from_log_density(wrong).score
     assert score is not None
     with pytest.raises(ValueError, match=r"log_density\(x\) to be a float32 tensor of shape \(3,\)"):
@@ -507,7 +507,7 @@ def made(kernel: Kernel, x: Tensor, *, by_run: bool) -> tuple[Tensor, Tensor, in
     ],
 )
 @pytest.mark.filterwarnings("ignore::scoremh.kernel.DegenerateRuleWarning")
-def test_with_every_part_known_decisions_are_those_of_exact(rule: str, proposal: str, by_run: bool) -> None:
+def test_with_every_part_known_decisions_match_those_of_exact(rule: str, proposal: str, by_run: bool) -> None:
     target = targets.product(MIXTURE, BANANA, GAUSSIAN, weights=[1.0, 0.5, -0.25])
     x = MIXTURE.sample(50, generator=seeded())
     acceptance = INTEGRATING[rule]
@@ -565,7 +565,7 @@ class Asked:
     ("rule", "between"), [(LineIntegral(), 1), (LineIntegral("gauss", nodes=3), 3)], ids=["simpson", "gauss"]
 )
 @pytest.mark.parametrize("proposal", [RandomWalk(0.9), MALA(0.2)], ids=["rw", "mala"])
-def test_known_parts_are_asked_at_the_candidates_only(
+def test_known_parts_are_evaluated_at_the_candidates_only(
     proposal: Proposal, rule: LineIntegral, between: int, by_run: bool
 ) -> None:
     chains = 7
@@ -664,12 +664,12 @@ def test_parts_are_nested_and_tempered() -> None:
         (lambda: targets.temper(GAUSSIAN, math.inf), ValueError, "beta to be finite"),
     ],
 )
-def test_bad_products_are_refused(arguments: Callable[[], object], error: type[Exception], text: str) -> None:
+def test_bad_products_raise_errors(arguments: Callable[[], object], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         arguments()
 
 
-def test_parts_that_are_none_are_refused() -> None:
+def test_parts_that_are_invalid_raise_errors() -> None:
     """In a process of its own: here the types of arguments are checked before."""
     script = """
 from scoremh import targets
@@ -695,7 +695,7 @@ for call in (lambda: targets.product(abs), lambda: targets.posterior(targets.Gau
     ],
 )
 @pytest.mark.parametrize("known", [True, False])
-def test_parts_that_disagree_are_refused_at_the_start(
+def test_parts_that_disagree_raise_errors_at_the_start(
     part: Target, error: type[Exception], text: str, known: bool
 ) -> None:
     first = targets.Gaussian([0.0, 0.0])
@@ -705,7 +705,7 @@ def test_parts_that_disagree_are_refused_at_the_start(
         kernel.init(torch.zeros(4, 2))
 
 
-def test_distributions_of_other_events_are_refused() -> None:
+def test_distributions_of_other_events_raise_errors() -> None:
     plane, space = targets.Gaussian([0.0, 0.0]), targets.Gaussian([0.0, 0.0, 0.0])
     with pytest.raises(ValueError, match=r"events of one shape, got \(2,\) of parts\[0\], \(3,\) of parts\[2\]"):
         targets.product(plane, Target(lambda x: -x), space)
@@ -718,7 +718,7 @@ WIDE, NARROW = targets.Gaussian(f64(0.0, 0.0), f64([4.0, 0.0], [0.0, 1.0])), tar
 
 
 @pytest.mark.parametrize(("weights", "proper"), [((1.0, -3.9), False), ((2.0, -1.0), True), ((1.0, -1.0), False)])
-def test_normal_parts_that_cannot_be_normalised_are_refused(weights: tuple[float, float], proper: bool) -> None:
+def test_normal_parts_that_cannot_be_normalised_raise_errors(weights: tuple[float, float], proper: bool) -> None:
     """N(m, I) over diag(4, 1): precision w_1 I + w_2 diag(1/4, 1)."""
     if proper:
         targets.product(NARROW, WIDE, weights=weights)
@@ -757,7 +757,7 @@ def test_a_product_that_grows_far_out_warns(parts: tuple[Any, Any], proper: bool
     bounded.init(torch.zeros(10, 2, dtype=torch.float64))  # a warning is an error here
 
 
-def test_what_needs_the_whole_density_is_refused() -> None:
+def test_what_needs_the_whole_density_raises_an_error() -> None:
     target = targets.product(GAUSSIAN, score_only(MIXTURE))
     with pytest.raises(ValueError, match="a target with a log_density"):
         metropolis_hastings(target, MALA(0.1), Exact())

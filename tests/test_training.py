@@ -84,7 +84,7 @@ def test_the_average_forgets_where_it_began() -> None:
     assert abs(float(far.net.value) - 3) < 0.2  # type: ignore[arg-type]
 
 
-def test_the_average_is_the_recursion_it_says() -> None:
+def test_the_average_is_the_recursion_it_claims() -> None:
     seen: list[float] = []
 
     class Watched(Squares):
@@ -222,7 +222,7 @@ def test_a_killed_training_ends_with_the_same_bits(tmp_path: Path) -> None:
             assert torch.equal(a.get_tensor(key), b.get_tensor(key)), key
 
 
-def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_training_raises_an_error(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     recipe = Recipe(steps=20, check_every=10)
     fitted(recipe, checkpoint=path)
@@ -250,7 +250,7 @@ BAD: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_recipes_are_refused(case: str) -> None:
+def test_bad_recipes_raise_errors(case: str) -> None:
     with pytest.raises(ValueError, match=case):
         BAD[case]()
 
@@ -279,9 +279,7 @@ def score() -> ScoreFit:
         ([2.0, 1.0, 1.5], True),  # too few checks to tell
     ],
 )
-def test_a_loss_that_falls_to_the_end_is_told_from_one_that_does_not(
-    score: ScoreFit, held_out: list[float], falling: bool
-) -> None:
+def test_a_loss_that_falls_to_the_end_is_recognised(score: ScoreFit, held_out: list[float], falling: bool) -> None:
     steps = np.linspace(0, score.recipe.steps, len(held_out) + 1)[1:]
     history = {"step": steps.tolist()}
     found = dataclasses.replace(score, history=history | {"held_out": held_out})

@@ -77,7 +77,7 @@ def test_acceptances_write_their_page(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "| free, proposed | |" in said(acceptance.STUDY, few)  # what is not there yet is left open
 
 
-def test_budgets_are_those_of_the_preset() -> None:
+def test_budgets_match_those_of_the_preset() -> None:
     config = replace(acceptance.PRESETS["paper"], seeds=(1,))
     quality = [cell for cell in cells.stages(config)[0] if isinstance(cell, cells.Quality)]
     assert len(quality) == 3 * (3 + 2 * 3 * 2)  # budgets; a potential for both proposals, two forms for each

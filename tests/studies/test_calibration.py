@@ -57,7 +57,7 @@ def verdict(sample_posterior: Any, simulations: int = 200, seed: int = 0) -> Cal
     )
 
 
-def test_right_draws_pass_and_wrong_ones_are_refused() -> None:
+def test_right_draws_pass_and_wrong_ones_are_rejected() -> None:
     right = verdict(exact_draws())
     assert right.passed, right
     assert right.ranks.shape == (200, 2)
@@ -126,7 +126,7 @@ def test_a_posterior_by_line_integral_is_calibrated_and_ula_is_not() -> None:
         ({"sample_prior": lambda n, generator: torch.zeros(3, 2)}, "draws of the prior, got 3"),
     ],
 )
-def test_bad_input_is_refused(options: dict[str, Any], text: str) -> None:
+def test_bad_input_raises_an_error(options: dict[str, Any], text: str) -> None:
     parts: dict[str, Any] = {
         "sample_prior": PRIOR.sample,
         "simulate": simulate,

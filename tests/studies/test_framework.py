@@ -255,7 +255,7 @@ def test_cells_computed_again_stand_beside_the_kept_ones() -> None:
     assert not recompute.matches(Number("a", 0.5, 1), {"records": ["total"]})
 
 
-def test_the_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_and_rejects(capsys: pytest.CaptureFixture[str]) -> None:
     command.main(["--list"])
     listed = capsys.readouterr().out
     assert all(name in listed and one.shows in listed for name, one in STUDIES.items())

@@ -20,7 +20,7 @@ SMALL_TAILS = tails.Config((3,), sizes=(300,), steps=4, chains=100, warmup=2, dr
 
 
 @pytest.mark.parametrize("xi", [-0.5, 0.0, 0.9])
-def test_quantiles_are_those_of_the_distribution(xi: float) -> None:
+def test_quantiles_match_those_of_the_distribution(xi: float) -> None:
     target = stats.genextreme(-xi)  # SciPy's c is -xi
     for share in (0.01, 0.5, 0.999):
         assert common.quantile(share, xi) == pytest.approx(target.ppf(share), rel=1e-9)

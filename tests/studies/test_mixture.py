@@ -97,7 +97,7 @@ def test_the_mixture_names_what_is_biased_and_what_jumps_now_and_then() -> None:
     assert "RW, std 7 |" not in said(mixture.STUDY, some)  # not from all starts yet
 
 
-def test_learned_rows_that_find_the_weights_are_told_from_those_that_do_not() -> None:
+def test_learned_rows_that_find_the_weights_are_distinguished() -> None:
     weights = {"Score RW": KEPT, "anchored": FOUND, "through noise": FOUND | {"N((5, 5), I)": 0.84}}
     records = made_up_chains(weights, dict.fromkeys(weights, 3.0))
     labels = mixture.labels(records)

@@ -208,7 +208,7 @@ def test_one_acceptance_is_learned_for_all_levels_and_steps(
         assert torch.equal(*ends)
 
 
-def test_levels_refuse_what_cannot_be() -> None:
+def test_levels_reject_impossible_values() -> None:
     with pytest.raises(ValueError, match="noise_range from low to high"):
         level_loss("free", noise_range=(3.0, 0.1))
     with pytest.raises(ValueError, match="proposed pairs"):

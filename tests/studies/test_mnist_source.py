@@ -95,7 +95,7 @@ BAD_IDX: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_IDX)
-def test_bad_idx_files_are_refused_by_name(case: str, tmp_path: Path) -> None:
+def test_bad_idx_files_raise_errors_with_their_names(case: str, tmp_path: Path) -> None:
     data, text = BAD_IDX[case]
     (tmp_path / IMAGES).write_bytes(data)
     with pytest.raises(ValueError, match=re.escape(text)) as caught:
@@ -104,21 +104,21 @@ def test_bad_idx_files_are_refused_by_name(case: str, tmp_path: Path) -> None:
     assert "Replace it by a whole copy of MNIST's file." in str(caught.value)
 
 
-def test_labels_for_other_images_are_refused(tmp_path: Path) -> None:
+def test_labels_for_other_images_raise_errors(tmp_path: Path) -> None:
     (tmp_path / IMAGES).write_bytes(idx(3, 28, 28))
     (tmp_path / LABELS).write_bytes(idx(2))
     with pytest.raises(ValueError, match="to hold 3 labels, one per image, got 2"):
         mnist("test", root=tmp_path, labels=True)
 
 
-def test_a_root_without_the_files_says_which_to_put_there(tmp_path: Path) -> None:
+def test_a_root_without_the_files_names_the_missing_ones(tmp_path: Path) -> None:
     with pytest.raises(
         FileNotFoundError, match=f"expected {IMAGES} in {tmp_path} or its folder mnist, got no such file"
     ):
         mnist("test", root=tmp_path)
 
 
-def test_offline_it_says_exactly_what_to_put_where(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_the_error_names_the_missing_files(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCOREMH_DATA", "/nowhere")
     with pytest.raises(OSError, match="Connection refused") as caught:
         mnist()
@@ -180,6 +180,6 @@ def test_a_file_that_is_not_on_the_mirror(mirror: Path, cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_an_unknown_split_is_refused() -> None:
+def test_an_unknown_split_raises_an_error() -> None:
     with pytest.raises(ValueError, match="split to be one of 'train', 'test', got 'valid'"):
         mnist("valid")  # type: ignore[call-overload]

@@ -18,7 +18,7 @@ from tests.cases import seeded
 from tests.studies.cases import kept
 
 
-def test_a_picture_without_panels_is_refused(tmp_path: Path) -> None:
+def test_a_picture_without_panels_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected at least one panel, got none"):
         plots.scatter_panels({}, tmp_path / "empty.png")
     with pytest.raises(ValueError, match="expected at least one panel, got none"):

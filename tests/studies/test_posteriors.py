@@ -25,7 +25,7 @@ SMALL = cells.Config(
 )
 
 
-def test_the_denoiser_is_that_of_the_mixture() -> None:
+def test_the_denoiser_matches_that_of_the_mixture() -> None:
     own = problems.prior(2)
     exact = targets.GaussianMixture(own.weights, own.means, own.variances[0] * torch.eye(2).double())
     two = problems.separated(2)
@@ -37,7 +37,7 @@ def test_the_denoiser_is_that_of_the_mixture() -> None:
 
 @pytest.mark.parametrize("d", problems.DIMENSIONS)
 @pytest.mark.parametrize("problem", problems.PROBLEMS)
-def test_an_observation_is_that_of_its_matrix(problem: str, d: int) -> None:
+def test_an_observation_matches_that_of_its_matrix(problem: str, d: int) -> None:
     x = problems.prior(d).sample(3, 0.0, seeded())
     torch.testing.assert_close(problems.seen(problem, x), x @ problems.operator(problem, d).mT)
 

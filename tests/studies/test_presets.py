@@ -54,7 +54,7 @@ def test_an_acceptance_is_trained_as_the_paper_says(monkeypatch: pytest.MonkeyPa
     assert (recipe.schedule, recipe.average, recipe.clip, recipe.patience) == ("constant", 0.0, None, None)
 
 
-def test_crossed_pairs_are_judged_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crossed_pairs_are_compared_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     """Crossing thousands of held-out samples would take hours."""
     monkeypatch.setitem(TABLE_3, "moons", TABLE_3["moons"]._replace(steps=2, hidden=8))
     original, rows = AcceptanceMLP.logit, 0

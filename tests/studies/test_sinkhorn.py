@@ -49,7 +49,7 @@ def test_a_translation_is_transported_by_its_length() -> None:
 
 
 @pytest.mark.parametrize("p", [1, 2])
-def test_sinkhorn_is_that_of_another_library(p: Any) -> None:
+def test_sinkhorn_matches_that_of_another_library(p: Any) -> None:
     x, y = normal(80, 2), normal(60, 2, seed=1) * 0.7 + 0.5
 
     def entropic(a: Tensor, b: Tensor) -> float:
@@ -79,7 +79,7 @@ def test_the_papers_numbers_have_their_parts() -> None:
     assert mmd == metrics.energy_distance(x, y) / 2
 
 
-def test_bad_arguments_are_refused() -> None:
+def test_bad_arguments_raise_errors() -> None:
     with pytest.raises(ValueError, match="blur to be"):
         sinkhorn_divergence(normal(5, 2), normal(5, 2), blur=0.0)
     with pytest.raises(ValueError, match=r"cooling between 0 and 1, got 1\.0"):

@@ -75,7 +75,7 @@ def test_rules_are_compared_beyond_the_noise_over_seeds() -> None:
     assert findings.compared(records, "taylor1", "simpson", "w1") == (0, 1)
 
 
-def test_the_distribution_of_moons_is_that_of_the_samples() -> None:
+def test_the_distribution_of_moons_matches_that_of_the_samples() -> None:
     g = seeded()
     x, y = ratios.moons().sample(1000, generator=g), datasets.moons(1000, generator=g)
     assert metrics.two_sample_test(x, y, generator=g).p_value > 0.05

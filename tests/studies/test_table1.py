@@ -150,7 +150,7 @@ def test_anchored_rows_have_the_papers_numbers_and_few_seeds_are_named() -> None
     assert page.label(one, "ula", 2) == "ULA"
 
 
-def test_weights_of_modes_are_those_of_the_draws(tmp_path: Path) -> None:
+def test_weights_of_modes_match_those_of_the_draws(tmp_path: Path) -> None:
     one = Problem("moons", 1, tmp_path)
     score_matching.fit_score(one.x, recipe=Recipe(steps=1, check_every=1)).save(one.path("score"))
     even = judging.mode_weights(one, one.fresh(4000))
@@ -185,7 +185,7 @@ def every_metric(records: Records) -> list[dict[str, Any]]:
     return [record | {"metric": metric} for record in records.kinds["records"] for metric in judging.METRICS]
 
 
-def test_a_negative_number_is_no_success() -> None:
+def test_a_negative_number_is_not_a_success() -> None:
     records = made_up_numbers(-0.02, metric="w2")
     found = page.entries(records)
     assert page.reached(records) == {}
@@ -202,7 +202,7 @@ def test_rows_that_diverged_are_said_to_have() -> None:
     assert list(page.reached(records).values()) == [False]
 
 
-def test_settings_of_another_table_are_refused(small: cells.Config, tmp_path: Path) -> None:
+def test_settings_of_another_table_raise_errors(small: cells.Config, tmp_path: Path) -> None:
     study, folder = replace(table1.STUDY, presets={"quick": small}), tmp_path / "table1" / "quick"
     folder.mkdir(parents=True)
     (folder / runner.FILE).write_text(json.dumps({"settings": cells.settings(small) | {"level": 0.5}}))

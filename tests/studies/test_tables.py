@@ -19,7 +19,7 @@ SMALL = Config((1,), ("one", "counts"), 60, 80, floors=2, chains=20, steps=20, t
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_table_has_rows_to_learn_from_and_others_to_judge_by(name: str) -> None:
+def test_every_table_has_rows_to_learn_from_and_others_to_test_on(name: str) -> None:
     train, judge, other = TABLES[name].split(1, 50)
     assert list(train.columns) == list(judge.columns) == list(other.columns)
     assert not train.isna().any().any()

@@ -78,7 +78,7 @@ def test_fresh_rows_keep_the_limits_and_others_do_not() -> None:
 
 
 @pytest.mark.slow
-def test_a_fit_is_judged(tmp_path: Path) -> None:
+def test_a_fit_is_diagnosed(tmp_path: Path) -> None:
     brief = {"score_steps": 20, "annealing_steps": 1, "chain_steps": 8}
     small = verdicts.Config(seeds=(1,), rows=200, draws=100, others=1000, **brief)
     for steps, made in (("good", 20), ("poor", 40)):
