@@ -32,7 +32,10 @@ RULES: dict[str, scoremh.Rule] = {
     "MALA, exact (log density in closed form)": scoremh.Exact(),
 }
 # The most a row may cost, by the number of chains.
+TRAJECTORIES = "Hamiltonian, 5 steps, Simpson: per score call"
+LEAPFROG_STEP, LEAPFROG_STEPS = 0.7, 5
 TARGETS = {"ULA": {100: 1.25, 1_000: 1.1, 10_000: 1.1}, "MALA, Simpson": {100: 2.3, 1_000: 2.2, 10_000: 2.2}}
+TARGETS[TRAJECTORIES] = {100: 1.5, 1_000: 1.15, 10_000: 1.15}
 CONTROL = "bare forward again, in the blocks of `sample`"
 THREADS = "MALA, Simpson: two threads to one, wall clock"
 Rows = dict[str, dict[str, Measured]]
@@ -45,6 +48,7 @@ median of {rounds} rounds in which all alternatives took turns, its quartiles in
 
 {table}
 
+- Of trajectories, a step is one score call of theirs, at nodes and midpoints.
 - A run starts with one forward that no step makes; it is taken off. All draws and their records are kept.
 - The networks were fitted to two normals, where MALA with step size {step_size} accepted {least:.2f} to {most:.2f} of its candidates.
   `Exact` takes their log density in closed form, so that its row shows the kernel's own cost.
@@ -60,6 +64,7 @@ def ours(case: Case, effort: Effort) -> dict[str, Measured]:
     network = timing.score_network(case)
     target = scoremh.Target(score=network, log_density=timing.log_density)
     kernels = {row: scoremh.metropolis_hastings(target, scoremh.MALA(STEP_SIZE), rule) for row, rule in RULES.items()}
+    kernels[TRAJECTORIES] = scoremh.hamiltonian(target, LEAPFROG_STEP, LEAPFROG_STEPS, scoremh.LineIntegral())
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(case.chains, case.dimension, generator=generator)
     steps = timing.steps_for(lambda n: timing.forwards(network, [x], n), effort)
@@ -77,7 +82,11 @@ def ours(case: Case, effort: Effort) -> dict[str, Measured]:
     measured = {CONTROL: Measured(timing.ratio(seconds[CONTROL], seconds[BARE]), 1.0, unit)}
     for row in kernels:
         of_a_step = timing.ratio(seconds[row], seconds[BARE], less=1 / steps)
-        measured[row] = Measured(of_a_step, sampling(row)().acceptance_rate, unit)
+        chains = sampling(row)()
+        if row == TRAJECTORIES:
+            calls = chains.score_calls / (len(x) * steps)
+            of_a_step = timing.ratio(seconds[row], [calls * bare for bare in seconds[BARE]])
+        measured[row] = Measured(of_a_step, chains.acceptance_rate, unit)
     if blocks(case.chains) > 1:
         threaded = {str(n): sampling("MALA, Simpson", pool=ThreadPoolExecutor(n)) for n in (1, 2)}
         wall = timing.interleaved(threaded, effort, clock=time.perf_counter)

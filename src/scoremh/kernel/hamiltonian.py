@@ -9,26 +9,37 @@ With g = L^T s, the step from (x_k, p_k) is a segment v_k:
 
     m = p_k + (h / 2) g_k,    v_k = h L m,    x_{k+1} = x_k + v_k,    p_{k+1} = m + (h / 2) g_{k+1}
 
-`Exact()` takes D from the log density. `LineIntegral()` integrates the score along each segment by a quadrature with
-inner nodes t_i and weights w_i, and weight w at both ends; all segments share one score call. If the target is a
-product, k is the log density of its known parts, and s the score of the others:
+`Exact()` takes D from the log density. `LineIntegral()` integrates the score, and for most decisions its values at the
+nodes are enough. With X(t) and S(t) the cubic interpolants of positions and scores through the four nodes nearest to a
+segment,
 
-    D = k(x') - k(x) + sum_j v_j.(sum_i w_i s(x_j + t_i v_j) + w (s_j + s_{j+1}))
+    D = k(x') - k(x) + sum_k F_k,    F_k = int_k^{k+1} S(t) . X'(t) dt
 
-Both are antisymmetric: the trajectory from x' with momentum -p' has the same nodes. The trapezoid rule is not offered:
-the kinetic terms contain it with the opposite sign, so the density would cancel. A trajectory is rejected, in both
-directions, if it leaves the support at a node or at a node of the quadrature, and if it diverges: a value is not
+If the target is a product, k is the log density of its known parts, and s the score of the others. The trapezoid rule
+T_k = v_k.(s_k + s_{k+1}) / 2 is not offered: the kinetic terms contain it with the opposite sign, so the density would
+cancel. With rho the size of the third differences of L^T s over that of the first,
+
+    b = 2 rho^3 sqrt(sum_k (F_k - T_k)^2)
+
+is large where a trajectory is rough and sum_k F_k may be wrong. A chain with log u within b of log r evaluates
+Simpson's rule on each segment, at one score call per midpoint, and takes that value clipped to within b of sum_k F_k.
+No value within b would change the decision of the other chains. Trajectories of one or two steps always use the
+midpoints, and `LineIntegral("gauss")` always uses its own nodes.
+
+All of these are antisymmetric: the trajectory from x' with momentum -p' has the same nodes, and the same b. A
+trajectory is rejected, in both directions, if it leaves the support at a node, and if it diverges: a value is not
 finite, or log r is below -MAX_ENERGY_ERROR.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from scoremh._shared import checks, rng
@@ -38,35 +49,24 @@ from scoremh.acceptance import Always, Exact, LineIntegral, Rule
 from scoremh.coordinates import Affine
 from scoremh.kernel.metropolis import counted, first_point
 from scoremh.targets.combinations import Product
-from scoremh.types import Balance, Kernel, Move, Need, Point, SupportFn, Target, TargetLike
+from scoremh.types import Balance, Kernel, Move, Need, Point, Target, TargetLike, Trace
 
 
 class Trajectory(NamedTuple):
     """A trajectory of each chain: its end, its segments, and whether it had to stop early."""
 
-    end: Float[Tensor, "chain *event"]
-    """The last node; for a chain that left the support, its first node outside."""
-    scores: Float[Tensor, "chain part *event"]
-    """The scores at the end; for a stopped chain, the scores at an earlier node."""
+    end: Point
+    """The last node, with its scores; for a chain that left the support, x is its first node outside."""
     momentum: Float[Tensor, "chain *event"]
     """The momentum at the end, in coordinates u."""
     nodes: Float[Tensor, "segment chain *event"]
     """The beginnings x_k of the segments."""
     segments: Float[Tensor, "segment chain *event"]
     """The segments v_k."""
-    score_sums: Float[Tensor, "segment chain *event"]
-    """s_k + s_{k+1}, where s is the score that is integrated."""
+    scores: Float[Tensor, "node chain *event"]
+    """The score that is integrated, at all nodes."""
     stopped: Float[Tensor, " chain"]
     """0 for a complete trajectory, -inf if a node lay outside the support, NaN if a value was not finite."""
-
-
-def values_at(
-    function: Callable[[Tensor], Tensor], x: Tensor, rows: Bool[Tensor, " chain"], otherwise: Tensor
-) -> Tensor:
-    """Evaluate a function at some rows of x only; return `otherwise` for the other rows."""
-    if bool(rows.all()):
-        return function(x)
-    return otherwise.index_put((rows,), function(x[rows])) if bool(rows.any()) else otherwise
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -102,56 +102,83 @@ class Leapfrog:
         """Return g = L^T s."""
         return score if self.coordinates is None else self.coordinates.pull_gradient(score, score)
 
-    def length(self, like: Tensor, generator: torch.Generator | None) -> int:
-        """Return the number of steps of the next trajectory: the same for all chains, drawn on the device of `like`."""
+    def lengths(self, n: int, like: Tensor, generator: torch.Generator | None) -> list[int]:
+        """Return the number of steps of n trajectories, each the same for all chains, drawn on the device of `like`."""
         if not self.random_length:
-            return int(self.steps)
-        uniform = rng.uniform((), torch.empty((), dtype=torch.float64, device=like.device), generator)
-        return 1 + int(uniform * self.steps)
+            return n * [int(self.steps)]
+        shortest = (self.steps + 1) // 2
+        uniform = rng.uniform((n,), torch.empty((), dtype=torch.float64, device=like.device), generator)
+        drawn: list[int] = (shortest + (uniform * (self.steps + 1 - shortest)).long()).tolist()
+        return drawn
 
-    def trajectory(
-        self,
-        scores: Callable[[Tensor], Tensor],
-        support: SupportFn | None,
-        x: Tensor,
-        at_x: Float[Tensor, "chain part *event"],
-        momentum: Tensor,
-        steps: int,
-    ) -> Trajectory:
-        """Make leapfrog steps from x, where the scores are `at_x`.
+    def trajectory(self, target: Target, point: Point, momentum: Tensor, steps: int) -> Trajectory:
+        """Make leapfrog steps from a point, with one score call for each.
 
-        The scores, a function of x that returns `(chain, part, *event)`, are evaluated once at every node but the
-        first. A chain stops before a node that is not finite or outside the support.
+        A chain that would leave the support stops before. Values that are not finite carry on to the end.
         """
-        h, s, stopped, stopped_at = self.step_size, at_x, x.new_zeros(len(x)), x
-        nodes, segments, sums, p = [], [], [], torch.add(momentum, self.slope(at_x[:, 0]), alpha=h / 2)
+        assert point.score is not None
+        h, at, p = self.step_size, point, torch.add(momentum, self.slope(point.score), alpha=self.step_size / 2)
+        needs: frozenset[Need] = frozenset({"score"} if point.rest_score is None else {"score", "rest_score"})
+        stopped, outside = point.x.new_zeros(len(point.x)), point.x
+        nodes, segments, scores = [], [], [point.integrated_score]
         for step in range(1, steps + 1):
             v = h * self.color(p)
-            there = x + v
-            moving, before = self._possible(there, support), stopped == 0
-            if not bool((moving & before).all()):
-                reason = torch.where(rows_finite(there), -math.inf, math.nan).to(stopped)
-                stopped_at = torch.where(per_chain(before & ~moving, x), there, stopped_at)
-                stopped = torch.where(before & ~moving, reason, stopped)
-                there, v = (torch.where(per_chain(stopped == 0, x), a, b) for a, b in ((there, x), (v, 0.0)))
-            nodes.append(x)
+            x = at.x + v
+            if target.support is not None:
+                finite = rows_finite(x)
+                leaving = (stopped == 0) & ~(finite & target.support(x))
+                stopped = torch.where(leaving, torch.where(finite, -math.inf, math.nan).to(x), stopped)
+                outside = torch.where(per_chain(leaving, x), x, outside)
+                x, v = (torch.where(per_chain(stopped == 0, x), a, b) for a, b in ((x, at.x), (v, 0.0)))
+            nodes.append(at.x)
             segments.append(v)
-            at_there = values_at(scores, there, stopped == 0, s)
-            sums.append(s[:, -1] + at_there[:, -1])
-            x, s = there, at_there
-            p = torch.add(p, self.slope(s[:, 0]), alpha=h if step < steps else h / 2)
-        stopped = torch.where((stopped == 0) & ~rows_finite(s), math.nan, stopped)
-        end = torch.where(per_chain(stopped == -math.inf, x), stopped_at, x)
-        return Trajectory(end, s, p, torch.stack(nodes), torch.stack(segments), torch.stack(sums), stopped)
+            at = Point.at(x, target, needs)
+            assert at.score is not None
+            scores.append(at.integrated_score)
+            p = torch.add(p, self.slope(at.score), alpha=h if step < steps else h / 2)
+        assert at.score is not None
+        stopped = torch.where(rows_finite(at.x + at.score) | (stopped != 0), stopped, math.nan)
+        if target.support is not None:
+            at = at._replace(x=torch.where(per_chain(stopped == -math.inf, outside), outside, at.x))
+        return Trajectory(at, p, torch.stack(nodes), torch.stack(segments), torch.stack(scores), stopped)
 
-    def kinetic_change(self, momentum: Tensor, path: Trajectory) -> Float[Tensor, " chain"]:
-        """Return |p|^2 / 2 - |p'|^2 / 2."""
-        return (inner(momentum, momentum) - inner(path.momentum, path.momentum)) / 2
 
-    def _possible(self, x: Tensor, support: SupportFn | None) -> Bool[Tensor, " chain"]:
-        """Return which chains have a finite x inside the support."""
-        finite = rows_finite(x)
-        return finite if support is None else finite & support(x)
+class Interpolation(NamedTuple):
+    """Matrices over the nodes of trajectories with this many segments."""
+
+    scores: Float[Tensor, "place node"]
+    """From the scores at the nodes to S(t) at three Gauss nodes t of each segment, and then to their mean on each."""
+    segments: Float[Tensor, "place segment"]
+    """From the segments to the weight of t times X'(t) at the same places; then to the segments themselves."""
+    differences: Float[Tensor, "difference node"]
+    """To first differences of the nodes, then to third ones, each divided by the root of their number."""
+
+
+@cache
+def interpolation(segments: int, dtype: torch.dtype, device: torch.device) -> Interpolation:
+    """Return the matrices for the integrals F_k, for the trapezoid rule, and for rho.
+
+    Three Gauss nodes are exact for S . X', of degree 5. With the Lagrange polynomials l_i, X' = sum_i l_i'(t) x_i =
+    sum_j v_j sum_{i > j} l_i'(t), because the l_i' add up to 0: there is no cancellation of large positions.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(3)
+    lagrange = np.linalg.inv(np.vander(np.arange(4), increasing=True))  # column i: the coefficients of l_i
+    between, moved = np.zeros((segments, 3, segments + 1)), np.zeros((segments, 3, segments))
+    for k in range(segments):
+        first = min(max(k - 1, 0), segments - 3)
+        t = k - first + (nodes + 1) / 2
+        between[k, :, first : first + 4] = np.vander(t, 4, increasing=True) @ lagrange
+        derivatives = np.vander(t, 3, increasing=True) * (1, 2, 3) @ lagrange[1:]
+        later = derivatives[:, ::-1].cumsum(1)[:, ::-1]
+        moved[k, :, first : first + 3] = weights[:, None] / 2 * later[:, 1:]
+    identity = np.eye(segments + 1)
+    parts = (
+        np.concatenate([between.reshape(3 * segments, -1), (identity[1:] + identity[:-1]) / 2]),
+        np.concatenate([moved.reshape(3 * segments, -1), np.eye(segments)]),
+        np.concatenate([np.diff(identity, k, axis=0) / math.sqrt(segments + 1 - k) for k in (1, 3)]),
+    )
+    with torch.inference_mode(False):  # the cache serves callers that differentiate as well
+        return Interpolation(*(torch.tensor(part, dtype=dtype, device=device) for part in parts))
 
 
 # The most efficient acceptance rates in high dimension: Beskos, Pillai, Roberts, Sanz-Serna and Stuart (2013) for
@@ -159,6 +186,10 @@ class Leapfrog:
 HAMILTONIAN_RATES: Mapping[Balance, float] = {"metropolis": 0.651, "barker": 0.381}
 INTEGRATED_RULES = "simpson", "gauss"
 MAX_ENERGY_ERROR = 1000.0  # nats, Stan's limit beyond which a trajectory diverges
+LEAST_SEGMENTS = 3  # of two segments, an interpolant through all nodes leaves nothing of the density
+# b over rho^3 sqrt(sum_k (F_k - T_k)^2). Chosen on mixtures, twisted normals, logistic and Student's distributions in 3
+# to 100 dimensions: the bias is within .02 standard deviations of that with midpoints, usually within .005.
+BOUND = 2.0
 TrajectoryRule = Exact | LineIntegral | Always
 
 
@@ -178,13 +209,13 @@ def hamiltonian(
         step_size: Step size h of the leapfrog integrator; `tune` finds one for a given number of steps.
         steps: Number of leapfrog steps of a trajectory. A good length `steps * step_size` is near the largest standard
             deviation of p, in the coordinates of the covariance.
-        acceptance: Acceptance rule: `LineIntegral()` or `LineIntegral("gauss")`, which integrate the score along each
-            segment, `Exact()` for a target with a log density, or `Always()`. The known parts of a product are never
-            integrated.
+        acceptance: Acceptance rule: `LineIntegral()`, which integrates the score between the nodes of the trajectory,
+            `LineIntegral("gauss")`, which evaluates it inside each segment as well, `Exact()` for a target with a log
+            density, or `Always()`. The known parts of a product are never integrated.
         covariance: C = L L^T, the inverse of the mass matrix, `(d,)` or `(d, d)`; the covariance of p is best. The
             identity if None.
-        random_length: Draw the number of steps for every transition, uniformly from 1 to `steps`. This prevents
-            trajectories that return to their start again and again.
+        random_length: Draw the number of steps for every transition, uniformly from half of `steps`, rounded up, to
+            `steps`. This prevents trajectories that return to their start again and again.
 
     Returns:
         A kernel to give to `sample`, or to step by hand.
@@ -195,7 +226,7 @@ def hamiltonian(
         >>> chains = sample(kernel, torch.zeros(8, 50), draws=20, generator=torch.Generator().manual_seed(0))
         >>> chains.acceptance_rate > 0.9
         True
-        >>> chains.score_calls == 8 + 8 * 20 * (5 + 5)  # at the start, and at the nodes and midpoints of trajectories
+        >>> 800 <= chains.score_calls - 8 < 1000  # 5 for a trajectory, and a few midpoints
         True
     """
     known, rule = _known_parts(_validated_target(target, acceptance), _validated_rule(acceptance))
@@ -203,6 +234,7 @@ def hamiltonian(
     return Kernel(
         trajectories.init,
         trajectories.step,
+        trajectories.run,
         target_rate=None if rule.balance is None else HAMILTONIAN_RATES[rule.balance],
         parts=(trajectories.leapfrog, acceptance),
         unadjusted=partial(
@@ -237,60 +269,102 @@ class Trajectories:
         generator = rng.resolve(generator, point.x.device)
         momentum = rng.normal(tuple(point.x.shape), point.x, generator)
         log_uniform = rng.log_uniform((len(point.x),), point.x, generator)
+        (steps,) = self.leapfrog.lengths(1, point.x, generator)
         with score_calls() as calls:
-            path = self.path(point, momentum, self.leapfrog.length(point.x, generator))
-            log_accept, proposed = self.log_accept(point, momentum, path)
+            point, move = self.move(point, momentum, log_uniform, steps)
+        return point, move._replace(score_calls=calls.total)
+
+    @torch.inference_mode()
+    def run(self, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
+        """Make several transitions; the random numbers of all of them are drawn first."""
+        momenta = rng.normal((steps, *point.x.shape), point.x, generator)
+        log_uniforms = rng.log_uniform((steps, len(point.x)), point.x, generator)
+        lengths = self.leapfrog.lengths(steps, point.x, generator)
+        positions, moves = [], []
+        with score_calls() as calls:
+            for momentum, log_uniform, length in zip(momenta, log_uniforms, lengths, strict=True):
+                point, move = self.move(point, momentum, log_uniform, length)
+                positions.append(point.x)
+                moves.append(move)
+        return point, Trace.of(positions, moves)._replace(score_calls=calls.total)
+
+    def move(self, point: Point, momentum: Tensor, log_uniform: Tensor, steps: int) -> tuple[Point, Move]:
+        """Make one trajectory, and move the chains that accept its end."""
+        path = self.leapfrog.trajectory(self.target, point, momentum, steps)
+        log_accept, proposed = self.log_accept(point, momentum, path, log_uniform)
         accepted = log_uniform < log_accept
         taken = proposed.map(lambda new, old: torch.where(per_chain(accepted, new), new, old), point)
-        return taken, Move(proposed.x, log_accept, accepted, calls.total)
+        return taken, Move(proposed.x, log_accept, accepted)
 
-    def path(self, point: Point, momentum: Tensor, steps: int) -> Trajectory:
-        """Return the trajectory from a point."""
-        assert point.score is not None
-        parts = [point.score] if point.rest_score is None else [point.score, point.rest_score]
-        return self.leapfrog.trajectory(
-            self._scores, self.target.support, point.x, torch.stack(parts, 1), momentum, steps
-        )
-
-    def log_accept(self, point: Point, momentum: Tensor, path: Trajectory) -> tuple[Tensor, Point]:
-        """Return log a and the end of the trajectory as a point."""
-        possible, log_density = path.stopped == 0, point.log_density
-        log_ratio = self.leapfrog.kinetic_change(momentum, path)
-        if log_density is not None and self.target.log_density is not None:
-            at_end = values_at(self.target.log_density, path.end, possible, log_density)
-            log_density, log_ratio = at_end, at_end - log_density + log_ratio
-        proposed = Point(
-            path.end, path.scores[:, 0], log_density, path.scores[:, 1] if point.rest_score is not None else None
-        )
-        if isinstance(self.rule, Always):
-            return path.stopped, proposed
-        if isinstance(self.rule, LineIntegral):
-            log_ratio = log_ratio + self._integral(self.rule, path)
+    def log_accept(
+        self, point: Point, momentum: Tensor, path: Trajectory, log_uniform: Tensor
+    ) -> tuple[Float[Tensor, " chain"], Point]:
+        """Return log a, as exactly as the comparison with log u needs it, and the end of the trajectory as a point."""
+        rule, end, possible = self.rule, path.end, path.stopped == 0
+        if isinstance(rule, Always):
+            return path.stopped, end
+        log_ratio = (inner(momentum, momentum) - inner(path.momentum, path.momentum)) / 2
+        if point.log_density is not None and self.target.log_density is not None:
+            x = torch.where(per_chain(possible, end.x), end.x, point.x)
+            log_density = self.target.log_density(x)
+            end, log_ratio = end._replace(log_density=log_density), log_density - point.log_density + log_ratio
+        if isinstance(rule, LineIntegral):
+            log_ratio = log_ratio + self._integral(rule, path, rule.ratio_threshold(log_uniform) - log_ratio)
         diverged = log_ratio.isfinite() & (log_ratio < -MAX_ENERGY_ERROR)
-        log_accept = self.rule.log_balanced(log_ratio).masked_fill(diverged, math.nan)
-        return torch.where(possible, log_accept, path.stopped), proposed
+        log_accept = rule.log_balanced(log_ratio).masked_fill(diverged, math.nan)
+        return torch.where(possible, log_accept, path.stopped), end
 
-    def _scores(self, x: Tensor) -> Float[Tensor, "chain part *event"]:
-        """Return the score of the target and, for a product with known parts, the score of its other parts."""
-        assert self.target.score is not None
-        score, known = self.target.score(x), self.target.known_score
-        return score.unsqueeze(1) if known is None else torch.stack([score + known(x), score], 1)
+    def _integral(self, rule: LineIntegral, path: Trajectory, goal: Tensor) -> Float[Tensor, " chain"]:
+        """Return the integral of the score along the trajectories, as exactly as a comparison with the goal needs."""
+        if rule.rule != "simpson" or len(path.segments) < LEAST_SEGMENTS:
+            return self._quadrature(rule, path)
+        integral, bound = self.interpolated(path)
+        rows = ((goal - integral).abs() <= bound).nonzero().flatten()
+        if len(rows):
+            middle, reach = integral[rows], bound[rows]
+            better = self._quadrature(rule, path, rows)
+            better = torch.where(better == -math.inf, middle, better)  # a midpoint lies outside the support
+            integral = integral.index_copy(0, rows, better.clamp(middle - reach, middle + reach))
+        return integral.masked_fill(integral.isinf(), math.nan)
 
-    def _integral(self, rule: LineIntegral, path: Trajectory) -> Float[Tensor, " chain"]:
-        """Return the integral of the score along all segments; -inf if a node lies outside the support."""
+    def interpolated(self, path: Trajectory) -> tuple[Float[Tensor, " chain"], Float[Tensor, " chain"]]:
+        """Return the integral of the score along the trajectories from their nodes alone, and the bound b."""
+        n, chains = path.segments.shape[:2]
+        matrices = interpolation(n, path.scores.dtype, path.scores.device)
+        summing = path.scores.new_ones(path.scores[0, 0].numel())  # a row sum, several times faster than `sum`
+        products = (matrices.scores @ path.scores.flatten(1)).mul_(matrices.segments @ path.segments.flatten(1))
+        sums = products.view(-1, len(summing)).mv(summing).view(-1, chains)
+        integrals, trapezoids = sums[: 3 * n].view(n, 3, chains).sum(1), sums[3 * n :]
+        slopes = self.leapfrog.slope(path.scores.flatten(0, 1)).view(n + 1, -1)
+        squares = (matrices.differences @ slopes).square_().view(-1, len(summing)).mv(summing).view(-1, chains)
+        rho_squared = squares[n:].sum(0) / squares[:n].sum(0)
+        rho_cubed = rho_squared * rho_squared.sqrt()  # `** 1.5` takes as long as two small matrix products
+        return integrals.sum(0), BOUND * rho_cubed * (integrals - trapezoids).square_().sum(0).sqrt_()
+
+    def _quadrature(
+        self, rule: LineIntegral, path: Trajectory, rows: Int[Tensor, " row"] | None = None
+    ) -> Float[Tensor, " row"]:
+        """Return the integral of the score for some chains by the rule's quadrature on each segment.
+
+        It is -inf if the quadrature evaluates the score outside the support.
+        """
         assert rule.quadrature is not None
         assert self.target.score is not None
         ends, nodes, weights = rule.quadrature
-        places = line(path.nodes, path.segments, nodes)
-        grid, flat = places.shape[:3], places.flatten(0, 2)  # over nodes, segments and chains
-        inside = path.stopped == 0
-        if self.target.support is not None:
-            inside = inside & self.target.support(flat).reshape(grid).flatten(0, 1).all(0)
-        between = values_at(self.target.score, flat, inside.expand(grid).flatten(), torch.zeros_like(flat))
-        slopes = weighted_sum(weights, between.reshape(places.shape)) + ends * path.score_sums
-        integral = inner(slopes.flatten(0, 1), path.segments.flatten(0, 1)).reshape(grid[1:]).sum(0)
+        begins, segments, scores = (
+            part if rows is None else part.index_select(1, rows) for part in (path.nodes, path.segments, path.scores)
+        )
+        places = line(begins, segments, nodes)
+        inside = None
+        if self.target.support is not None:  # the score is evaluated where a chain begins in place of those outside
+            inside = self.target.support(places.flatten(0, 2)).view(places.shape[:3]).flatten(0, 1).all(0)
+            places = torch.where(per_chain(inside, begins[0]), places, begins[0])
+        between = self.target.score(places.flatten(0, 2)).view_as(places)
+        slopes = weighted_sum(weights, between) + ends * (scores[1:] + scores[:-1])
+        integral = inner(slopes.flatten(0, 1), segments.flatten(0, 1)).view(slopes.shape[:2]).sum(0)
         # -inf means that p is 0; an infinite score does not show this, only the support does
-        return integral.masked_fill(integral.isinf(), math.nan).masked_fill(~inside, -math.inf)
+        integral = integral.masked_fill(integral.isinf(), math.nan)
+        return integral if inside is None else integral.masked_fill(~inside, -math.inf)
 
 
 def _known_parts(target: TargetLike, rule: TrajectoryRule) -> tuple[Target, TrajectoryRule]:
