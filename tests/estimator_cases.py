@@ -21,7 +21,9 @@ SMALL: dict[str, Any] = {
 LAW = targets.GaussianMixture([0.3, 0.7], [[-2.0, 0.0], [2.0, 1.0]], [[0.5, 0.2], [0.2, 0.4]])
 X = LAW.sample(2000, generator=seeded(1)).double().numpy()
 FRAME = pd.DataFrame(X, columns=["width", "height"])
-FEW = X[:400]  # where their number does not matter: a fit judges its draws against its rows, and that takes most of it
+FEW = X[
+    :400
+]  # for tests in which the number of rows does not matter: most of a fit's time goes into comparing draws with rows
 FEW_FRAME = FRAME[:400]
 
 

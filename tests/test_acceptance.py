@@ -103,7 +103,7 @@ def test_what_is_found_does_not_depend_on_the_calls_to_spare(
 
 @pytest.mark.parametrize("name", CROSSED)
 def test_a_decision_and_that_on_the_way_back_are_of_one_ratio(name: str) -> None:
-    """By Barker's rule x' is accepted with u if and only if x is refused on the way back with 1 - u, at any u."""
+    """By Barker's rule x' is accepted with u if and only if x is rejected on the way back with 1 - u, for every u."""
     (law, std), n = CROSSED[name], 500
     proposal, rule = RandomWalk(std), LineIntegral("adaptive", balance="barker")
     current, proposed, known = pair(proposal, law, rule, law.sample(n, generator=seeded()))
@@ -114,14 +114,14 @@ def test_a_decision_and_that_on_the_way_back_are_of_one_ratio(name: str) -> None
         back = (-u).log1p() < rule.decide(proposed, current, (-u).log1p().expand(n), **parts).log_accept
         assert torch.equal(forth, ~back)
         decided.append(forth)
-    # and there is such a ratio: once refused, a candidate is refused at every larger u
+    # and such a ratio exists: a candidate that is rejected at u is rejected at every larger u
     assert (torch.stack(decided).int().diff(dim=0) <= 0).all()
     assert 0.1 < torch.stack(decided).double().mean() < 0.9
 
 
 @pytest.mark.parametrize(("length", "nodes"), [(3.9, 1), (4.1, 3), (8.1, 7), (15.9, 7), (31.0, 15), (300.0, 63)])
 def test_a_long_move_has_an_interval_for_every_two_units_of_its_length(length: float, nodes: int) -> None:
-    """On a slope that is constant Simpson's bound is 0, and there is nothing but its length to ask for more nodes."""
+    """On a constant slope Simpson's bound is 0, so that only the length of the move can lead to more nodes."""
     counted = Counted(Target(lambda x: torch.ones_like(x)))
     here, there = (Point(x, torch.ones_like(x)) for x in (f64([0.0, 0.0]), f64([0.0, length])))
     rule = LineIntegral("adaptive")
@@ -193,7 +193,7 @@ def test_the_page_has_every_rule_that_integrates() -> None:
     assert {repr(rule) for rule in integrating} <= {repr(rule) for rule in STEPPED.values()}
 
 
-# the smallest step at which each of these is refused, as the page has it
+# the smallest step at which the test of stationarity rejects each rule, as on the page
 WRONG = [
     (rule, name, min(refused_at(kept("acceptance"), rule, name)))
     for rule in ("LineIntegral()", 'LineIntegral("trapezoid")', 'LineIntegral("gauss")', "Taylor(1)")
@@ -447,7 +447,7 @@ def test_a_rough_move_is_not_rejected_before_it_is_decided() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rounding_errors_reject_no_long_move(dtype: torch.dtype) -> None:
-    """On a normal distribution nothing is missed but by rounding: decisions are those of the density."""
+    """On a normal distribution there are only rounding errors: decisions are those of the density."""
     normal = targets.Gaussian(torch.zeros(2).to(dtype), torch.eye(2).to(dtype))
     x = normal.sample(5000, generator=seeded())
     kernels = [metropolis_hastings(normal, RandomWalk(4.0), rule) for rule in (Exact(), LineIntegral("exact"))]

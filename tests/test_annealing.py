@@ -390,7 +390,7 @@ def test_as_many_chains_are_measured_as_the_share_allows() -> None:
     assert affordable_chains(x, [20] * 15) == [3000] * 15
     assert [i for i, chains in enumerate(affordable_chains(x[:200], [1] * 20), 1) if chains] == [7, 13, 20]
     assert affordable_chains(x[:20], [2] * 4) == [0] * 4  # too short a run
-    assert affordable_chains(x[:1], [2000] * 4) == [0] * 4  # one chain is no sample
+    assert affordable_chains(x[:1], [2000] * 4) == [0] * 4  # one chain is not a sample
 
 
 def walk(level: float) -> Kernel:
@@ -978,7 +978,9 @@ def test_the_weights_of_modes_are_right_where_local_moves_alone_stay() -> None:
 def test_score_calls_are_counted() -> None:
     x = exact_draws(10, seeded())
     options: Any = {"model": MIXTURE, "draws": 2, "warmup": 2, "generator": seeded()}
-    found = replica_exchange(walk_at, REPLICAS_LEVELS, x, steps_per_swap=1, **options)  # asks for no score but in swaps
+    found = replica_exchange(
+        walk_at, REPLICAS_LEVELS, x, steps_per_swap=1, **options
+    )  # evaluates the score in swaps only
     assert found.score_calls == 4 * 10 * 2 * 2 * 3 * (1 + 2)  # sweeps, chains, pairs, ends, nodes, score and divergence
 
 

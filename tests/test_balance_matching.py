@@ -477,7 +477,7 @@ def test_below_the_floor_log_p_is_bounded_and_not_learned() -> None:
     assert loss(lambda x, log_p: log_p.clamp(min=anchors.floor)) < 1e-12
     assert loss(lambda x, log_p: log_p.clamp(min=anchors.floor + 3)) > 0.1
     nothing = table(Potential(Density()), None, lambda x: MIXTURE.log_density(x).where(x[:, 0] < 4, -math.inf))
-    assert float(nothing.loss(Potential(Density()), generator=seeded())) > 0.1  # mass where there is none
+    assert float(nothing.loss(Potential(Density()), generator=seeded())) > 0.1  # mass in an empty region
     assert float(nothing.loss(Potential(Density(lambda x, p: p.where(x[:, 0] < 4, -99.0))), generator=seeded())) < 1e-12
 
 
@@ -531,7 +531,7 @@ def test_training_lowers_the_error_at_anchors_and_records_it(form: Any) -> None:
     "form", ["antisymmetric", *(pytest.param(form, marks=pytest.mark.slow) for form in ("free", "potential"))]
 )
 def test_an_interrupted_training_ends_with_the_same_bits(form: Any, tmp_path: Path) -> None:
-    """No generator is given to the second call: the anchors are those of the first all the same."""
+    """Without a generator in the second call, the anchors are still those of the first."""
     path = tmp_path / "training.safetensors"
 
     class StopError(Exception):
@@ -776,7 +776,7 @@ def test_a_learned_acceptance_decides_as_the_density_does(form: Any, proposal: P
     assert residual.density.correlation > 0.98
 
 
-# What is refused before a training is spent on it: scores, proposals and networks that do not go together.
+# Errors before any training: scores, proposals and networks that do not fit together.
 
 
 def test_a_score_without_a_graph_raises_an_error_where_the_proposal_needs_one() -> None:
@@ -941,7 +941,7 @@ def test_a_free_network_returns_log_a() -> None:
     fitted("antisymmetric", net=Unbounded(2))  # any number is half of a log ratio
 
 
-# Arguments that are refused, and what the errors say.
+# Invalid arguments and their errors.
 
 
 class Wavy(PotentialMLP):
@@ -1143,7 +1143,7 @@ def test_a_checkpoint_belongs_to_one_problem(first: Any, second: Any, tmp_path: 
 
 
 class Tied(nn.Module):
-    """A network with weights that share their memory, and a buffer that is no floating number."""
+    """A network with weights that share their memory, and a buffer that is not a floating tensor."""
 
     def __init__(self) -> None:
         super().__init__()

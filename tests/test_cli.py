@@ -1,4 +1,4 @@
-"""The command line, on one run folder: what it writes, says and refuses, and what survives an interruption."""
+"""The command line, on one run folder: its files, output and errors, and what survives an interruption."""
 
 import dataclasses
 import json

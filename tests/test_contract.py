@@ -164,7 +164,7 @@ def test_blocks_and_threads_do_not_change_the_draws(rule: Rule) -> None:
 
 
 class Spoiled:
-    """A score of N(0, I) that breaks for chains to the right of a line, and counts where it was asked."""
+    """A score of N(0, I) that breaks for chains to the right of a line, and records where it was evaluated."""
 
     def __init__(self, value: float, edge: float = 1.0) -> None:
         self.value, self.edge, self.asked = value, edge, 0

@@ -405,7 +405,7 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
         datasets.load(tmp_path / "a.parquet")
 
 
-finite = st.floats(-1e150, 1e150)  # the squares of larger ones are infinite, and they are refused
+finite = st.floats(-1e150, 1e150)  # larger numbers raise an error, since their squares are infinite
 
 
 @given(arrays(np.float64, st.tuples(st.integers(2, 5), st.integers(1, 3)), elements=finite))

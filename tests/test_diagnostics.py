@@ -1,4 +1,4 @@
-"""Judging chains: against closed forms, independent computations, and cases that must be told apart."""
+"""Diagnostics against closed forms and independent computations, and on cases that they must distinguish."""
 
 import math
 from typing import Any
@@ -272,7 +272,7 @@ def test_the_residual_finds_what_is_wrong() -> None:
 
 
 def test_pairs_with_a_way_outside_the_support_have_no_residual() -> None:
-    """Beyond a hole the line integral means nothing, and the score is not asked in it."""
+    """Across a hole the line integral is meaningless, and the score is not evaluated inside it."""
 
     def outside(x: Tensor) -> Tensor:
         return x.square().sum(1) > 1

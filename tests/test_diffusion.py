@@ -149,7 +149,7 @@ def test_an_exact_network_gives_the_score_of_the_blurred_mixture(name: str, even
 def test_the_divergence_matches_that_of_autograd_with_one_level_for_every_chain(name: str) -> None:
     model, x = model_of(name), points(event=(2, 2))
     sigma = torch.logspace(-1, 1, len(x)).double()
-    if name == "score by index":  # it knows these levels only; between them its answers are mixed
+    if name == "score by index":  # it accepts these levels only; between them its outputs are interpolated
         sigma = SIGMAS[torch.linspace(50, 950, len(x)).long()]
     score, divergence = model.level_score(x, sigma)
     true = MIXTURE.level_score(x.flatten(1), sigma)
@@ -227,7 +227,7 @@ def test_a_memory_bound_changes_nothing_but_the_size_of_calls() -> None:
 
 
 class Denoiser(nn.Module):
-    """The denoiser of N(0, 1), with a parameter that has a dtype, which answers only what has that dtype."""
+    """The denoiser of N(0, 1), with a parameter whose dtype its input must have."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -381,7 +381,7 @@ def test_an_edm_network_brings_the_variance_of_its_data() -> None:
 # A network with a wrong adapter gives a warning, a network with the right one does not.
 
 
-# narrow, as images in [0, 1] are: what networks of N(0, I) answer cannot be told apart by noise alone
+# narrow, as images in [0, 1] are: noise alone cannot distinguish the outputs of networks of N(0, I)
 NARROW = targets.GaussianMixture(
     [0.5, 0.5], torch.tensor([[-0.3], [0.3]]).double().expand(2, 16), 0.02 * torch.eye(16).double()
 )
@@ -587,7 +587,7 @@ def unet(**options: Any) -> Any:
 
 
 class Output:
-    """What networks of diffusers answer: an object with a sample."""
+    """The output of networks of diffusers: an object with a sample."""
 
     def __init__(self, sample: Tensor) -> None:
         self.sample = sample

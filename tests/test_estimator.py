@@ -237,7 +237,7 @@ def test_every_score_call_is_counted(small: ScoreMH, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(networks.NoiseConditionalMLP, "forward", counting)
     monkeypatch.setattr(networks.NoiseConditionalMLP, "level_score", counting_tangents)
     chains = small.sample_chains(30, draws=4)
-    assert chains.score_calls == pytest.approx(sum(asked), rel=0.02)  # a kernel may look at a point once to check it
+    assert chains.score_calls == pytest.approx(sum(asked), rel=0.02)  # a kernel may evaluate one point to check it
 
 
 def test_chains_start_from_noise_and_end_in_the_sample(small: ScoreMH) -> None:
@@ -383,7 +383,7 @@ def test_draws_beyond_a_limit_are_reflected_and_do_not_gather_there() -> None:
     assert column.values(u).tolist() == [0.25, 0.25, 0.75, 0.0]
     assert column.possible(torch.tensor([-0.1, 0.5])).all()  # a row beyond is rare, and not impossible
     table, lost = Table(("x",), (Smooth(limits=(0.0, math.inf)),)), torch.tensor([[math.inf]], dtype=torch.float64)
-    assert table.numbers(lost).isinf().all()  # what is not finite stays visible
+    assert table.numbers(lost).isinf().all()  # values that are not finite stay visible
     assert np.isinf(table.within_bounds(lost.numpy(), np.float32)).all()
     assert table.within_bounds(np.zeros((1, 1)), np.float32) == 0
 
@@ -831,7 +831,7 @@ def test_the_share_beyond_counts_rows_of_which_a_coordinate_is() -> None:
     assert share_beyond(draws, rows) == 0.5
 
 
-# A fitted estimator as files: saved and loaded without pickle, damaged files refused, killed fits resumed.
+# A fitted estimator as files: saved and loaded without pickle, damaged files raise errors, killed fits resume.
 
 
 def test_saved_and_loaded_without_pickle(small: ScoreMH, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

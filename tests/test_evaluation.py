@@ -249,7 +249,7 @@ def test_columns_of_few_levels_do_not_hide_the_detectable_shift() -> None:
     assert alone < 0.3
     assert beside == alone
     assert coarse == pytest.approx(alone, rel=0.25)
-    assert noticed_shift(standard(rounded, rounded)[1], 1000, 8) < 0.5  # where there is nothing else
+    assert noticed_shift(standard(rounded, rounded)[1], 1000, 8) < 0.5  # if there is nothing else
 
 
 def test_few_rows_are_usable_at_best() -> None:

@@ -49,7 +49,7 @@ class Disk:
         self.path, self.ballast = path, path / "ballast"
 
     def fill(self, free: int = 0) -> None:
-        """Fill it up, but for some bytes."""
+        """Fill it up except for some bytes."""
         with self.ballast.open("wb", buffering=0) as file:
             try:
                 while True:
@@ -69,7 +69,7 @@ class Disk:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """Return a disk of 32 MB; skip where none can be mounted."""
+    """Return a disk of 32 MB; skip the test if none can be mounted."""
     path = tmp_path / "disk"
     path.mkdir()
     call = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(path)]

@@ -496,7 +496,7 @@ def test_what_cannot_be_right_raises_an_error(arguments: Any, text: str) -> None
         hamiltonian(*arguments)
 
 
-# Cheap moves judged in groups by a log density: the surrogate transition method.
+# Cheap moves decided in groups by a log density: the surrogate transition method.
 
 
 SURROGATE_MIXTURE = targets.GaussianMixture(
@@ -690,7 +690,7 @@ MAKERS: dict[str, Callable[[Any], Kernel]] = {
 
 
 class Misbehaving:
-    """A standard normal's score that answers rightly once, and then wrongly.
+    """A standard normal's score that returns a right value once, and then wrong ones.
 
     Args:
         wrong: From a right answer to a wrong one.

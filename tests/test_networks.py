@@ -461,7 +461,7 @@ def test_with_another_score_mala_is_another_proposal(form: Any) -> None:
     with pytest.raises(ValueError, match="expected a target with a score, which MALA"):
         metropolis_hastings(Target(log_density=GAUSSIAN.log_density), MALA(0.2), rule)
     walk = Learned(fit_acceptance(GAUSSIAN, RandomWalk(0.5), X, form=form, recipe=short))
-    metropolis_hastings(another, RandomWalk(0.5), walk)  # asks for no score
+    metropolis_hastings(another, RandomWalk(0.5), walk)  # needs no score
 
 
 def test_learned_takes_acceptances_only() -> None:
@@ -493,7 +493,7 @@ class Halved(Antisymmetric):
 
 
 def test_a_fourth_form_is_a_class_and_a_default_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing else has to know of it: planning, training, files, rules and judging ask the class.
+    """No other code changes: planning, training, files, rules and diagnostics use the class.
 
     It takes the name of another, since names are checked as types under pytest.
     """
@@ -509,7 +509,7 @@ def test_a_fourth_form_is_a_class_and_a_default_loss(monkeypatch: pytest.MonkeyP
         metropolis_hastings(GAUSSIAN, RandomWalk(2.0), rule)
     found = diagnostics.balance_residual(fit, GAUSSIAN, RandomWalk(1.0), X, generator=seeded())
     expected = diagnostics.balance_residual(direct, GAUSSIAN, RandomWalk(1.0), X, generator=seeded())
-    assert found.integral.rms == pytest.approx(expected.integral.rms, rel=0.2)  # the scale of a is no residual
+    assert found.integral.rms == pytest.approx(expected.integral.rms, rel=0.2)  # the scale of a does not matter
     with pytest.raises(ValueError, match='entropy and scale with form="free" alone'):
         fitted("antisymmetric", matching=BalanceMatching(scale=1.0))
 

@@ -27,7 +27,7 @@ from tests.pool_cases import CALLERS, KERNEL, LAW, OF_A_SCORE, Answer, assert_sa
 
 
 class Reversed:
-    """A pool of one's own, with no more than `map`, that answers in another order."""
+    """A user's pool with nothing but `map`, which returns results in another order."""
 
     def map(self, function: Any, jobs: Any) -> Any:
         return [function(job) for job in reversed(list(jobs))]

@@ -126,7 +126,7 @@ def test_the_step_matches_that_of_score_sde() -> None:
 
 @pytest.mark.parametrize("tau", [0.5, 0.9])
 def test_a_chain_that_lags_is_accepted_beyond_the_bound_of_the_theory(tau: float) -> None:
-    """With the per-chain step a right rule accepts where rho^2 > 1 + tau^2, and refuses chains that have arrived."""
+    """With the per-chain step, a right rule accepts if rho^2 > 1 + tau^2, and rejects the moves of converged chains."""
     bound = math.sqrt(1 + tau**2)
     for rho in (1.05 * bound, 0.95 * bound):
         kernel = metropolis_hastings(NORMAL, ScaledMALA(tau), Exact())

@@ -140,7 +140,7 @@ def test_a_tag_has_to_be_the_version(
     assert (ran.returncode == 0) == passes
 
 
-# The wheel and the sdist: what they hold and ask for, and that the core works with its hard dependencies alone.
+# The wheel and the sdist: their contents and dependencies, and that the core works with its hard dependencies alone.
 
 
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]

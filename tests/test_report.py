@@ -488,7 +488,7 @@ def test_ranks_are_flat_where_chains_agree_and_autocorrelation_matches_that_of_t
     np.testing.assert_allclose(curve[:4], [1, 0.5, 0.25, 0.125], atol=0.05)
 
 
-# Reports and pictures of chains and of estimators, and what is said where a library for them is missing.
+# Reports and pictures of chains and of estimators, and the error if a library for them is missing.
 
 
 BRIEF: dict[str, Any] = {
@@ -634,12 +634,12 @@ def test_a_report_is_of_the_chains_that_were_saved(tmp_path: Path) -> None:
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
-# The report in a real browser: it is drawn, it moves, and it asks nobody.
+# The report in a real browser: it is drawn, it moves, and it makes no request.
 
 
 @dataclass
 class Opened:
-    """A page in the browser, and all that it said and asked for."""
+    """A page in the browser, with its messages and requests."""
 
     page: Any
     said: list[str] = field(default_factory=list)

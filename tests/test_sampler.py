@@ -1,4 +1,4 @@
-"""From noise to draws: `Sampler`, its parts, and what it refuses."""
+"""From noise to draws: `Sampler`, its parts, and its errors."""
 
 from collections.abc import Callable
 from dataclasses import replace

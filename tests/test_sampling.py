@@ -454,7 +454,7 @@ def test_a_rate_of_ones_own_and_the_same_seed_the_same_step() -> None:
 
 
 def test_beta_stays_within_its_bound() -> None:
-    """On its own reference pCN accepts everything: the largest beta is the answer."""
+    """On its own reference pCN accepts everything: the largest beta is right."""
     x = NORMAL.sample(50, generator=seeded())
     assert tune(lambda beta: kernel_at("pcn", "metropolis", beta), x, start=0.1, upper=1.0) == 1.0
 
@@ -557,7 +557,7 @@ def test_a_window_has_one_covariance_and_all_have_the_requested_shape() -> None:
 
     x, g = starts()
     learned = warmup(make, x, steps=200, generator=g)
-    assert len(seen) == 1 + 200 + 1  # the first is asked for its rate, the last is frozen
+    assert len(seen) == 1 + 200 + 1  # the first measures its rate, the last is frozen
     changes = [i for i in range(1, len(seen)) if seen[i] is not seen[i - 1]]
     first, *doubling, _ = windows(200)
     assert changes == [1 + first + sum(doubling[: k + 1]) for k in range(len(doubling))]
@@ -646,7 +646,7 @@ def test_bad_arguments_raise_errors(change: dict[str, Any], error: type[Exceptio
         warmup(**(arguments | change))
 
 
-UNCHECKED = {  # refused by the shape checks of the tests as well, which a user does not run
+UNCHECKED = {  # the shape checks of the tests raise errors as well, but a user does not run them
     "steps=100.0": "steps to be an int, got float 100.0",
     "covariance='full'": "covariance to be one of 'dense', 'diagonal', got 'full'",
     "estimate='scores'": "estimate to be one of 'draws', 'geometric', None, got 'scores'",

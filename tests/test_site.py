@@ -1,4 +1,4 @@
-"""The documentation site: it is built without a warning, and its pages ask nobody.
+"""The documentation site: it is built without a warning, and its pages make no requests.
 
 Notebooks are not executed here: `make docs` executes those that changed, and fails where one does.
 """

@@ -40,7 +40,7 @@ from scoremh.types import Kernel, Proposal, Target
 from tests.cases import COVARIANCE as PRODUCTS_COVARIANCE
 from tests.cases import EXACT_ON_GAUSSIAN, GAUSSIAN, ONE_SIDED, SYMMETRIC, TARGETS, f64, seeded
 
-# The sampler is judged through Rosenblatt's map: conditional CDFs turn an exact draw into independent uniforms. Every
+# The sampler is tested through Rosenblatt's map: conditional CDFs turn an exact draw into independent uniforms. Every
 # uniform, and every pair of them as a sum modulo 1, goes through a Kolmogorov-Smirnov test.
 
 
@@ -545,7 +545,7 @@ def test_a_gaussian_prior_by_its_score_leaves_no_error(rule: str, proposal: str,
 
 
 class Asked:
-    """A function that keeps where it was asked."""
+    """A function that records where it was evaluated."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         self.function = function
@@ -810,7 +810,7 @@ def assert_moments(x: Tensor, mean: Tensor, covariance: Tensor) -> None:
 @pytest.mark.parametrize("condition", [1e0, 1e2, 1e4])
 @pytest.mark.parametrize("exact_start", [True, False])
 def test_a_gaussian_prior_by_its_score_times_a_gaussian_likelihood(condition: float, exact_start: bool) -> None:
-    """The posterior has this condition number. From exact draws 20 steps; from the prior 200; ULA is refused."""
+    """The posterior has this condition number. From exact draws 20 steps; from the prior 200; ULA is rejected."""
     d, g = 4, seeded()
     basis = torch.linalg.qr(torch.randn(d, d, generator=g, dtype=torch.float64)).Q
     scales = torch.logspace(

@@ -182,7 +182,7 @@ def test_a_stopped_training_ends_with_the_same_bits(tmp_path: Path, monkeypatch:
     assert calls < 230 + 400
     assert torch.equal(again.net.value, whole.net.value)  # type: ignore[arg-type]
     assert again.history == whole.history
-    # what is finished is not done again; without a seed, that of the file is taken
+    # finished work is not repeated; without a seed, the seed of the file is used
     before = calls
     assert train(Mean(), Fragile(), X, recipe=recipe, checkpoint=path).seed == again.seed
     assert calls == before

@@ -1,4 +1,4 @@
-"""Studies are found, run, resumed and refused; the pages are those of the kept records."""
+"""Studies are found, run and resumed, or raise errors; the pages are those of the kept records."""
 
 import contextlib
 import json

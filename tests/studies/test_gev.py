@@ -70,7 +70,7 @@ def test_trend_is_the_rank_correlation() -> None:
 
 
 def test_plain_ula_loses_chains_that_leave_the_support() -> None:
-    """From the end of the support, half of all steps lead outside; the others are judged."""
+    """From the end of the support, half of all steps lead outside; the rule decides the others."""
     x = torch.full((1000, 1), 1.999)  # the distribution ends at 2, and h is too small for its score
     found = adjustment.plain_ula(x, -0.5, 1e-5, 1, seeded())
     drift = 1e-5 * float(targets.GeneralizedExtremeValue(-0.5).score(x[:1]))

@@ -1,4 +1,4 @@
-"""The image studies: what is judged, who is robust, and pages that say what was measured."""
+"""The image studies: distances, robustness, and pages that agree with the measurements."""
 
 import hashlib
 import math
@@ -100,7 +100,9 @@ def test_samplers_are_compared_at_equal_score_calls() -> None:
         calls[method] = found.calls
         assert found.images.shape == (2, 1, 28, 28)
         assert len(found.descent) == len(found.lags) == 3
-    assert calls["ula"] == calls["simpson"] == calls["batch_ula"] + 4  # it does not ask again where a level begins
+    assert (
+        calls["ula"] == calls["simpson"] == calls["batch_ula"] + 4
+    )  # no second evaluation at the beginning of a level
     again = sampling.draw(fit, Plan("ula", 0.7, levels=3, final=2), 2, 1, real)
     other = sampling.draw(fit, Plan("ula", 0.7, levels=3, final=2, predictor=True), 2, 1, real)
     assert torch.equal(again.images, sampling.draw(fit, Plan("ula", 0.7, levels=3, final=2), 2, 1, real).images)

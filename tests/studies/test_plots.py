@@ -1,4 +1,4 @@
-"""Pictures are drawn, and refused where there is nothing to draw."""
+"""Pictures are drawn, and an error is raised if there is nothing to draw."""
 
 from itertools import product
 from pathlib import Path

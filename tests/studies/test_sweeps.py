@@ -1,4 +1,4 @@
-"""Rules over a range of step sizes: what is said of made-up numbers, and small runs from end to end."""
+"""Rules over a range of step sizes: statements about made-up numbers, and small runs from end to end."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""Tables: what is judged, the peers, and the page."""
+"""Tables: the measurements, the peers, and the page."""
 
 from pathlib import Path
 
