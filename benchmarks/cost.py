@@ -167,7 +167,7 @@ def section(effort: Effort, python: Path | None) -> str:
                 f"{case.label}: {row} {cell.ratio.median:.2f}, acceptance {cell.acceptance_rate:.3f}", file=sys.stderr
             )
     quick = effort == timing.QUICK
-    theirs, note = peers(python, quick=quick) if python else ({}, "The peers were not asked for.")
+    theirs, note = peers(python, quick=quick) if python else ({}, "The peers were not requested.")
     return report(rows | theirs, note, quick=quick)
 
 

@@ -59,7 +59,7 @@ class Door:
     Args:
         name: What it is.
         sampler: Sampler that builds it.
-        limit: Key of its limits; None where there are none.
+        limit: Key of its limits; None if it has none.
     """
 
     name: str

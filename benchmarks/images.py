@@ -43,7 +43,7 @@ def network() -> torch.nn.Module:
 
 
 def measured(effort: Effort) -> dict[str, Measured]:
-    """Measure all rows; a ratio is to as many bare forwards as the kernel makes score calls."""
+    """Measure all rows; the unit of a ratio is one bare forward per score call of the kernel."""
     from diffusers import DDPMScheduler
 
     net = network()

@@ -42,7 +42,7 @@ SEEDS, PILOT_SEED = (1, 2, 3), 0
 CHAINS, TUNING_CHAINS, TUNING_STEPS, WARMUP_STEPS = 16, 64, 200, 600
 CALLS, PILOT_SHARE = 120_000, 0.2  # score calls of every chain; the share of them to choose a trajectory's length by
 MAX_KEPT_DRAWS = 8_000  # of every chain: more are thinned, which takes nothing from slow functionals
-LENGTHS = (3, 4, 5, 8, 16, 24)  # leapfrog steps to choose from, each trajectory of 1 to as many
+LENGTHS = (3, 4, 5, 8, 16, 24)  # largest numbers of leapfrog steps to choose from; each trajectory has 1 to this many
 RATES = (0.651, 0.7, 0.8)  # acceptance rates to choose from for trajectories: the best in the limit, up to Stan's
 NOISE = tuple(0.1 * 10 ** (k / 4) for k in range(11))  # sqrt(2h), more than a hundredfold range
 SCALED_CHAINS, SCALED_STEPS, SCALED_LENGTH = 1_000, 100, 10
@@ -97,7 +97,7 @@ class Worth(NamedTuple):
 
 
 def gaussian() -> Law:
-    """Return a Gaussian of condition number 100, to be judged by all its principal axes and their squares."""
+    """Return a Gaussian of condition number 100; chains are compared along all principal axes and their squares."""
     variances = torch.logspace(2, 0, 100, dtype=torch.float64)
     target = targets.Gaussian(torch.zeros_like(variances), variances.diag())
     return Law(target, lambda x: torch.cat([x, x.square()], -1))
@@ -106,7 +106,7 @@ def gaussian() -> Law:
 def close_modes() -> Law:
     """Return two normals three standard deviations apart along a random direction of 50 dimensions.
 
-    Chains are judged by the place along that direction, its sign, |x|^2, log p, and five directions at right angles.
+    Chains are compared by the position along that direction, its sign, |x|^2, log p, and five orthogonal directions.
     """
     noise = torch.randn(50, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(PILOT_SEED))
     axes, _ = torch.linalg.qr(noise)
@@ -260,7 +260,7 @@ def picture(found: Mapping[str, Sequence[tuple[float, float]]], path: Path) -> N
 
 
 def section(effort: Effort, folder: Path | None) -> str:
-    """Measure everything, draw the picture into a folder where there is one, and return the section of the page."""
+    """Measure everything, draw the picture if a folder is given, and return the section of the page."""
     calls = CALLS if effort == timing.FULL else CALLS // 8
     head = ["distribution", "moves", "acceptance", "slowest direction, to MALA", "worst functional, to MALA"]
     table, fewest = [head], math.inf

@@ -76,7 +76,7 @@ def steady() -> None:
     """Use one thread, and let glibc keep freed memory.
 
     By default a forward on 10,000 chains gives its memory back to the system and pays for it again, or does not,
-    depending on what the heap looked like before: up to 1.8 times the unit, in favour of what is measured in it.
+    depending on what the heap looked like before: up to 1.8 times the unit, which would favour the measured code.
     """
     torch.set_num_threads(1)
     if platform.libc_ver()[0] == "glibc":

@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         "number of processes to compute cells in, or the address of a dask scheduler; the number of cores if not given"
     )
     found.add_argument("--pool", default=str(os.cpu_count()), help=pool)
-    found.add_argument("--as-is", action="store_true", help="compute nothing; write the page from what is there")
+    found.add_argument("--as-is", action="store_true", help="compute nothing; write the page from existing records")
     redraw = (
         "compute nothing; draw the picture and write the page from the results in --docs, of all studies by default"
     )
@@ -45,7 +45,7 @@ def listing() -> str:
 
 
 def carry_out(given: argparse.Namespace) -> None:
-    """Do what the options ask for."""
+    """Carry out the options."""
     docs = given.docs or Path("docs")
     if given.redraw:
         for name in [given.name] if given.name else catalog.all_studies():
@@ -68,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         carry_out(given)
     except KeyboardInterrupt:
-        print(f"studies: stopped. What is done is in {given.out}; the same command resumes.", file=sys.stderr)
+        print(f"studies: stopped. Finished cells are in {given.out}; the same command resumes.", file=sys.stderr)
         sys.exit(STOPPED)
     except (ValueError, ImportError) as error:
         print("studies:", error, *getattr(error, "__notes__", ()), file=sys.stderr)

@@ -117,7 +117,7 @@ def similar(records: Records) -> bool:
 
 
 def standard_errors(chains: int) -> dict[str, float]:
-    """Return the standard errors of mean and variance of as many exact draws."""
+    """Return the standard errors of mean and variance of the same number of exact draws."""
     return {"mean": math.sqrt(VARIANCE / chains), "variance": VARIANCE * math.sqrt(2 / chains)}
 
 

@@ -1,7 +1,7 @@
 """The peers' side of `benchmarks.cost`, run in their environment: prints JSON.
 
-Both samplers ask for the gradient of a log density network with the hidden layers of our score network. The unit is the
-same as ours, one bare forward of that *score* network on all chains, in the sampler's own framework and process.
+Both samplers evaluate the gradient of a log density network with the hidden layers of our score network. The unit is
+the same as ours, one bare forward of that *score* network on all chains, in the sampler's own framework and process.
 """
 
 import json

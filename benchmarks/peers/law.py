@@ -51,7 +51,7 @@ class Law(NamedTuple):
         return signs * self.mean + self.variances.sqrt() * torch.randn(n, self.dimension, generator=generator)
 
     def functionals(self, x: Tensor) -> Numbers:
-        """Return what chains are judged by: the place along the modes, its sign, two coordinates, |x|^2, log p."""
+        """Return the functions to compare chains by: place along the modes, its sign, two coordinates, |x|^2, log p."""
         square = x.square()
         along = x[..., 0]
         log_density = -(square / self.variances).sum(-1) / 2 + (MODE * along).cosh().log()

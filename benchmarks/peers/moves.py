@@ -27,7 +27,7 @@ from scoremh import (
 from scoremh.sampling.tuning import Warmup
 
 PILOT_SEED, PILOT_CHAINS, PILOT_STEPS = 0, 128, 150
-LENGTHS = (2, 3, 5)  # leapfrog steps to choose from, each trajectory of 1 to as many
+LENGTHS = (2, 3, 5)  # largest numbers of leapfrog steps to choose from; each trajectory has 1 to this many
 MAX_TANGENTS = 2  # dimensions up to which log p through noise is measured: it takes a tangent for every coordinate
 LEVELS = 0.01, 10.0  # the noise that it is integrated over
 
@@ -51,7 +51,7 @@ class Moves(NamedTuple):
     advance: Callable[[Tensor, int], tuple[Tensor, float]]
     """From where chains are and a seed to `(transition, chain, d)` and the score calls of all chains."""
     independent: int | None = None
-    """Transitions after which draws are independent of the start, for a sampler that is no Markov chain."""
+    """Transitions after which draws are independent of the start, for a sampler that is not a Markov chain."""
 
 
 def ours(law: Law, pool: ThreadPoolExecutor | None = None) -> Mapping[str, Callable[[], Moves]]:

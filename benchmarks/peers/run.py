@@ -121,7 +121,7 @@ def of_law(law: Law, cell: Cell) -> None:
 
 
 def prepared(makes: Mapping[str, Callable[[], Moves]]) -> dict[str, Callable[[], Moves]]:
-    """Return samplers that are tuned when they are first asked for, and once."""
+    """Return samplers that are tuned once, when they are first used."""
     return {name: cache(make) for name, make in makes.items()}
 
 
@@ -180,7 +180,7 @@ def distance(make: Callable[[], Moves], law: Law, transitions: int, seed: int) -
 
 
 def floor(law: Law, seed: int) -> Cells:
-    """Return W1 of exact draws, as many as chains."""
+    """Return W1 of exact draws, one per chain."""
     return w1_of(law, law.sample(CHAINS, seed))
 
 

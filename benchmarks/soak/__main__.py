@@ -34,7 +34,7 @@ class Part(NamedTuple):
     Args:
         title: Its heading.
         text: What was tried, how often, and what happened.
-        failures: How often it was not what is promised.
+        failures: Number of results that break the promise.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Damage to files that the library wrote: is it refused by name, is the result the same, or is another one accepted?
+"""Damage to files of the library: does loading raise an error that names the file, or give the same or another result?
 
 A case writes files and reads them again, and says by a hash what it has read. One of its files is damaged at random: a
 bit flipped, a byte replaced, bytes cut off or added, the file deleted, or another file put in its place.
@@ -181,7 +181,7 @@ CASES = {
 
 
 def damaged(raw: bytes, others: list[bytes], dice: random.Random) -> tuple[str, bytes | None]:
-    """Return what is done to the bytes of a file, and what is left of them; None where the file is deleted."""
+    """Return a description of the damage and the damaged bytes; None if the file is deleted."""
     kind = dice.choice(["flip", "flip", "flip", "byte", "cut", "add", "delete", "swap"])
     place = dice.randrange(max(1, len(raw)))
     if kind == "flip" and raw:

@@ -181,7 +181,7 @@ def _edit(draw: st.DrawFn, part: Any, depth: int) -> None:
 
 
 def fuzz(name: str, executions: int, folder: Path) -> int:
-    """Give a loader so many files of noise; return how many it refused. An error that is not ours is raised."""
+    """Give a loader files of noise; return the number of files with our error. Other errors are raised."""
     loader, refused, place = LOADERS[name], 0, folder / "fuzzed"
     loader.seeds()  # written before hypothesis looks: what writes them may use random names
     options = {"deadline": DEADLINE_MS, "database": None, "suppress_health_check": list(HealthCheck)}
@@ -206,7 +206,7 @@ def fuzz(name: str, executions: int, folder: Path) -> int:
 
 
 def tried(name: str, executions: int, folder: Path) -> tuple[int, str]:
-    """Give a loader files of noise; return how many it refused, and an error that is not ours, at which it ends."""
+    """Give a loader files of noise; return the number of files with our error, and the first other error."""
     try:
         return fuzz(name, executions, folder), ""
     except Exception as error:

@@ -78,7 +78,7 @@ def decide_alike(records: Records) -> dict[str, bool]:
 
 
 def bias(records: Records) -> dict[str, str]:
-    """Return by rule what the table says of it: score calls, training, distance and acceptance for both proposals."""
+    """Return the entries of the table by rule: score calls, training, distance and acceptance for both proposals."""
     found = {}
     for rule in (*RULES, *LEARNED):
         there = [one for walk in BIAS_PROPOSALS for one in records.where("bias", rule=rule, proposal=walk)]

@@ -1,4 +1,4 @@
-"""What is measured of acceptance rules: their bias, how they decide, and the quality of learned ones for their time."""
+"""Measurements of acceptance rules: bias, decisions, and the quality of learned rules for their training time."""
 
 import time
 import warnings
@@ -50,7 +50,7 @@ class Config:
     seeds: tuple[int, ...] = (1, 2, 3)  # random seeds of the acceptances' trainings
     budgets: tuple[int, int, int] = (25, 100, 400)  # CPU seconds of training
     samples: int = 10_000  # samples to learn from
-    fresh: int = 10_000  # fresh samples to judge on
+    fresh: int = 10_000  # fresh samples for tests
     chains: int = 20_000  # chains whose bias is measured
     chain_steps: int = 200  # steps of such a chain
     exact: int = 1_000_000  # exact draws that they are compared with
@@ -65,12 +65,12 @@ class Config:
 
 
 def fresh_moons(config: Config) -> Tensor:
-    """Return the samples of Moons that acceptances are judged on."""
+    """Return the samples of Moons on which acceptances are tested."""
     return datasets.moons(config.fresh, generator=seeded(2))
 
 
 def training_and_judging(dataset: str, walk: str) -> tuple[Proposal, dict[str, Proposal]]:
-    """Return the proposal to train with, and those to judge with: a potential learns with the first."""
+    """Return the proposal to train with, and the proposals to test with: a potential learns with the first."""
     proposals = PROPOSALS[dataset]
     if walk == BOTH:
         return next(iter(proposals.values())), proposals

@@ -40,7 +40,7 @@ ELSEWHERE: dict[str, Sampled] = {
 
 
 class Elsewhere(Cell, kind="elsewhere"):
-    """Whether the test of stationarity refuses a rule at a multiple of the tuned step, and what its decisions cost."""
+    """Whether the test of stationarity rejects a rule at a multiple of the tuned step, and its cost."""
 
     distribution: str
     rule: str

@@ -35,7 +35,7 @@ from studies.learning import seeded
 if TYPE_CHECKING:
     from studies.acceptance.cells import Config
 
-REFUSED = 1e-4  # p-value below which the test refuses a rule
+REFUSED = 1e-4  # p-value below which the test rejects a rule
 LOGISTIC_VARIANCE = math.pi**2 / 12
 LOGISTIC_STEP_SIZES = (0.5, 1.0)
 SAMPLES_OF_MEAN = 100_000
@@ -78,7 +78,7 @@ def kernel_of(target: Sampled, proposal: RandomWalk | MALA, rule: Rule) -> Kerne
 
 
 class Steps(Cell, kind="steps"):
-    """Whether the test of stationarity refuses a random walk across narrow structure, with the true score."""
+    """Whether the test of stationarity rejects a random walk across narrow structure, with the true score."""
 
     distribution: str
     rule: str
@@ -162,18 +162,18 @@ def cells() -> list[Cell]:
 
 
 def refused_at(records: Records, rule: str, distribution: str) -> list[float]:
-    """Return the steps at which the test refused a rule."""
+    """Return the steps at which the test rejected a rule."""
     there = records.where("steps", rule=rule, distribution=distribution)
     return [one["std"] for one in there if one["p_value"] < REFUSED]
 
 
 def never_refused(records: Records) -> list[str]:
-    """Return the rules that the test refused nowhere."""
+    """Return the rules that the test never rejected."""
     return [rule for rule in STEPPED if not any(refused_at(records, rule, name) for name in STDS)]
 
 
 def refusals(records: Records, rule: str) -> str:
-    """Return what the table says of a rule: the steps at which it was refused, for every distribution."""
+    """Return the table's entry for a rule: the steps at which it was rejected, for every distribution."""
     found = (refused_at(records, rule, name) for name in STDS)
     return " | ".join(", ".join(map(str, stds)) or "nowhere" for stds in found)
 

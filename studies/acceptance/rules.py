@@ -38,7 +38,7 @@ RULES: dict[str, Rule] = {
     'LineIntegral("exact")': LineIntegral("exact"),
     "TwoCoin()": TwoCoin(),
 }
-# What is tried at steps from the width of a structure to the size of the distribution: these, and variants of them.
+# Rules for steps from the width of a structure to the size of the distribution: these, and variants of them.
 STEPPED: dict[str, Rule] = RULES | {
     'Exact(balance="barker")': Exact(balance="barker"),
     "Taylor(1, average=True)": Taylor(1, average=True),

@@ -50,7 +50,7 @@ class TwoCoin(Rule):
     loops: int = 20  # a move that crosses much structure takes all of them, two score calls each
 
     def __post_init__(self) -> None:
-        """Refuse bad parameters."""
+        """Raise an error for invalid parameters."""
         checks.count(self.loops, "loops")
 
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
@@ -74,7 +74,7 @@ class TwoCoin(Rule):
         proposal: Proposal,
         generator: torch.Generator | None = None,
     ) -> Decision:
-        """Return log a: that of the first coin where nothing else was tossed, else 0 to accept and a low one to reject.
+        """Return log a: of the first coin if no other was tossed, else 0 to accept and a low value to reject.
 
         The first coin is the kernel's own uniform number.
         """
@@ -84,7 +84,7 @@ class TwoCoin(Rule):
         every = torch.arange(len(log_uniform), device=log_uniform.device)
         rate = torch.maximum(residual.second_difference, residual.probed(every, PROBED_LENGTHS))
         log_accept = torch.where(rate.isfinite(), log_heads, math.nan)
-        lowest = math.log(torch.finfo(log_accept.dtype).tiny)  # minus infinity would say that p is 0 at the candidate
+        lowest = math.log(torch.finfo(log_accept.dtype).tiny)  # minus infinity would mean that p is 0 at the candidate
         log_accept.masked_fill_((rate > MAX_BOUND) & log_accept.isfinite(), lowest)
         rows = every[log_accept.isfinite() & (rate <= MAX_BOUND)]
         points = residual.poisson(rate[rows])

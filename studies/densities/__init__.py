@@ -1,4 +1,4 @@
-"""What is log p from a score worth? Against distributions whose density is known, and beside other estimates."""
+"""How accurate is log p from a score? Compared with known densities and with other estimates."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is measured: the error of log p, its normalisation, held-out likelihoods, growing dimension, and limits."""
+"""Measurements: the error of log p, its normalisation, held-out likelihoods, growing dimension, and limits."""
 
 import math
 from dataclasses import dataclass
@@ -257,7 +257,7 @@ KINDS = (Fit, Error, Line, Total, HeldOut, Growth, Whitened, Agreement, HeavyTai
 
 
 def asked(seed: int) -> list[Cell]:
-    """Return what is asked of the fits of a seed, but for the spline flow."""
+    """Return the cells that use the fits of a seed, except the spline flow."""
     each: dict[str, Any] = {"seed": [seed], "distribution": DISTRIBUTIONS}
     methods = [method for method in (*ESTIMATES, *TRUTHS) if method != "spline flow"]
     return [
@@ -269,7 +269,7 @@ def asked(seed: int) -> list[Cell]:
 
 
 def stages(config: Config) -> list[list[Cell]]:
-    """Return the fits and what is asked of them, seed by seed; what has one seed comes with the first."""
+    """Return the fits and the cells that use them, by seed; cells with one seed come with the first."""
     once = [
         Agreement(TOO_FEW_STEPS),
         *HEAVY,

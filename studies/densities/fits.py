@@ -1,4 +1,4 @@
-"""The fits: one for every distribution and seed, kept in a file, and what is asked of them."""
+"""The fits: one for every distribution and seed, kept in a file, and their evaluations."""
 
 import time
 from collections.abc import Callable

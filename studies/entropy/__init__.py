@@ -46,7 +46,7 @@ def trainings(settings: Mapping[str, Any]) -> list[tuple[str, float]]:
 
 
 def means_by_lambda(records: Records, form: str, key: str) -> dict[float, float]:
-    """Return the means over seeds by lambda, where there are any."""
+    """Return the means over seeds by lambda, if there are any."""
     weights = records.settings["lambdas"]
     found = {weight: records.values("entropy", key, form=form, lambda_=weight) for weight in weights}
     return {weight: mean(values) for weight, values in found.items() if values}

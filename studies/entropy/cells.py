@@ -24,15 +24,15 @@ GRID = torch.cartesian_prod(
 class Config:
     """All that decides the numbers."""
 
-    # random seeds of the acceptances' trainings; the first one also of samples, score and what is judged on
+    # random seeds of the acceptances' trainings; the first is also the seed of samples, score and test samples
     seeds: tuple[int, ...]
     lambdas: tuple[float, ...]  # weights of the entropy, for the free form
     steps: int = TABLE_3["moons"].steps  # training steps of an acceptance
     score_steps: int = Recipe().steps  # maximal number of training steps of the score
     samples: int = 10_000  # samples to learn from
-    fresh: int = 10_000  # samples to judge on
+    fresh: int = 10_000  # test samples
     std: float = 0.3  # standard deviation of the random walk
-    clips: tuple[float, ...] = (1.0, 10.0)  # lengths C at which gradients are clipped: the paper does not say
+    clips: tuple[float, ...] = (1.0, 10.0)  # lengths C at which gradients are clipped, which the paper does not give
 
 
 def free_forms(clips: Sequence[float]) -> dict[str, float | None]:
@@ -41,7 +41,7 @@ def free_forms(clips: Sequence[float]) -> dict[str, float | None]:
 
 
 def label(form: str, clips: Sequence[float]) -> str:
-    """Return a form with what is particular about it."""
+    """Return a form with its settings."""
     clip = free_forms(clips).get(form)
     return f"{form}, not clipped" if clip is None else f"free, clipped at C = {clip:g}"
 
@@ -53,7 +53,7 @@ def score_and_samples(config: Config, folder: Path) -> tuple[ScoreFit, Tensor]:
 
 
 def fresh_samples(config: Config) -> Tensor:
-    """Return the samples that acceptances are judged on."""
+    """Return the samples on which acceptances are tested."""
     return datasets.moons(config.fresh, generator=seeded(2, config.seeds[0]))
 
 
@@ -67,7 +67,7 @@ class Score(Cell, kind="score"):
 
 
 class Reference(Cell, kind="reference"):
-    """Rules that need no training: the line integral, and one that gives the same answer to every candidate."""
+    """Rules that need no training: the line integral, and one with the same probability for every candidate."""
 
     dataset: str
 
@@ -105,7 +105,7 @@ class Training(Cell, kind="entropy"):
         }
 
     def fit(self, score: ScoreFit, x: Tensor, config: Config) -> AcceptanceFit:
-        """Train with the paper's network and settings for Moons, but for lambda, the clipping and the form."""
+        """Train with the paper's network and settings for Moons, except lambda, the clipping and the form."""
         row = TABLE_3["moons"]._replace(entropy=self.lambda_, steps=config.steps)
         return fit_acceptance(
             score,

@@ -18,7 +18,7 @@ A new study is one module and one template, `templates/NAME.md`, which uses the 
 
     STUDY = Study("name", "what it shows", {"paper": Config((1, 2, 3))}, stages, (Chains,), picture, globals(), claims)
 
-`study` holds the nouns, `runner` computes what is missing, `pages` fills in templates, `tables` turns records into
+`study` holds the nouns, `runner` computes missing cells, `pages` fills in templates, `tables` turns records into
 text, `recompute` compares cells computed again with the records that are kept. With `carried_over`, a study that is
 too long to be computed again for every new cell keeps the records of the cells that a run does not have:
 `--recompute AXIS=VALUE` computes the new ones, `--as-is --docs docs` writes them beside the others. `--redraw` draws

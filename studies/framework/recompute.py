@@ -42,7 +42,7 @@ def recompute(study: Study, preset: str, wanted: Sequence[str], out: Path, docs:
 
 
 def matches(cell: Cell, axes: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether a cell has these values on those of the axes that it has."""
+    """Return whether a cell has these values on its own axes."""
     place = cell.axes | {"records": cell.kind}
     return all(str(place[axis]) in values for axis, values in axes.items() if axis in place)
 
@@ -65,7 +65,7 @@ def axes_of_summary(record: Record) -> Record:
 
 
 def compared(record: Record, place: Record, kept: Sequence[Record]) -> list[tuple[str, ...]]:
-    """Return the numbers of a record beside those of the kept one in the same place; times are left out."""
+    """Return pairs of numbers at the same place of a record and of the kept one, without times."""
     others = {axis: value for axis, value in place.items() if axis != "seed"}
     by_seed = {one.get("seed"): one for one in kept if all(one.get(axis) == value for axis, value in others.items())}
     rows, old = [], by_seed.get(place.get("seed"), {})

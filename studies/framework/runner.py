@@ -26,7 +26,7 @@ COMPUTE = "Run the same without --as-is."
 def run(
     study: Study, preset: str, out: Path, docs: Path | None = None, *, pool: Pool = None, as_is: bool = False
 ) -> None:
-    """Compute what is missing, and write results, page and picture.
+    """Compute missing cells, and write results, page and picture.
 
     Args:
         study: What to compute.
@@ -34,7 +34,7 @@ def run(
         out: Folder for runs; this one has a folder of its own in it.
         docs: Folder of the page, the pictures and `results/NAME.json`; that of the run if None.
         pool: Where cells are computed, as `scoremh.sample` has it: None for here, one after the other.
-        as_is: Whether to compute nothing, and write what is there.
+        as_is: Whether to compute nothing and write the existing records.
     """
     torch.set_num_threads(1)
     config, folder = study.presets[preset], out / study.name / preset
@@ -110,7 +110,7 @@ def measured(config: Any, folder: Path, cell: Cell) -> Record:
 
 
 def brief(record: Record) -> Record:
-    """Return a record without what is long."""
+    """Return a record without long entries."""
     return {key: value for key, value in record.items() if not isinstance(value, list | dict)}
 
 
@@ -135,7 +135,7 @@ def earlier(cell: Cell, folder: Path) -> Record:
 
 
 def gather(study: Study, preset: str, cells: Mapping[Cell, Record]) -> Records:
-    """Return the records of the seeds whose cells are all there; those of all cells for a study that may be partial."""
+    """Return the records of seeds whose cells are complete; all records for a study that may be partial."""
     config = study.presets[preset]
     wanted = list(chain.from_iterable(study.stages(config)))
     missing = set() if study.partial else {cell.axes.get("seed") for cell in wanted if cell not in cells}
@@ -162,7 +162,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def results_file(study: Study, preset: str, docs: Path) -> Path:
-    """Return the file of kept results in a folder; refuse one that holds those of another preset."""
+    """Return the file of kept results in a folder; raise an error if it contains another preset."""
     path = docs / "results" / f"{study.name}.json"
     kept = json.loads(path.read_text())["settings"]["preset"] if path.exists() else preset
     if kept != preset:

@@ -29,7 +29,7 @@ class Cell(ABC):
 
     @abstractmethod
     def measure(self, config: Any, folder: Path) -> Record:
-        """Return what is measured with a preset, with one thread of torch's.
+        """Measure the cell with a preset, with one thread of torch.
 
         Files that later cells need go into the folder; the records of earlier cells are read with `runner.earlier`.
         """
@@ -107,8 +107,8 @@ class Claim:
     """A claim of the paper and the predicate that decides it.
 
     Args:
-        statement: What is claimed, in one sentence.
-        holds: Whether the records agree: one answer, or one for every case by name.
+        statement: The claim, in one sentence.
+        holds: Whether the records agree: one result, or one for every case by name.
     """
 
     statement: str
@@ -134,8 +134,8 @@ class Study:
     claims: Mapping[str, Claim] = field(default_factory=dict)  # what the paper claims
     prepare: Callable[[Any, Path], None] | None = None  # of a preset and a folder, once before the first cell
     settings: Callable[[Any], dict[str, Any]] = as_json  # all that decides the numbers of a preset
-    summary: Callable[[Records], Records] | None = None  # what is kept of the records; all but lists if None
-    carried_over: Callable[[Records, Records], Records] | None = None  # of what is to be kept and what is kept already
+    summary: Callable[[Records], Records] | None = None  # selects the records to keep; all except lists if None
+    carried_over: Callable[[Records, Records], Records] | None = None  # combines records to keep with kept ones
     page: str = "reproduction.md"  # file of the section; one of the name of the study is written whole
     shows_draws: bool = False  # whether the picture needs draws, maps or fits, which the kept records do not have
     partial: bool = False  # whether a page can be written while cells are missing; else only complete seeds count

@@ -54,7 +54,7 @@ def spread(values: Sequence[float]) -> float:
 
 
 def over_seeds(values: Sequence[float], digits: int = 3) -> str:
-    """Return the mean, and the standard deviation where there are several values.
+    """Return the mean, and the standard deviation if there are several values.
 
     >>> over_seeds([1.0, 3.0], 2), over_seeds([0.5]), over_seeds([])
     ('2.00 +- 1.41', '0.500', '')

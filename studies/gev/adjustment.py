@@ -36,9 +36,9 @@ class Config:
 
     seeds: tuple[int, ...]  # random seeds of the chains
     xis: tuple[float, ...] = (-0.5, -0.3, -0.1, 0.0, 0.1, 0.3, 0.5, 0.7, 0.9)  # shapes of the distribution
-    # step sizes h of ULA and MALA. The paper says "step .1", which is h or, as epsilon, an h of .005
+    # step sizes h of ULA and MALA. The paper writes "step .1", which is h or, as epsilon, an h of .005
     step_sizes: tuple[float, ...] = (0.1, 0.005)
-    chains: int = 5000  # chains from each start; the last draw of each is judged
+    chains: int = 5000  # chains from each start; the last draw of each is compared
     # numbers of steps after which they are looked at, the first one dividing the others
     looks: tuple[int, ...] = (100, 600)
     scale: float = 2.0  # scale of a Student walk's steps

@@ -107,7 +107,7 @@ def table_over_xi(rows: Rows, xis: Sequence[float], key: str) -> str:
 
 
 def curves(rows: Rows, xis: Sequence[float], key: str) -> dict[str, plots.Curve]:
-    """Return the sizes of one number over xi, as means over seeds; where chains ran away there is no point."""
+    """Return one number over xi, as means over seeds, without points for diverged chains."""
     lines: dict[str, plots.Curve] = {}
     for name, there in rows.items():
         sizes = {xi: [abs(value) for value in at(there, key, xi)] for xi in xis}
@@ -131,7 +131,7 @@ def draw(
         path: File to write.
         columns: Number of panels in a row.
         title: Title of the picture.
-        families: Sampler and step size of every curve, where there are several step sizes.
+        families: Sampler and step size of every curve, if there are several step sizes.
     """
     labels = ("xi", "distance, relative error")
     plots.curve_panels(

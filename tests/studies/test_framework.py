@@ -348,5 +348,5 @@ def test_ctrl_c_stops_at_once_and_keeps_what_is_done(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, errors = process.communicate(timeout=100)
     assert process.returncode == 130
-    assert errors.decode() == f"studies: stopped. What is done is in {tmp_path}; the same command resumes.\n"
+    assert errors.decode() == f"studies: stopped. Finished cells are in {tmp_path}; the same command resumes.\n"
     assert 3 <= cells_done(tmp_path) < 100
