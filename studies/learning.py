@@ -32,7 +32,7 @@ REFERENCE = LineIntegral("gauss", nodes=16)
 
 
 def seeded(use: int, seed: int = 1) -> torch.Generator:
-    """Return a generator for a use: 0 samples, 1 score, 2 what is judged on, 3 acceptances, 4 chains, 10 and up own."""
+    """Return a generator for a use: 0 samples, 1 score, 2 test samples, 3 acceptances, 4 chains, 10 and up own."""
     return torch.Generator().manual_seed(100 * seed + use)
 
 
@@ -57,7 +57,7 @@ def learned_acceptance(
     recipe: Recipe | None = None,
     seed: int = 1,
 ) -> AcceptanceFit:
-    """Train by the defaults but for the matching; with the paper's entropy from torch's own initial weights."""
+    """Train with the defaults except the matching; with the paper's entropy, from torch's initial weights."""
     net = None
     if matching == PAPER_ENTROPY:
         first = torch.Generator().manual_seed(3 * seed)

@@ -78,7 +78,7 @@ PRESETS = {"paper": Config()}
 
 
 def seeded(use: int, seed: int) -> torch.Generator:
-    """Return a generator: 0 for the samples, 1 for the training, 2 for what the fit is judged on."""
+    """Return a generator: 0 for the samples, 1 for the training, 2 for the samples that test the fit."""
     return torch.Generator().manual_seed(10 * seed + use)
 
 

@@ -65,7 +65,7 @@ def covering_chains(records: Records, size: int) -> list[str]:
 
 
 def curve(places: Sequence[float], heights: Sequence[float | None]) -> plots.Curve:
-    """Return a curve with gaps where there is nothing to show on a logarithmic axis."""
+    """Return a curve with gaps at values that a logarithmic axis cannot show."""
     return places, [math.nan if y is None or y <= 0 else y for y in heights]
 
 

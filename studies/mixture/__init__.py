@@ -91,7 +91,7 @@ def jumping(records: Records, samplers: Sequence[str]) -> list[Record]:
 
 
 def staying(records: Records, samplers: Sequence[str]) -> list[Record]:
-    """Return what is said of the samplers whose chains stay in a mode, with true scores and with learned ones."""
+    """Return the statement on samplers whose chains stay in a mode, with true and with learned scores."""
     found = []
     for learned in (False, True):
         runs = {n: records.where("chains", sampler=n) for n in samplers if (n in LEARNED) == learned}

@@ -110,7 +110,7 @@ LEARNED = [name for name, sampler in SAMPLERS.items() if sampler.rule is None or
 
 
 def folder_of(seed: int, folder: Path) -> Path:
-    """Return the folder of what is learned with a seed."""
+    """Return the folder of the fits of a seed."""
     place = folder / f"seed_{seed}"
     place.mkdir(exist_ok=True)
     return place

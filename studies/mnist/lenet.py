@@ -60,7 +60,7 @@ def save(net: LeNet, path: Path = FILE) -> str:
 
 @cache
 def kept() -> LeNet:
-    """Return the LeNet that is kept; refuse another one."""
+    """Return the kept LeNet; raise an error if the file is another one."""
     found = hashlib.sha256(FILE.read_bytes()).hexdigest()
     if found != SHA256:
         raise ValueError(f"{FILE} has SHA-256 {found} instead of {SHA256}: distances would not compare.")

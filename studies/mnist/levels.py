@@ -69,7 +69,7 @@ class LevelMatching:
         noise_range: Lowest and highest noise level.
         steps: Smallest and largest step.
         lag: Smallest and largest ratio rho of the noise that a sample carries to its level.
-        probe: Numbers that the score answers: a checkpoint with other ones belongs to another training.
+        probe: Values of the score; a checkpoint with other values belongs to another training.
     """
 
     matching: BalanceMatching
@@ -82,7 +82,7 @@ class LevelMatching:
     probe: Probe = field(default_factory=Probe)
 
     def __post_init__(self) -> None:
-        """Refuse bad parameters."""
+        """Raise an error for invalid parameters."""
         checks.one_of(self.form, tuple(FORMS), "form")
         for name in ("noise_range", "steps", "lag"):
             low, high = getattr(self, name)

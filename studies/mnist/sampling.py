@@ -90,7 +90,7 @@ class Sampled:
 
     @property
     def record(self) -> Record:
-        """What is kept of it."""
+        """The record to keep."""
         first, middle = self.lags[0], self.lags[len(self.lags) // 2]
         return {
             "acceptance": sum(self.descent) / len(self.descent),
@@ -203,7 +203,7 @@ def lag(model: ScoreFit, x: Tensor, real: Tensor, level: float) -> float:
 
 
 def prepare(score_steps: int, folder: Path) -> None:
-    """Train a small score on test images, where a preset asks for it; the others use the one that is kept."""
+    """Train a small score on test images if the preset requires it; other presets use the kept score."""
     if score_steps:
         train_score(mnist_test()[:QUICK_IMAGES], score_steps, folder / "score.safetensors", progress=True)
 

@@ -27,7 +27,7 @@ Split = Literal["train", "test"]
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 MAX_BYTES = 100_000_000  # of an unpacked file; MNIST's largest has 47,040,016
 MAX_EXPANSION = 10  # beyond that, times the size of the file; MNIST's images reach 6
-TIMEOUT_SECONDS = 10  # without an answer, or without the next bytes of it
+TIMEOUT_SECONDS = 10  # without a response, or without its next bytes
 _SHA256 = {  # of the files as first published on yann.lecun.com/exdb/mnist
     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
@@ -108,7 +108,7 @@ def _unreadable(path: Path, expected: str, got: str) -> ValueError:
 
 
 def _find(name: str, root: str | Path | None) -> Path:
-    """Return the path of a file of MNIST, gzipped or raw; download it where no folder has it."""
+    """Return the path of a file of MNIST, gzipped or raw; download it if no folder has it."""
     places = _folders(root)
     for place in places:
         for folder in (place, place / "mnist"):

@@ -1,4 +1,4 @@
-"""Train what is kept in `studies/weights`: `python -m studies.mnist.training NAME` writes one file of it.
+"""Train the networks in `studies/weights`: `python -m studies.mnist.training NAME` writes one file of it.
 
 | name | file |
 |---|---|

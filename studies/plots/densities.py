@@ -26,7 +26,7 @@ def density_panels(
         rows: For every distribution, values by the title of their panel (rows go up, columns to the right), and left,
             right, bottom and top of its panels.
         path: File to write.
-        depth: Nats below the maximum at which the scale ends; what is lower has the colour of its end.
+        depth: Nats below the maximum at which the scale ends; lower values have the colour of its end.
         title: Title of the picture.
     """
     if not rows:

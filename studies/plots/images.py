@@ -16,7 +16,7 @@ from studies.plots.style import INK, PAPER, rows_and_columns
 
 
 def tile(images: Float[Tensor, "image 1 row column"], columns: int) -> Float[Tensor, "height width"]:
-    """Return images of [-1, 1] as one, in rows with a gap; what is beyond is cut off, what is no number is grey."""
+    """Return images of [-1, 1] as one, in rows with a gap; values beyond are clipped, NaN is grey."""
     shown = pad(images[:, 0].nan_to_num(0.0).clamp(-1, 1), (0, 1, 0, 1), value=0.0)
     rows = shown[: len(shown) // columns * columns].split(columns)
     return torch.cat([torch.cat(list(row), 1) for row in rows])

@@ -15,7 +15,7 @@ from studies.plots.style import INK, PAPER, Look, looks_of, rows_and_columns
 
 Curve = tuple[Sequence[float], Sequence[float]] | tuple[Sequence[float], Sequence[float], Sequence[float]]
 Curves = Mapping[str, Curve]
-"""By name, abscissae and ordinates, and half the height of a bar at each where there are bars."""
+"""By name, abscissae and ordinates, and half the height of a bar at each if there are bars."""
 MAX_MARKERS = 20  # on a curve
 LEGEND = {"fontsize": 8, "frameon": False, "labelcolor": INK, "handlelength": 4}  # long enough to show dashes
 

@@ -1,4 +1,4 @@
-"""Posteriors with a diffusion prior, and annealed chains, where the answer is known: with and without an accept step.
+"""Posteriors with a diffusion prior, and annealed chains, with known truth: with and without an accept step.
 
 The prior is a mixture of isotropic normal distributions, wrapped as the denoiser that a perfect network would be, and
 read at a low noise level. With a linear observation y = A x + noise its posterior is a mixture of normal distributions.

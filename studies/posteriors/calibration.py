@@ -40,7 +40,7 @@ class Calibration:
         p_values: The same for every coordinate of the flattened event alone.
         ranks: Number of draws below the true value, `(simulation, coordinate)`.
         draws: Number of posterior draws in every simulation, L.
-        false_alarm_rate: Probability at which right draws are refused.
+        false_alarm_rate: Probability with which right draws are rejected.
     """
 
     p_value: float
@@ -90,7 +90,7 @@ def calibration(
         sample_posterior: Function `(data, generator=...)` that returns nearly independent draws from the posterior,
             `(draw, *event)`, as many for all data: for example the last positions of many chains.
         simulations: Number of parameters and data to simulate, at least 50.
-        false_alarm_rate: Probability with which right draws are refused; `passed` compares the p-value with it.
+        false_alarm_rate: Probability with which right draws are rejected; `passed` compares the p-value with it.
         generator: Random number generator; the same seed gives the same draws.
 
     Returns:
@@ -115,7 +115,7 @@ def calibration(
     parameters = sample_prior(simulations, generator=generator)
     checks.events(parameters, "the prior's draws")
     if len(parameters) != simulations:
-        fix = "Return one parameter for each of the n that are asked for."
+        fix = "Return n parameters."
         raise ValueError(checks.message(f"{simulations} draws of the prior", len(parameters), fix))
     rows: list[Tensor] = []
     draws = 0
@@ -131,7 +131,7 @@ def calibration(
 
 
 def _check_draws(found: Tensor, parameter: Tensor, before: int) -> None:
-    """Refuse posterior draws that are not finite, of another shape than the parameter, or not as many as before."""
+    """Raise an error for posterior draws that are not finite, or whose shape or number is wrong."""
     checks.events(found, "the posterior's draws")
     if found.shape[1:] != parameter.shape:
         expected = f"posterior draws of shape (draw, {', '.join(map(str, parameter.shape))})"

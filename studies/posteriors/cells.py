@@ -1,4 +1,4 @@
-"""What is measured: posteriors and annealed chains, with an accept step and without."""
+"""Measurements of posteriors and annealed chains, with an accept step and without."""
 
 import math
 from collections.abc import Callable

@@ -36,7 +36,7 @@ def good_steps(records: Records) -> dict[str, list[float]]:
 
 
 def reach(records: Records) -> dict[str, float]:
-    """Return the largest good factor of every rule by W1, 0 where there is none."""
+    """Return the largest good factor of every rule by W1, 0 if there is none."""
     return {rule: max(factors, default=0.0) for rule, factors in good_factors(records, "w1", CLOSE).items()}
 
 

@@ -50,7 +50,7 @@ class Sweep:
     rules: tuple[str, ...]  # names in `RULES`
     factors: tuple[float, ...]  # step sizes, as multiples of the tuned one
     seeds: tuple[int, ...]  # random seeds of samples, trainings and chains
-    draws: int  # chains, and of points they are judged on
+    draws: int  # number of chains, and of points to compare them with
     chain_steps: int  # steps of a chain
     training: int  # training steps of a learned acceptance
     floors: int  # fresh samples whose distances give the floor, for every seed

@@ -62,7 +62,7 @@ def good_factors(records: Records, metric: str, times: float) -> dict[str, list[
 def compared(records: Records, rule: str, other: str, metric: str) -> tuple[int, int]:
     """Return at how many steps a rule is better than another, and at how many worse, beyond the noise over seeds.
 
-    The noise is twice the standard error of their difference over seeds, and taken for 0 where there is one seed.
+    The noise is twice the standard error of their difference over seeds, and counts as 0 with one seed.
     """
     better = worse = 0
     for factor in records.settings["factors"]:

@@ -31,7 +31,7 @@ class Config:
     """All that decides the numbers."""
 
     seeds: tuple[int, ...]  # random seeds of samples, trainings and chains
-    draws: Mapping[str, int]  # by dataset, number of chains of a row and of points it is judged on
+    draws: Mapping[str, int]  # by dataset, number of chains of a row and of points to compare them with
     training: Mapping[str, int]  # by dataset, number of training steps of an acceptance
     chain_steps: int  # steps of a chain
     floors: int  # fresh samples whose distances give the floor, for every seed
@@ -180,7 +180,7 @@ def stages_of_seed(config: Config, seed: int) -> list[list[Cell]]:
 
 
 def settings(config: Config) -> dict[str, Any]:
-    """Return all that decides the numbers, but for the code and its versions."""
+    """Return everything that determines the numbers, except the code and its versions."""
     networks = {
         name: {"hidden": row.hidden, "blocks": row.blocks, "rate": methods.RATE_TIMES_WIDTH / row.hidden}
         for name, row in TABLE_3.items()
@@ -209,7 +209,7 @@ KEPT = ("score", "acceptance", "weights", "test")  # kinds that are kept as they
 
 
 def summary(records: Records) -> Records:
-    """Return what is kept: one record for every number of the table beside the paper's, and what was counted."""
+    """Return the records to keep: every number of the table beside the paper's, and the counts."""
     numbers: list[Record] = []
     rows: list[Record] = []
     counts = {Draws.of(record): record for record in records.kinds["draws"]}
@@ -231,5 +231,5 @@ def summary(records: Records) -> Records:
 
 
 def mean_floor(floors: Sequence[Record], metric: str) -> float | None:
-    """Return the mean of a metric over floors, None where there are none."""
+    """Return the mean of a metric over floors, None if there are none."""
     return statistics.mean(floor[metric] for floor in floors) if floors else None

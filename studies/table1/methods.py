@@ -1,4 +1,4 @@
-"""The rows of Table 1: what is learned for each, and how it draws."""
+"""The rows of Table 1: the training of each, and its sampler."""
 
 import math
 import time
@@ -43,7 +43,7 @@ class Method(Protocol):
     def label(self) -> str: ...
 
     def draw(self, problem: Problem, n: int, seed: int, length: int, steps: Steps) -> Drawn:
-        """Return n draws, by chains of this length where there are chains of one kernel."""
+        """Return n draws, by chains of this length if the method runs chains of one kernel."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def tunings() -> list[tuple[ProposalName, bool]]:
 
 
 def train(problem: Problem, row: Chains, steps: Steps, length: int) -> Record:
-    """Learn the acceptance of a row, with the paper's network but for a potential; return time and loss."""
+    """Learn the acceptance of a row, with the paper's network except for a potential; return time and loss."""
     assert row.form is not None
     generator, preset = seeded(3, problem.seed), TABLE_3[problem.name]
     if row.form == "potential":

@@ -84,7 +84,7 @@ def compared_with_paper(records: Records, methods: Sequence[str] = PAPER_METHODS
 
 
 def reached(records: Records, methods: Sequence[str] = PAPER_METHODS[1:]) -> dict[str, bool]:
-    """Return which numbers of the Score-MH rows are at or below the paper's; one below 0 is no distance."""
+    """Return which numbers of the Score-MH rows are at or below the paper's; a negative one is not a distance."""
     there = {place: entry for place, entry in compared_with_paper(records, methods).items() if entry.mean > 0}
     return {described(place, entry): entry.mean <= (entry.paper or 0) for place, entry in there.items()}
 

@@ -34,7 +34,7 @@ ROUNDING = 1e-5  # share of a box's width by which starts stay inside
 
 
 def seeded(use: int, seed: int) -> torch.Generator:
-    """Return a generator: 0 samples, 1 score, 2 judged on, 3 acceptances, 4 chains, 5 starts, 6 floor, 7 tests."""
+    """Return a generator: 0 samples, 1 score, 2 test samples, 3 acceptances, 4 chains, 5 starts, 6 floor, 7 tests."""
     return torch.Generator().manual_seed(1000 * seed + use)
 
 
@@ -52,7 +52,7 @@ class Problem:
         return DATASETS[self.name](SAMPLES, generator=seeded(0, self.seed))
 
     def fresh(self, n: int) -> Tensor:
-        """Return the samples that draws are judged on, which nothing else has seen."""
+        """Return the samples to compare draws with, which are used for nothing else."""
         return DATASETS[self.name](n, generator=seeded(2, self.seed))
 
     def path(self, *names: str) -> Path:

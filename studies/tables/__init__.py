@@ -69,7 +69,7 @@ def not_told_apart_better_than_fresh(records: Records) -> dict[str, bool]:
 def not_told_apart(records: Records) -> dict[str, bool]:
     """Return on which tables of 2,000 rows or more a classifier tells draws from rows at most .02 better than a guess.
 
-    A guess, 1/2, is what it makes of fresh rows but for chance, which is .011 at this number of rows.
+    On fresh rows a classifier has accuracy 1/2, with a standard error of .011 at this number of rows.
     """
     return {
         TABLES[name].title: mean(records.values("draws", "c2st", table=name, method=OURS)) - 0.5 <= MAX_C2ST
@@ -84,7 +84,7 @@ def within_the_range(records: Records) -> dict[str, bool]:
 
 
 def no_worse_with_more_steps(records: Records) -> dict[str, bool]:
-    """Return on which tables ten times the steps are no worse, but for 5 % of chance."""
+    """Return on which tables ten times the steps are no worse, up to 5 % of chance."""
     found = {}
     for name in present(records):
         there = [one for one in records.where("draws", table=name, method=OURS) if "w1_long" in one]

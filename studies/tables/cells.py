@@ -1,4 +1,4 @@
-"""What is measured on every table: the floor, and the draws of every method."""
+"""Measurements on every table: the floor, and the draws of every method."""
 
 import time
 from dataclasses import dataclass
@@ -163,7 +163,7 @@ class FitTime(Cell, kind="time"):
 
 
 def fitted(known: Known, train: Any, config: Config, seed: int) -> ScoreMH:
-    """Return an estimator with its defaults but for the acceptance."""
+    """Return an estimator with its defaults except the acceptance."""
     settings: dict[str, Any] = {"acceptance": config.acceptance, "score_steps": config.steps}
     return ScoreMH(columns=known.columns or None, verbose=False, random_state=seed, **settings).fit(train)
 

@@ -1,6 +1,6 @@
 """The tables: open ones that ship with scikit-learn, as numbers and as mixed tables, and generated ones.
 
-Open tables are split at random into halves: one to learn from, one to judge by, and the floor of a distance is that
+Open tables are split at random into halves: one to learn from, one to test on, and the floor of a distance is that
 between the halves. Generated ones have as many fresh rows as are needed.
 """
 
@@ -39,7 +39,7 @@ class Known:
     columns: dict[str, Any] = field(default_factory=dict)
 
     def split(self, seed: int, fresh: int) -> tuple[Frame, Frame, Frame]:
-        """Return rows to learn from, rows to judge by, and rows that stand for a perfect sampler."""
+        """Return rows to learn from, rows to test on, and rows that represent a perfect sampler."""
         random = np.random.default_rng([7, seed])
         if self.law is not None:
             return self.law(self.rows, random), self.law(fresh, random), self.law(fresh, random)

@@ -1,4 +1,4 @@
-"""Tables that defaults were chosen on, and that nothing is judged by: the noise level of the kernel."""
+"""Tables on which a default was chosen, the noise level of the kernel, and on which no result is reported."""
 
 import math
 from collections.abc import Callable
@@ -64,7 +64,7 @@ DEVELOPMENT: dict[str, Callable[[int, int], Tensor]] = {
 
 
 class Level(Cell, kind="level"):
-    """What a noise level does on a table that nothing is judged by."""
+    """The effect of a noise level on a table on which no result is reported."""
 
     table: str
     level: float

@@ -1,4 +1,4 @@
-"""The distributions that verdicts are judged on."""
+"""The distributions on which verdicts are tested."""
 
 from collections.abc import Callable
 
