@@ -710,7 +710,7 @@ def test_a_target_of_one_level_raises_an_error() -> None:
 def test_a_score_without_levels_has_no_density(fit: ScoreFit) -> None:
     alone = replace(fit, noise_range=None, noise_level=None)
     assert alone.log_density is None
-    with pytest.raises(ValueError, match="knows noise levels"):
+    with pytest.raises(ValueError, match="a score at many noise levels"):
         metropolis_hastings(alone, RandomWalk(1.0), ThroughNoise())
 
 
