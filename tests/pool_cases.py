@@ -20,6 +20,7 @@ from scoremh import (
     metropolis_hastings,
     replica_exchange,
     sample,
+    smc,
     targets,
 )
 from scoremh.types import Kernel, ScoreFn
@@ -71,6 +72,13 @@ def exchanged(pool: Any, store: Path | None, score: ScoreFn | None = None) -> An
     return [found.draws, *found.last, found.round_trips, *found.swap_rates, *found.acceptance_rates, found.score_calls]
 
 
+def particles(pool: Any, store: Path | None) -> Answer:
+    posterior = targets.posterior(LAW, targets.linear_observation([[1.0, 0.5]], [0.5], std=0.3))
+    options: dict[str, Any] = {"levels": [4.0, 1.0], "steps_per_level": 2, "pool": pool, "store": store}
+    found = smc(posterior, particles=1300, generator=seeded(1), **options)
+    return [found.draws, found.log_evidence, *found.effective_sizes, *found.acceptance_rates, found.score_calls]
+
+
 def levels_placed(pool: Any, _: None) -> Answer:
     def kernel_at(level: float) -> Kernel:
         return metropolis_hastings(LAW.at(level), MALA(0.3), LineIntegral())
@@ -117,7 +125,11 @@ def studied(pool: Any, store: Path | None) -> Answer:
 
 
 OF_A_SCORE: dict[str, Callable[..., Answer]] = {"sample": sampled, "anneal": annealed, "replica_exchange": exchanged}
-STORED: dict[str, Caller] = OF_A_SCORE | {"Sampler.sample": from_noise, "ScoreMH.sample_chains": estimated}
+STORED: dict[str, Caller] = OF_A_SCORE | {
+    "smc": particles,
+    "Sampler.sample": from_noise,
+    "ScoreMH.sample_chains": estimated,
+}
 IN_MEMORY: dict[str, Any] = STORED | {
     "tune_levels": levels_placed,
     "Sampler.tune": step_tuned,

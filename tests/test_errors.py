@@ -357,7 +357,7 @@ def test_a_name_is_the_same_in_the_next_process() -> None:
     part = Target(lambda x: -x)
     assert " at 0x" in repr(part)
     assert checks.steady(part).endswith(
-        "<locals>.<lambda>>, log_density=None, support=None, known_score=None, levels=None)"
+        "<locals>.<lambda>>, log_density=None, support=None, known_score=None, levels=None, blurred=None)"
     )
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from scoremh.acceptance import Always, Exact, Learned, LineIntegral, Rule, Taylor, ThroughNoise
     from scoremh.annealing.anneal import anneal
     from scoremh.annealing.replica_exchange import replica_exchange
+    from scoremh.annealing.smc import smc
     from scoremh.balance_matching import AcceptanceFit, BalanceMatching, fit_acceptance
     from scoremh.estimator import ScoreMH
     from scoremh.kernel import DegenerateRuleWarning, metropolis_hastings
@@ -81,6 +82,7 @@ __all__ = [
     "networks",
     "replica_exchange",
     "sample",
+    "smc",
     "targets",
     "tune",
     "warmup",
@@ -88,7 +90,7 @@ __all__ = [
 
 _HOMES = {  # public names by module; the other names in `__all__` are modules
     "acceptance": "Always Exact Learned LineIntegral Rule Taylor ThroughNoise",
-    "annealing": "anneal replica_exchange",
+    "annealing": "anneal replica_exchange smc",
     "balance_matching": "AcceptanceFit BalanceMatching fit_acceptance",
     "estimator": "ScoreMH",
     "kernel": "DegenerateRuleWarning hamiltonian metropolis_hastings",

@@ -16,7 +16,7 @@ Proposals and acceptance rules have base classes of their own, in `scoremh.propo
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -51,6 +51,20 @@ class Target(NamedTuple):
     """Of a product in a kernel, the score of the parts that have `log_density`; `score` is that of the others."""
     levels: "ScoreModel | None" = None
     """The scores at all noise levels, of which this target is one, for `ThroughNoise`."""
+    blurred: Callable[[float], Any] | None = None
+    """Of a product or a power, the function from a noise level to the same of the parts at that level."""
+
+    def at(self, noise_level: float) -> Any:
+        """Return the target at a noise level.
+
+        Args:
+            noise_level: Noise level, in the coordinates of the models that know it.
+        """
+        function = self.blurred if self.levels is None else self.levels.at
+        if function is None:
+            fix = "Use what fit_score returns, a diffusion model or a normal mixture, or a product of these."
+            raise ValueError(checks.message("a target that knows noise levels", "one that does not", fix))
+        return function(noise_level)
 
     def __add__(self, other: object) -> "Target":
         raise _no_arithmetic(f"a Target + {type(other).__name__}")

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from scoremh.annealing.smc import Stage
+
 
 SIDE = 32  # pixels of an image along its longer side; larger images are averaged down
 GRID_BYTES, FRAME_BYTES = 220_000, 180_000  # bytes of all grids side by side, and of all frames of a slider
@@ -184,6 +186,33 @@ def chain_figure(chains: Chains) -> "Figure":
         what = _ranks(axes, draws[..., i])
         _frame(axes, f"ranks, by {what}s" if i == 0 else "", "rank" if i == width - 1 else "")
     figure.suptitle(f"{len(draws):,} chains, acceptance {chains.acceptance_rate:.3f}", fontsize=12, color=INK)
+    return figure
+
+
+def stages_figure(stages: Sequence["Stage"], particles: int) -> "Figure":
+    """Return a figure of particles on their way down: effective sample size, acceptance and noise level by stage.
+
+    Args:
+        stages: What happened at every stage.
+        particles: Number of particles.
+    """
+    figure = _figure(9.0, 3.6)
+    shares, levels = figure.subplots(1, 2)
+    numbers = range(len(stages))
+    shares.plot(numbers, [stage.effective_size / particles for stage in stages], color=COLOURS[0], label="effective")
+    resampled = [n for n in numbers if stages[n].resampled]
+    sizes = [stages[n].effective_size / particles for n in resampled]
+    shares.scatter(resampled, sizes, color=COLOURS[0], marker="v", label="resampled")
+    shares.plot(
+        numbers, [stage.acceptance_rate for stage in stages], color=COLOURS[1], linestyle="--", label="accepted"
+    )
+    shares.set_ylim(0, 1.05)
+    shares.legend(fontsize=8)
+    _frame(shares, "share of the particles, or of the moves", "stage")
+    noisy = [n for n in numbers if stages[n].level > 0]
+    levels.plot(noisy, [stages[n].level for n in noisy], color=COLOURS[2], marker=".")
+    levels.set_yscale("log")
+    _frame(levels, "noise level", "stage")
     return figure
 
 

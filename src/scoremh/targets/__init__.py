@@ -10,6 +10,7 @@
 | `Funnel` | Neal's funnel: one coordinate is the log variance of the others |
 | `from_log_density` | any log density; its score by automatic differentiation |
 | `truncate`, `box` | a target restricted to a support; a support between two bounds |
+| `linear_observation` | the likelihood of y = A x + noise |
 | `product`, `posterior`, `temper` | product of parts, prior times likelihood, power: log densities stay exact |
 
 Log densities are normalised. Parameters are tensors, lists or numbers; without a tensor among them they get torch's
@@ -17,8 +18,9 @@ default dtype. `sample` returns draws with the dtype and device of the parameter
 values with the dtype and device of x.
 """
 
-from scoremh.targets.combinations import Product, from_log_density, posterior, product, temper, truncate
+from scoremh.targets.combinations import Posterior, Product, from_log_density, posterior, product, temper, truncate
 from scoremh.targets.distributions import Banana, Funnel, Gaussian, GaussianMixture, GeneralizedExtremeValue, StudentT
+from scoremh.targets.likelihoods import Likelihood, LinearObservation, linear_observation
 from scoremh.types import Box, box
 
 __all__ = [
@@ -28,10 +30,14 @@ __all__ = [
     "Gaussian",
     "GaussianMixture",
     "GeneralizedExtremeValue",
+    "Likelihood",
+    "LinearObservation",
+    "Posterior",
     "Product",
     "StudentT",
     "box",
     "from_log_density",
+    "linear_observation",
     "posterior",
     "product",
     "temper",

@@ -20,7 +20,8 @@ and p ~ r^-a, whose slope is -a / r, has an integral in d dimensions only if a >
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -28,7 +29,8 @@ from torch import Tensor
 
 from scoremh._shared import checks
 from scoremh._shared.algebra import inner
-from scoremh.targets.distributions import Distribution, Gaussian
+from scoremh.targets.distributions import Blurrable, Distribution, Gaussian
+from scoremh.targets.likelihoods import KnownLikelihood, Likelihood, LogLikelihood, gradient_of
 from scoremh.types import LogDensityFn, ScoreFn, ScoreModel, SupportFn, Target, TargetLike
 
 
@@ -89,11 +91,24 @@ class Product:
         known: Score and log density of the parts that have a log density.
         rest_score: Score of the other parts; None if there are no others.
         support: Function of x that returns where p is positive, `(chain,)`; None for everywhere.
+        blurred: Function from a noise level to the product of the parts at that level; None if no part knows levels.
     """
 
     known: Target
     rest_score: ScoreFn | None = None
     support: SupportFn | None = None
+    blurred: Callable[[float], TargetLike] | None = None
+
+    def at(self, noise_level: float) -> TargetLike:
+        """Return the product of the parts at a noise level; a part without levels stays as it is.
+
+        Args:
+            noise_level: Noise level, in the coordinates of the parts that know it.
+        """
+        if self.blurred is None:
+            fix = "Use what fit_score returns, a diffusion model or a normal mixture."
+            raise ValueError(checks.message("a part that knows noise levels", "none", fix))
+        return self.blurred(noise_level)
 
     @property
     def log_density(self) -> LogDensityFn | None:
@@ -108,6 +123,68 @@ class Product:
         if self.rest_score is None:
             return known
         return WeightedSum((Term(1.0, self.rest_score, "rest_score"), Term(1.0, known, "known.score")))
+
+
+def levels_of(part: TargetLike) -> ScoreModel | None:
+    """Return the scores of all noise levels that a target belongs to; None if it knows no levels."""
+    model = part if isinstance(part, ScoreModel) else getattr(part, "levels", None)
+    return None if model is None or model.noise_range is None else model
+
+
+def part_at(part: TargetLike, noise_level: float) -> TargetLike:
+    """Return a part at a noise level, or as it is if it knows none."""
+    model = levels_of(part)
+    if model is not None:
+        return model.at(noise_level)
+    if isinstance(part, Target | Product) and part.blurred is not None:
+        return part.blurred(noise_level)
+    return part
+
+
+def blurred_product(parts: Sequence[TargetLike], weights: Sequence[float], noise_level: float) -> TargetLike:
+    """Return the product of the parts at a noise level."""
+    return product(*(part_at(part, noise_level) for part in parts), weights=weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior(Product):
+    """Prior times likelihood, of a prior that knows noise levels; made by `posterior`, for `smc`.
+
+    Args:
+        known: Score and log density of the parts that have a log density.
+        rest_score: Score of the other parts; None if there are no others.
+        support: Function of x that returns where p is positive, `(chain,)`; None for everywhere.
+        blurred: Function from a noise level to the posterior at that level.
+        prior: Prior distribution of x.
+        likelihood: Likelihood of the data.
+    """
+
+    prior: TargetLike = field(kw_only=True)
+    likelihood: Likelihood = field(kw_only=True)
+
+    @property
+    def model(self) -> ScoreModel:
+        """The prior at all noise levels."""
+        model = levels_of(self.prior)
+        assert model is not None  # `posterior` has looked
+        return model
+
+    @property
+    def noise_level(self) -> float:
+        """The noise level at which the prior is read; 0 for a normal mixture, which is known without noise."""
+        level = 0.0 if isinstance(self.prior, Blurrable) else self.model.noise_level
+        assert level is not None  # of a model that knows a range of levels
+        return level
+
+    def at(self, noise_level: float) -> TargetLike:
+        """Return the prior blurred by noise of this level times the likelihood at that level.
+
+        Args:
+            noise_level: Noise level, in the coordinates of the prior; 0 returns the posterior itself.
+        """
+        if noise_level == 0:
+            return self
+        return product(self.model.at(noise_level), self.likelihood.at(noise_level, self.model.coordinates))
 
 
 FAR = 100.0  # distance at which tails are examined, in units of the distance of the farthest point
@@ -160,15 +237,13 @@ def from_log_density(log_density: LogDensityFn, support: SupportFn | None = None
         support: Function of x that returns where p is positive, `(chain,)`; None for everywhere.
     """
 
-    def total(x: Tensor) -> Tensor:
+    def checked(x: Tensor) -> Tensor:
         value = log_density(x)
         checks.returned(value, x, x.shape[:1], "log_density")
-        return value.sum()  # chains are independent: the gradient of the sum holds the gradient of each
+        return value
 
     def score(x: Tensor) -> Tensor:
-        with torch.set_grad_enabled(x.requires_grad and torch.is_grad_enabled()):
-            gradient: Tensor = torch.func.grad(total)(x)
-        return gradient
+        return gradient_of(checked, x)
 
     return Target(score, log_density, support)
 
@@ -180,7 +255,8 @@ def truncate(target: TargetLike, support: SupportFn) -> Target | Product:
         return replace(target, support=both)
     levels = target if isinstance(target, ScoreModel) else getattr(target, "levels", None)
     estimated = getattr(target, "density_is_estimated", False)  # ThroughNoise computes it from `levels`
-    return Target(target.score, None if estimated else target.log_density, both, levels=levels)
+    blurred = target.blurred if isinstance(target, Target) else None
+    return Target(target.score, None if estimated else target.log_density, both, levels=levels, blurred=blurred)
 
 
 def product(*parts: TargetLike, weights: Sequence[float] | None = None) -> Target | Product:
@@ -214,32 +290,60 @@ def product(*parts: TargetLike, weights: Sequence[float] | None = None) -> Targe
             where = f"parts[{index}].{'log_density' if name == 'known_log_density' else 'score'}"
             terms[name].append(Term(weight, function, where))
     support = intersection(*(part.support for part in parts))
+    knows = any(
+        levels_of(part) is not None or (isinstance(part, Target | Product) and part.blurred is not None)
+        for part in parts
+    )
+    blurred = partial(blurred_product, parts, powers) if knows else None
     rest = WeightedSum(tuple(terms["rest"])) if terms["rest"] else None
     if not terms["known_score"]:
-        return Target(rest, support=support)
+        return Target(rest, support=support, blurred=blurred)
     log_density = WeightedSum(tuple(terms["known_log_density"]), per_chain=True)
-    return Product(Target(WeightedSum(tuple(terms["known_score"])), log_density), rest, support)
+    return Product(Target(WeightedSum(tuple(terms["known_score"])), log_density), rest, support, blurred)
 
 
-def posterior(prior: TargetLike, log_likelihood: LogDensityFn | TargetLike) -> Target | Product:
+def posterior(
+    prior: TargetLike, log_likelihood: Callable[..., Tensor] | Likelihood | TargetLike
+) -> Target | Product | Posterior:
     """Return the target proportional to prior times likelihood.
 
     Args:
         prior: Prior distribution of x; a score is enough, such as the result of `fit_score`.
-        log_likelihood: Function of x `(chain, *event)` that returns the log likelihood of the data, `(chain,)`; its
-            gradient is computed by automatic differentiation. Or a target with its own score.
+        log_likelihood: `linear_observation(A, y, std)`; or a function of x `(chain, *event)`, or of x and the noise
+            level, that returns the log likelihood of the data, `(chain,)`; its gradient is computed by automatic
+            differentiation. Or a target with its own score.
+
+    Returns:
+        A product. If the prior knows noise levels, it does too: `.at(sigma)` is the posterior at a noise level, and
+        `smc` draws from it.
 
     Example:
         >>> target = posterior(Target(score=lambda x: -x), lambda x: -(x - 2).square().sum(1) / 2)
         >>> target.score(torch.ones(1, 1))
         tensor([[0.]])
     """
-    if isinstance(log_likelihood, TargetLike):
-        return product(prior, log_likelihood)
-    if not callable(log_likelihood):
+    if isinstance(log_likelihood, Likelihood):
+        likelihood = log_likelihood
+    elif isinstance(log_likelihood, TargetLike):
+        both = product(prior, log_likelihood)
+        if log_likelihood.log_density is None or getattr(log_likelihood, "density_is_estimated", False):
+            return both
+        score = log_likelihood.score or from_log_density(log_likelihood.log_density).score
+        likelihood = KnownLikelihood(Target(score, log_likelihood.log_density))
+    elif callable(log_likelihood):
+        likelihood = LogLikelihood(log_likelihood)
+    else:
         fix = "Pass a function of x that returns the log likelihood, one number per chain."
         raise TypeError(checks.message("a callable log likelihood", checks.describe(log_likelihood), fix))
-    return product(prior, from_log_density(log_likelihood))
+    both, model = (
+        product(prior, log_likelihood if isinstance(log_likelihood, TargetLike) else likelihood),
+        levels_of(prior),
+    )
+    if model is None:
+        return both
+    likelihood = likelihood.at(0.0, model.coordinates)  # what all levels share is computed once
+    assert isinstance(both, Product)  # the likelihood has a log density
+    return Posterior(both.known, both.rest_score, both.support, both.blurred, prior=prior, likelihood=likelihood)
 
 
 def temper(target: TargetLike, beta: float) -> Target | Product:

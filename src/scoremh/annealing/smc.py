@@ -1,0 +1,647 @@
+r"""Sequential Monte Carlo over noise levels: particles that come down together, for posteriors with a diffusion prior.
+
+The targets are pi_sigma(x) = p_sigma(x) L_sigma(x), from a high noise level, where particles are easily drawn, to the
+posterior. From a level a to the next level b, particles are
+
+1. transported: x' = T(x), by the probability flow of the prior, which carries p_a to p_b. The prior then costs no
+   weight and no divergence;
+2. weighted by L_b(x') / L_a(x): if x ~ p_a L_a, then x' has the density p_b(x') L_a(x). The product of the mean
+   weights estimates the evidence int p(x) L(x) dx;
+3. resampled in proportion to the weights, if their effective sample size is below half of the particles;
+4. moved by Metropolis-Hastings steps that leave pi_b as it is.
+
+A likelihood that is no bridge is raised to powers, L_sigma = L^beta(sigma). Where the step to L_b would leave less than
+half of the effective sample size, it is divided: log L moves from log L_a to log L_b along a straight line.
+
+Step size and covariance of the moves are chosen from the particles before every level and fixed while they are used.
+Such choices, as those of the levels, make the estimate of the evidence consistent, not exactly unbiased; and the flow
+is integrated with steps that change no variance by more than .5 % (`annealing.flow_levels`).
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from scoremh._shared import checks, files, rng
+from scoremh._shared.counting import CountedScore, score_calls
+from scoremh._shared.progress import progress_bar
+from scoremh.acceptance import LineIntegral
+from scoremh.annealing.anneal import check_levels, flow, flow_levels, geometric
+from scoremh.kernel import metropolis_hastings
+from scoremh.proposals import MALA
+from scoremh.sampling.pools import Pool, started
+from scoremh.sampling.sample import sample, stored_run
+from scoremh.sampling.tuning import StepSearch, aimed_rate, transition
+from scoremh.targets import Likelihood, Posterior, product, truncate
+from scoremh.targets.distributions import Blurrable
+from scoremh.types import Kernel, Proposal, ScoreModel, TargetLike
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Transport = Literal["flow", "reverse"]
+MakeProposal = Callable[[float, Tensor], Proposal]
+LEAST_SHARE = 0.5  # effective sample size, as a share of the particles, below which they are resampled
+STEP_SHARE = 0.9  # of the effective sample size that the step from one level to the next leaves, where smc places them
+FIRST_RATIO, LEAST_RATIO, MOST_RATIO = 1.2, 1.02, math.exp(0.5)  # of neighbouring levels; flow_levels at most e^(1/2)
+REVERSE_RATIO = 1.05  # of the levels of the reverse SDE, an Euler method of order one
+GAIN, MOST_CHANGE = 1.5, 0.7  # of the logarithm of the step size, by the error of the acceptance rate before
+DENSE_SIZE = 1024  # coordinates up to which the covariance of moves is a matrix
+COVARIANCE_DRAWS, RIDGE = 5, 1e-6  # draws per coordinate below which a covariance from particles is mostly noise
+LEAST_STEP = 1e-9  # share of the way to a likelihood
+ROUNDING = 1e-6  # relative: schedules of noise levels are rounded
+
+
+class Stage(NamedTuple):
+    """What happened on the way to one target, and there."""
+
+    level: float
+    """Noise level; 0 for the posterior itself."""
+    power: float
+    """Power to which the likelihood is raised."""
+    effective_size: float
+    """Effective sample size of the weights, before resampling."""
+    resampled: bool
+    acceptance_rate: float
+    """Share of the moves that were accepted; NaN where none were made."""
+    step_size: float
+    """Step size of the moves; NaN where the kernel was given, or none were made."""
+
+
+@dataclass(frozen=True, eq=False)
+class Particles:
+    """Draws of a posterior by sequential Monte Carlo.
+
+    Args:
+        draws: Draws of the posterior, equally weighted.
+        log_evidence: log of int p(x) L(x) dx, the normalising constant.
+        log_evidence_error: Its standard error, from the spread of the weights over the first particles' families; the
+            error of an inaccurate score or flow is not in it.
+        stages: What happened at every target, from the highest noise level down.
+        families: Number of first particles that have descendants among the draws.
+        nonfinite: Number of weights that were NaN or infinite and taken for 0.
+        score_calls: Points at which the score was evaluated, over all particles.
+    """
+
+    draws: Float[Tensor, "particle *event"]
+    log_evidence: float
+    log_evidence_error: float
+    stages: tuple[Stage, ...]
+    families: int
+    nonfinite: int
+    score_calls: int
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The noise levels, each once, from high to low; the last is 0, the posterior itself."""
+        return tuple(dict.fromkeys(stage.level for stage in self.stages))
+
+    @property
+    def effective_sizes(self) -> tuple[float, ...]:
+        """Effective sample size at every stage, before resampling."""
+        return tuple(stage.effective_size for stage in self.stages)
+
+    @property
+    def acceptance_rates(self) -> tuple[float, ...]:
+        """Share of the moves that were accepted at every stage."""
+        return tuple(stage.acceptance_rate for stage in self.stages)
+
+    @property
+    def hints(self) -> list[str]:
+        """What to change: sentences on few families, on moves that are rejected, and on weights that are not finite."""
+        found, particles = [], len(self.draws)
+        if self.families < LEAST_FAMILIES:
+            found.append(
+                f"all draws descend from {self.families} of {particles} first particles, so that weights of modes and "
+                "the evidence are uncertain: use more particles, or a likelihood that takes the noise level"
+            )
+        rates = [rate for rate in self.acceptance_rates if not math.isnan(rate)]
+        if rates and min(rates) < LEAST_RATE:
+            found.append(
+                f"only {min(rates):.2f} of the moves at a level were accepted: pass a smaller step or kernel_at"
+            )
+        if self.nonfinite:
+            found.append(f"{self.nonfinite} weights were NaN or infinite: look at the likelihood there")
+        return found
+
+    def __repr__(self) -> str:
+        """Show the shape, the evidence, the stages and the cost, then the hints."""
+        particles, *event = self.draws.shape
+        rates = [rate for rate in self.acceptance_rates if not math.isnan(rate)]
+        moves = f"acceptance {min(rates):.3f} to {max(rates):.3f}" if rates else "no moves"
+        text = (
+            f"Particles({particles} draws of {tuple(event)}; log evidence {self.log_evidence:.4g} +- "
+            f"{self.log_evidence_error:.2g}; {len(self.levels)} levels from noise {self.levels[0]:.3g}, "
+            f"{sum(stage.resampled for stage in self.stages)} resamplings, effective sample size at least "
+            f"{min(self.effective_sizes):.0f}; {moves}; {self.score_calls:,} score calls)"
+        )
+        return "\n".join([text, *(f"hint: {hint}" for hint in self.hints)])
+
+    def plot(self, path: str | Path | None = None) -> "Figure":
+        """Return a figure of effective sample size and acceptance by noise level; needs the extra `report`.
+
+        Args:
+            path: Image file to write as well.
+        """
+        from scoremh.report import images
+
+        figure = images.stages_figure(self.stages, len(self.draws))
+        if path is not None:
+            images.save_figure(figure, Path(path))
+        return figure
+
+
+LEAST_FAMILIES, LEAST_RATE = 20, 0.1  # below, `Particles` gives a hint
+
+
+class Bridge(NamedTuple):
+    """A log likelihood between those of two levels: a weighted sum of one or two, or of none, which is 0."""
+
+    terms: tuple[tuple[float, Likelihood], ...] = ()
+
+    def log_density(self, x: Tensor) -> Float[Tensor, " particle"]:
+        """Return the weighted sum at x."""
+        total = x.new_zeros(len(x))
+        with torch.no_grad(), checks.explained():
+            for weight, likelihood in self.terms:
+                total = total + weight * likelihood.log_density(x)
+        return total.double()
+
+    def score(self, x: Tensor) -> Tensor:
+        """Return its gradient."""
+        return sum((weight * likelihood.score(x) for weight, likelihood in self.terms), torch.zeros_like(x))
+
+    def towards(self, goal: "Bridge", share: float) -> "Bridge":
+        """Return the sum a share of the way to another one."""
+        if share == 1:
+            return goal
+        weights: dict[Likelihood, float] = {}
+        for factor, bridge in ((1 - share, self), (share, goal)):
+            for weight, likelihood in bridge.terms:
+                weights[likelihood] = weights.get(likelihood, 0.0) + factor * weight
+        return Bridge(tuple((weight, likelihood) for likelihood, weight in weights.items() if weight))
+
+    def precision(self, size: int) -> Tensor | None:
+        """Return minus its second derivative, `(size, size)`; None if it is not constant."""
+        total = torch.zeros(size, size, dtype=torch.float64)
+        for weight, likelihood in self.terms:
+            own = likelihood.precision(size)
+            if own is None:
+                return None
+            total = total.to(own.device) + weight * own
+        return total
+
+    @property
+    def power(self) -> float:
+        """The sum of the weights: the power to which the likelihood is raised."""
+        return sum((weight for weight, _ in self.terms), 0.0)
+
+    def times(self, prior: TargetLike) -> TargetLike:
+        """Return prior times likelihood."""
+        parts, weights = [prior], [1.0]
+        for weight, likelihood in self.terms:
+            parts.append(likelihood)
+            weights.append(weight)
+        return prior if len(parts) == 1 else product(*parts, weights=weights)
+
+
+def smc(
+    posterior: TargetLike,
+    *,
+    particles: int = 1000,
+    levels: Sequence[float] | None = None,
+    steps_per_level: int = 5,
+    proposal: MakeProposal = MALA,
+    kernel_at: Callable[[float], Kernel] | None = None,
+    transport: Transport = "flow",
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+    store: str | Path | None = None,
+    pool: Pool = None,
+) -> Particles:
+    """Draw from a posterior whose prior knows noise levels, by particles that come down them.
+
+    Args:
+        posterior: `targets.posterior(model, likelihood)`, of a model that `fit_score` returns, a diffusion model or a
+            normal mixture.
+        particles: Number of particles, at least 2.
+        levels: Noise levels from high to low on the way to the posterior, in the coordinates of the model, such as
+            `annealing.geometric(10.0, 0.1, 40)`; None places them by the effective sample size, from the highest that
+            the model knows. The posterior itself comes after the last of them.
+        steps_per_level: Metropolis-Hastings steps at every level.
+        proposal: Function from a step size and a covariance, which are chosen from the particles, to the proposal of
+            the moves: `MALA`, or `RandomWalk` for a likelihood without a gradient.
+        kernel_at: Function from a noise level to the kernel of `posterior.at(level)`, to choose all of it; it is called
+            with 0 for the posterior itself. None builds one of `proposal` and `LineIntegral()`.
+        transport: "flow" carries particles from level to level by the prior's probability flow; "reverse" by its
+            reverse diffusion, with fresh noise, in more and shorter steps.
+        generator: Random number generator; the same seed gives the same draws.
+        progress: Show a progress bar.
+        store: Folder to write to. The same call with the same folder resumes from what is there, and ends with the same
+            bits as a run that was never interrupted.
+        pool: Where blocks of particles are moved, as for `sample`. The draws do not depend on it.
+
+    Returns:
+        Equally weighted draws and the evidence, with what happened at every level.
+
+    Example:
+        >>> import torch
+        >>> from scoremh import smc, targets
+        >>> prior = targets.GaussianMixture([0.5, 0.5], [[-3.0, 0.0], [3.0, 0.0]])
+        >>> posterior = targets.posterior(prior, targets.linear_observation([[1.0, 1.0]], [2.0], std=0.5))
+        >>> found = smc(posterior, particles=500, generator=torch.Generator().manual_seed(0))
+        >>> found.draws.shape
+        torch.Size([500, 2])
+        >>> abs(found.log_evidence - -2.09) < 0.2
+        True
+    """
+    checks.count(particles, "particles", at_least=2)
+    checks.count(steps_per_level, "steps_per_level")
+    checks.one_of(transport, get_args(Transport), "transport")
+    fix = "Build it with targets.posterior(model, likelihood), of a model of all noise levels and a known likelihood."
+    if not isinstance(posterior, Posterior):
+        raise TypeError(checks.message("a posterior whose prior knows noise levels", checks.describe(posterior), fix))
+    high, low = _span(posterior)
+    if levels is not None:
+        _check_levels(levels, *((math.inf, 0.0) if isinstance(posterior.prior, Blurrable) else (high, low)))
+        high, low = levels[0], levels[-1]
+    if kernel_at is not None:
+        for level in (high, 0.0):  # now, and not after a long run
+            checks.kind(kernel_at(level), Kernel, "kernel_at to return a Kernel", "Build it of posterior.at(level).")
+    bar = progress_bar(100, "particles", unit="per cent", show=progress)
+    with stored_run(store) as folder, started(pool) as workers, bar as tick:
+        settings = {"particles": particles, "levels": None if levels is None else list(levels), "transport": transport}
+        seed = _seed(folder, settings | {"steps_per_level": steps_per_level}, generator)
+        descent = _Descent(posterior, particles, high, seed, transport, proposal, kernel_at, steps_per_level)
+        descent.options, descent.folder = {"pool": workers}, folder
+        for level in descent.path(levels, high, low):
+            descent.to(level)
+            done = 1.0 if level == 0 else math.log(high / max(level, low)) / math.log(high / low) if high > low else 0.0
+            tick(
+                int(100 * done) - descent.shown, f"noise {level:.3g}, {descent.stages[-1].effective_size:.0f} effective"
+            )
+            descent.shown = int(100 * done)
+    return descent.finished()
+
+
+def _span(posterior: Posterior) -> tuple[float, float]:
+    """Return the highest noise level of a posterior, and the lowest on the way to it."""
+    noise_range = posterior.model.noise_range
+    assert noise_range is not None  # `targets.posterior` has looked
+    return noise_range[1], posterior.noise_level or noise_range[0]
+
+
+def _check_levels(levels: Sequence[float], high: float, low: float) -> None:
+    """Raise an error unless levels fall and the model knows them all."""
+    check_levels(levels)
+    if any(b >= a for a, b in itertools.pairwise(levels)):
+        fix = "Use annealing.geometric(high, low, n), for example."
+        raise ValueError(checks.message("levels from high to low, each below the one before", list(levels), fix))
+    if levels[0] > high * (1 + ROUNDING) or levels[-1] < low * (1 - ROUNDING):
+        fix = "Choose levels in this range; posterior(model.at(level), ...) reads the prior at another level."
+        expected = f"levels from at most {high:g} to at least {low:g}, where the prior is read"
+        raise ValueError(checks.message(expected, f"{levels[0]:g} to {levels[-1]:g}", fix))
+
+
+def _seed(folder: Path | None, settings: dict[str, Any], generator: torch.Generator | None) -> int:
+    """Return the random seed of a run, which a folder keeps beside its settings."""
+    seed = rng.seeds(1, generator)[0]
+    if folder is None:
+        return seed
+    path = folder / "smc.json"
+    if not path.exists():
+        files.write_json(path, settings | {"seed": seed})
+    found = files.read_json(path, "Delete the folder, and begin again.")
+    same = settings if generator is None else settings | {"seed": seed}
+    files.require_same(same, found, path, "run", "folder")
+    return int(found["seed"])
+
+
+def first_particles(model: ScoreModel, n: int, level: float, generator: torch.Generator) -> Float[Tensor, "n *event"]:
+    """Return draws of the prior at a high noise level: exact ones of a normal mixture, else of a normal distribution.
+
+    Args:
+        model: Prior at all noise levels.
+        n: Number of draws.
+        level: Noise level, well above the standard deviation of the prior.
+        generator: Random number generator.
+    """
+    if isinstance(model, Blurrable):
+        return model.at(level).sample(n, generator=generator)
+    assert model.event is not None
+    u = rng.normal((n, *model.event.shape), model.event, generator) * math.sqrt(model.variance + level**2)
+    x: Tensor = model.coordinates(u)
+    return x
+
+
+@dataclass
+class _Descent:
+    """Particles on their way down, and what was recorded of it."""
+
+    posterior: Posterior
+    particles: int
+    level: float
+    seed: int
+    transport: Transport
+    proposal: MakeProposal
+    kernel_at: Callable[[float], Kernel] | None
+    steps: int
+    options: dict[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+    stages: list[Stage] = field(default_factory=list)
+    bridge: Bridge = field(default_factory=Bridge)
+    log_evidence: float = 0.0
+    nonfinite: int = 0
+    score_calls: int = 0
+    ratio: float = FIRST_RATIO
+    step_size: float | None = None
+    shown: int = 0
+
+    def __post_init__(self) -> None:
+        model = self.posterior.model
+        if model.event is None:
+            fix = "Pass like= to the adapter, some samples or the shape of an event."
+            raise ValueError(checks.message("a model that knows the shape of an event", checks.named(model), fix))
+        self.standard, self.generator = model.standard, rng.seeded(self.seed, model.event.device)
+        self.x = first_particles(model, self.particles, self.level, self.generator)
+        self.log_likelihood = self.x.new_zeros(self.particles, dtype=torch.float64)
+        self.log_weights = self.log_likelihood - math.log(self.particles)
+        self.families = torch.arange(self.particles, device=self.x.device)
+
+    def path(self, levels: Sequence[float] | None, high: float, low: float) -> Iterator[float]:
+        """Yield the noise levels: those that are given, or placed by the effective sample size; then 0."""
+        if levels is not None:
+            yield from levels
+        else:
+            yield high
+            while self.level > low:
+                level = self.level / self.ratio
+                yield low if level < low * LEAST_RATIO else level
+        yield 0.0
+
+    def to(self, level: float) -> None:
+        """Transport the particles to a level; weight, resample and move them, in several stages if one is too many."""
+        before, coming_down = self.log_likelihood, bool(self.stages) and level > 0  # log L_a(x)
+        self.x = self.transported(level)
+        goal, here, share = self.goal(level), self.bridge.log_density(self.x), 0.0  # log L_a(x')
+        while share < 1:
+            there = self.values(goal, level)  # log L_b(x')
+            left = effective_share(self.log_weights, log_factors(before, here, there, 1.0))
+            if coming_down:
+                # -log(left) grows with the square of the step in log sigma
+                factor = math.sqrt(math.log(STEP_SHARE) / math.log(min(max(left, 1e-6), 0.999)))
+                self.ratio **= min(max(factor, 0.5), 2.0)
+                self.ratio, coming_down = min(max(self.ratio, LEAST_RATIO), MOST_RATIO), False
+            share = 1.0 if left >= LEAST_SHARE else largest_share(self.log_weights, before, here, there)
+            size = self.weight(log_factors(before, here, there, share), level)
+            self.bridge = self.bridge.towards(goal, share)
+            resampled = self.resampled(size, last=level == 0 and share == 1)
+            rate, step_size = self.moved(level, complete=share == 1)
+            self.stages.append(Stage(level, self.bridge.power, size, resampled, rate, step_size))
+            before = here = self.log_likelihood = self.bridge.log_density(self.x)
+
+    def transported(self, level: float) -> Tensor:
+        """Return the particles at another level, along the flow of the prior or its reverse diffusion."""
+        end = level or self.posterior.noise_level
+        start, self.level = self.level, end
+        if not self.stages or end == start:
+            return self.x
+        model = self.posterior.model
+        assert model.noise_range is not None
+        low = end or min(start, model.noise_range[0])  # the last noise is removed in one step
+        levels = [start] if low == start else flow_levels(start, low)
+        u = model.coordinates.inverse(self.x)
+        with score_calls() as calls:
+            if self.transport == "reverse" and low < start:
+                u = reverse_diffusion(self.standard.at, start, low, u, self.generator)
+                levels = [low]
+            if len(levels) > 1 or end == 0:
+                u = flow(self.standard.at, levels if end else [*levels, 0.0], u)
+        self.score_calls += calls.total
+        x: Tensor = model.coordinates(u)
+        return x
+
+    def goal(self, level: float) -> Bridge:
+        """Return the likelihood of a level, or the power of it that noise of this level leaves half of the weights."""
+        posterior, coordinates = self.posterior, self.posterior.model.coordinates
+        if level == 0:
+            return Bridge(((1.0, posterior.likelihood),))
+        likelihood = posterior.likelihood.at(level, coordinates)
+        if likelihood.is_bridge:
+            return Bridge(((1.0, likelihood),))
+        u = coordinates.inverse(self.x)
+        noisy = coordinates(u + level * rng.normal(tuple(u.shape), u, self.generator))
+        here, there = (Bridge(((1.0, likelihood),)).log_density(x) for x in (self.x, noisy))
+        power = largest_share(self.log_weights, here, here, there)
+        power = max(power, self.bridge.power)
+        return Bridge(((power, likelihood),))
+
+    def values(self, bridge: Bridge, level: float) -> Tensor:
+        """Return a log likelihood at the particles, of the posterior itself -inf outside its support."""
+        value, support = bridge.log_density(self.x), self.posterior.support
+        self.nonfinite += int((value.isnan() | (value == math.inf)).sum())
+        if level == 0 and support is not None:
+            value = value.masked_fill(~checks.inside(support(self.x), self.x), -math.inf)
+        return value
+
+    def weight(self, log_factor: Float[Tensor, " particle"], level: float) -> float:
+        """Multiply the weights, and return the effective sample size."""
+        log_weights = self.log_weights + log_factor
+        total = torch.logsumexp(log_weights, 0)
+        if total == -math.inf:
+            got = f"0 at all {self.particles} particles at noise level {level:g}"
+            fix = (
+                "Check the log likelihood at draws of the prior, where particles come from. Give it tails, or a "
+                "bridge: a function of x and the noise level that is wider at high levels."
+            )
+            raise ValueError(checks.message("a likelihood that is positive at some particles", got, fix))
+        self.log_evidence += float(total)
+        self.log_weights = log_weights - total
+        self.error = family_error(self.log_weights, self.families)
+        return float((-torch.logsumexp(2 * self.log_weights, 0)).exp())
+
+    def resampled(self, size: float, *, last: bool) -> bool:
+        """Resample the particles if their effective sample size is low, some have no weight, or these are the draws."""
+        uneven = float(self.log_weights.max() - self.log_weights.min()) > 0
+        if not (size < LEAST_SHARE * self.particles or (last and uneven) or bool(self.log_weights.isneginf().any())):
+            return False
+        chosen = systematic(self.log_weights.exp(), self.generator)
+        self.x, self.families = self.x[chosen], self.families[chosen]
+        self.log_weights = torch.full_like(self.log_weights, -math.log(self.particles))
+        return True
+
+    def moved(self, level: float, *, complete: bool) -> tuple[float, float]:
+        """Make the Metropolis-Hastings steps of a stage; return the acceptance rate and the step size."""
+        if self.kernel_at is not None:
+            if not complete or self.bridge.power != 1:  # a target between two levels, for which there is no kernel
+                return math.nan, math.nan
+            kernel, step_size = self.kernel_at(level), math.nan
+        else:
+            kernel, step_size = self.tuned(level)
+        place = None if self.folder is None else self.folder / f"stage-{len(self.stages):04}"
+        chains = sample(kernel, self.x, draws=1, thin=self.steps, generator=self.generator, store=place, **self.options)
+        self.x, rate = chains.draws[:, 0], chains.acceptance_rate
+        self.score_calls += chains.score_calls
+        if self.step_size is not None and kernel.target_rate is not None:
+            change = GAIN * (rate - kernel.target_rate)
+            self.step_size *= math.exp(min(max(change, -MOST_CHANGE), MOST_CHANGE))
+        return rate, step_size
+
+    def tuned(self, level: float) -> tuple[Kernel, float]:
+        """Return the kernel of a stage, with a covariance from the particles, and its step size."""
+        posterior = self.posterior
+        prior = posterior.model.at(level) if level else posterior.prior
+        target = self.bridge.times(prior)
+        if level == 0 and posterior.support is not None:
+            target = truncate(target, posterior.support)
+        with score_calls() as calls:
+            covariance = self.covariance(prior)
+
+            def make_kernel(step_size: float) -> Kernel:
+                return metropolis_hastings(target, self.proposal(step_size, covariance), LineIntegral())
+
+            if self.step_size is None:
+                kernel = make_kernel(1.0)
+                search, point = StepSearch(1.0, aimed_rate(kernel, None)), kernel.init(self.x)
+                while not search.bracketed:
+                    search.update(transition(make_kernel(search.step), point, self.generator)[1])
+                self.step_size = search.step
+        self.score_calls += calls.total
+        return make_kernel(self.step_size), self.step_size
+
+    @torch.no_grad()
+    def covariance(self, prior: TargetLike) -> Tensor:
+        """Return a covariance for the moves, `(d, d)` or for large events `(d,)`, from the weighted particles.
+
+        With scores s of the target its inverse is E[s s^T], which is local if there are several modes; for moves
+        without a score it is the covariance of the particles. The fewer particles, the more of it is replaced: by its
+        diagonal, or by the variances of the prior's scores plus the precision of a linear observation.
+        """
+        flat, weights = self.x.flatten(1).double(), self.log_weights.exp()
+        d, n = flat.shape[1], float(1 / weights.square().sum())
+        dense, trust = d <= DENSE_SIZE, max(0.0, 1 - COVARIANCE_DRAWS * d / n)
+
+        def second_moment(rows: Tensor, *, dense: bool) -> Tensor:
+            return rows.mT @ (weights[:, None] * rows) if dense else weights @ rows.square()
+
+        def joined(matrix: Tensor, simple: Tensor) -> Tensor:
+            whole = trust * matrix + (1 - trust) * simple
+            diagonal = whole.diagonal() if dense else whole
+            ridge = RIDGE * diagonal.mean()
+            return whole + (ridge * torch.eye(d, dtype=whole.dtype, device=whole.device) if dense else ridge)
+
+        if "score" not in self.proposal(1.0, self.x.new_ones(d)).needs:
+            away = flat - weights @ flat
+            variances = second_moment(away, dense=False)
+            simple = variances.diag() if dense else variances
+            return joined(second_moment(away, dense=dense), simple).to(self.x)
+        assert prior.score is not None
+        own = CountedScore(prior.score)(self.x).flatten(1).double()
+        scores, known = own + self.bridge.score(self.x).flatten(1).double(), self.bridge.precision(d)
+        simple = second_moment(scores if known is None else own - weights @ own, dense=False)
+        simple = simple.diag() if dense else simple
+        if known is not None:
+            simple = simple + (known if dense else known.diagonal())
+        precision = joined(second_moment(scores, dense=dense), simple)
+        found = torch.linalg.inv(precision) if dense else 1 / precision
+        return ((found + found.mT) / 2 if dense else found).to(self.x)
+
+    def finished(self) -> Particles:
+        """Return the draws and the record."""
+        return Particles(
+            draws=self.x.clone(),
+            log_evidence=self.log_evidence,
+            log_evidence_error=self.error,
+            stages=tuple(self.stages),
+            families=len(self.families.unique()),
+            nonfinite=self.nonfinite,
+            score_calls=self.score_calls,
+        )
+
+
+def log_factors(before: Tensor, here: Tensor, there: Tensor, share: float) -> Float[Tensor, " particle"]:
+    """Return log [L_a(x')^(1 - share) L_b(x')^share / L_a(x)]; -inf if a number is not finite.
+
+    Args:
+        before: log L_a(x), before the transport.
+        here: log L_a(x'), after it.
+        there: log L_b(x').
+        share: Share of the way from L_a to L_b.
+    """
+    change = there - before if share == 1 else here - before + share * (there - here)
+    return change.masked_fill(~change.isfinite(), -math.inf)
+
+
+def largest_share(log_weights: Tensor, before: Tensor, here: Tensor, there: Tensor) -> float:
+    """Return the largest share of the way at which half of the effective sample size is left, of what may be left."""
+
+    def left(share: float) -> float:
+        return effective_share(log_weights, log_factors(before, here, there, share))
+
+    low, high = LEAST_STEP, 1.0  # their logarithms are halved: a sharp likelihood begins with a very small share
+    least = LEAST_SHARE * left(low)
+    if left(high) >= least:
+        return high
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if left(middle) >= least else (low, middle)
+    return low
+
+
+def effective_share(log_weights: Float[Tensor, " particle"], change: Float[Tensor, " particle"]) -> float:
+    """Return (E w)^2 / E w^2 of factors w of the weights: the share of the effective sample size that they leave.
+
+    Args:
+        log_weights: Normalised weights before, over which the means are taken.
+        change: Logarithms of the factors.
+    """
+    first, second = (torch.logsumexp(log_weights + power * change, 0) for power in (1, 2))
+    return float((2 * first - second).exp().nan_to_num(0))
+
+
+def systematic(weights: Float[Tensor, " particle"], generator: torch.Generator) -> Int[Tensor, " particle"]:
+    """Return the numbers of resampled particles: each n w times, rounded up or down at random."""
+    n = len(weights)
+    places = (torch.arange(n).to(weights) + rng.uniform((1,), weights, generator)) / n
+    sums = weights.cumsum(0)
+    # `right`, so that no particle of weight 0 is chosen; rounding shall not lead past the last of positive weight
+    return torch.searchsorted(sums / sums[-1], places, right=True).clamp(max=int(weights.nonzero().max()))
+
+
+def family_error(log_weights: Float[Tensor, " particle"], families: Int[Tensor, " particle"]) -> float:
+    """Return the standard error of the log evidence, from the weights of the first particles' families.
+
+    Independent particles have a relative variance of the mean weight of (n sum W^2 - 1) / (n - 1); after resampling,
+    a family takes the place of a particle (Chan and Lai 2013; Lee and Whiteley 2018).
+
+    Args:
+        log_weights: Normalised weights at the end.
+        families: Number of the first particle that each descends from.
+    """
+    n = len(families)
+    shares = log_weights.new_zeros(n).index_add_(0, families, log_weights.exp())
+    return math.sqrt(max(0.0, (n * float(shares.square().sum()) - 1) / (n - 1)))
+
+
+def reverse_diffusion(
+    target_at: Callable[[float], TargetLike], high: float, low: float, u: Tensor, generator: torch.Generator
+) -> Tensor:
+    """Return particles carried from one noise level to a lower one by the reverse diffusion, with fresh noise.
+
+    From a level a to the next level b, u' = u + (a^2 - b^2) s(u, a) + (b / a) sqrt(a^2 - b^2) z.
+    """
+    levels = geometric(high, low, 1 + math.ceil(math.log(high / low) / math.log(REVERSE_RATIO)))
+    for a, b in itertools.pairwise(levels):
+        score = target_at(a).score
+        assert score is not None
+        with torch.inference_mode():
+            z = rng.normal(tuple(u.shape), u, generator)
+            u = u + (a**2 - b**2) * CountedScore(score)(u) + b / a * math.sqrt(a**2 - b**2) * z
+    return u.clone()
