@@ -68,6 +68,7 @@ FILES = (  # of the tests that are looked at, where they exist: those of these l
 )
 PER_FUNCTION = 2  # faults of one kind at most
 SECONDS = 15  # that tests of one fault may take
+TOO_LONG = 3  # exit code of a fork in which a test did not end; that finds a fault as well
 
 # Faults that change nothing that a test could see, and why.
 EQUIVALENT: dict[str, str] = {}
@@ -323,8 +324,9 @@ class Suite:
             place = self.out.with_suffix(".found")
             place.write_text("")
             began = time.monotonic()
-            forked(lambda: place.write_text(self.broken(fault, functions, caches, [items[name] for name in calling])))  # noqa: B023
-            results[fault.name] = place.read_text() or None if functions and calling else None
+            ended = forked(lambda: place.write_text(self.broken(fault, functions, caches, [items[n] for n in calling])))  # noqa: B023
+            found = "a test that does not end" if ended == TOO_LONG else place.read_text()
+            results[fault.name] = found or None if functions and calling else None
             finders.update(filter(None, [results[fault.name]]))
             self.out.write_text(json.dumps(results, indent=0))
             said = results[fault.name] or f"SURVIVED {len(calling)} tests"
@@ -357,8 +359,8 @@ class Suite:
 
     def broken(self, fault: Mutant, functions: list[FunctionType], caches: list[Any], items: list[pytest.Item]) -> str:
         """Break a function and return the name of the first test that fails, or nothing."""
-        signal.signal(signal.SIGALRM, lambda *_: os._exit(3))
-        signal.alarm(4 * SECONDS)  # a fault may be a loop without an end, which is found as well
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(TOO_LONG))
+        signal.alarm(4 * SECONDS)  # a fault may be a loop without an end
         code, began = fault.code(), time.monotonic()
         for function in functions:
             function.__code__ = code
@@ -385,8 +387,8 @@ def in_memory() -> tuple[dict[tuple[str, str], list[FunctionType]], list[Any]]:
     return functions, caches
 
 
-def forked(work: Callable[[], object]) -> None:
-    """Do something in a fork of this process, and wait for it."""
+def forked(work: Callable[[], object]) -> int:
+    """Do something in a fork of this process, wait for it, and return its exit code."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -394,7 +396,7 @@ def forked(work: Callable[[], object]) -> None:
             work()
         finally:
             os._exit(0)
-    os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def main() -> None:

@@ -325,6 +325,16 @@ def test_factors_are_counted_and_survive_a_file_and_a_resumed_run(rule: Any, tmp
     assert stepwise.clipped == pytest.approx(chains.clipped, rel=0.5)
 
 
+def test_factors_come_from_the_generator() -> None:
+    law = NARROW["comb"]
+    kernel = metropolis_hastings(law, RandomWalk(0.5), LineIntegral("exact"))
+    point = kernel.init(law.sample(200, generator=seeded()))
+    (first, move), (again, _), (other, _) = (kernel.step(point, generator=seeded(seed)) for seed in (1, 1, 2))
+    assert move.factors > 0
+    assert torch.equal(first.x, again.x)
+    assert not torch.equal(first.x, other.x)
+
+
 def test_a_rule_without_factors_counts_none() -> None:
     start = MODES.sample(4, generator=seeded())
     kernel = metropolis_hastings(MODES, RandomWalk(1.0), LineIntegral())

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
@@ -463,6 +463,40 @@ def test_the_gradient_leads_to_the_anchors(by: float) -> None:
     form = Potential(Density(lambda x, log_p: log_p + tilt * x[:, 0].sign()))
     (slope,) = torch.autograd.grad(table(form).loss(form, generator=seeded()), tilt)
     assert float(slope) * by > 0.01
+
+
+def test_pairs_with_both_points_below_the_floor_do_not_count() -> None:
+    anchors, form = table(Potential(Density())), Potential(Density(lambda x, log_p: log_p + x[:, 0]))
+    low, high = ((anchors.log_density < anchors.floor) == below for below in (True, False))
+    low, high = (rows.nonzero().flatten() for rows in (low, high))
+    alone = anchors.between(form, high[:20], high[-20:])
+    more = anchors.between(form, torch.cat([high[:20], low[:20]]), torch.cat([high[-20:], low[-20:]]))
+    assert float(alone) > 0.1
+    torch.testing.assert_close(more, alone)
+
+
+@pytest.mark.parametrize("form", ["antisymmetric", "potential"])
+def test_a_tenth_of_the_anchors_is_held_out(form: str) -> None:
+    right = exact(form, RandomWalk(1.0))
+    anchors = table(right)
+    pairs = len(anchors)
+    spoiled = anchors.log_density.clone()
+    spoiled[round(0.9 * pairs) : pairs] += 5
+    anchors = replace(anchors, log_density=spoiled)
+    assert float(anchors.loss(right, generator=seeded())) < 1e-12
+    assert float(replace(anchors, held_out=True).loss(right, generator=seeded())) > 0.1
+
+
+def test_a_training_is_judged_by_anchors_that_it_does_not_learn_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, loss = set(), Anchors.loss
+
+    def watched(self: Anchors, form: Form, *, generator: torch.Generator | None = None) -> Tensor:
+        seen.add((torch.is_grad_enabled(), self.held_out))
+        return loss(self, form, generator=generator)
+
+    monkeypatch.setattr(Anchors, "loss", watched)
+    fitted("potential", anchors=GAUSSIAN.log_density, recipe=Recipe(steps=2, batch=16, check_every=1))
+    assert seen == {(True, False), (False, True)}
 
 
 def test_below_the_floor_log_p_is_bounded_and_not_learned() -> None:

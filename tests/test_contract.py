@@ -314,6 +314,16 @@ def test_inner_nodes_go_in_one_call() -> None:
     assert calls == [30]
 
 
+@pytest.mark.parametrize(("chains", "per_step"), [(7, 1), (2000, 2)])
+def test_the_tight_loop_calls_the_score_once_a_step_and_twice_for_many_chains(chains: int, per_step: int) -> None:
+    target, calls = counting(GAUSSIAN)
+    kernel = metropolis_hastings(target, MALA(0.2), LineIntegral())
+    assert kernel.run is not None
+    kernel.run(kernel.init(torch.zeros(chains, 2, dtype=torch.float64)), 5, generator=seeded())
+    assert len(calls) == 1 + 5 * per_step
+    assert sum(calls) == chains * (1 + 5 * 2)
+
+
 def test_init_keeps_its_own_copy() -> None:
     x = torch.zeros(3, 2)
     kernel = metropolis_hastings(Target(score=lambda x: -x), MALA(0.1), Always())

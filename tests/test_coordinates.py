@@ -1,6 +1,7 @@
 """Coordinates: inverses, Jacobians and scores against autograd, and heavy tails made light."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -50,6 +51,15 @@ def jacobians(coordinates: Coordinates, u: Tensor) -> Tensor:
 def test_the_inverse_is_one(name: str) -> None:
     u = points()
     torch.testing.assert_close(MAPS[name].inverse(MAPS[name](u)), u, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("make", [lambda m: Affine(m, f64(1.0, 2.0)), lambda m: Sinh(m, f64(1.0, 2.0)), Log], ids=str)
+def test_coordinates_keep_their_own_numbers(make: Callable[[Tensor], Coordinates]) -> None:
+    middle = f64(0.5, -1.0)
+    coordinates, u = make(middle), points()
+    before = coordinates(u)
+    middle += 3
+    assert torch.equal(coordinates(u), before)
 
 
 @pytest.mark.parametrize("name", MAPS)
