@@ -421,7 +421,7 @@ def five_nodes_of(score: Any) -> FiveNodes:
     """Return what five nodes know of a move from 0 to 1 along which the score is f itself."""
     first, last = (Point(x, score(x)) for x in (torch.zeros(1, 1).double(), torch.ones(1, 1).double()))
     residual = Residual.between(first, last, Target(score), seeded())
-    return FiveNodes.ask(residual, torch.zeros(1).long())
+    return FiveNodes.evaluate(residual, torch.zeros(1).long())
 
 
 def test_five_nodes_integrate_polynomials_of_degree_seven() -> None:

@@ -1,4 +1,4 @@
-"""Acceptance rules a(x', x); the module `rules` has the table of them, and `exact` how the exact rule decides."""
+"""Acceptance rules a(x', x): all rules, with a table, in `rules`; exact decisions from scores in `exact`."""
 
 from scoremh.acceptance.rules import Always, Decision, Exact, Learned, LineIntegral, Rule, Taylor, ThroughNoise
 

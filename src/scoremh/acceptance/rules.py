@@ -1,27 +1,27 @@
-r"""Acceptance rules a(x', x): exact, always, expanded from the score, integrated from it, or learned.
+r"""Acceptance rules a(x', x): from the density, expanded or integrated from the score, or learned.
 
 With `v = x' - x`, every rule except `Always` estimates
 
     log r(x', x) = D + log q(x | x') - log q(x' | x),    D = log p(x') - log p(x) = int_0^1 s(x + t v) . v dt
 
-and accepts with `min(1, r)` (Metropolis) or `r / (1 + r)` (Barker). Metropolis accepts more of the same moves (Peskun).
+and accepts with probability `min(1, r)` (Metropolis) or `r / (1 + r)` (Barker). Metropolis accepts more (Peskun 1973).
 
-| rule | D | score calls beside s(x), s(x') | error in the step eps |
+| rule | D | score calls besides s(x), s(x') | error for a move of length eps |
 |---|---|---|---|
 | `Exact()` | log p(x') - log p(x) | 0 | 0 |
 | `Taylor(1)` | s(x).v | 0 | eps^2, one-sided |
 | `Taylor(2)` | s(x).v + v.J(x)v / 2 | one JVP | eps^3, one-sided |
 | `Taylor(1, average=True)` | (s(x) + s(x')).v / 2 | 0 | eps^3 |
-| `Taylor(2, average=True)` | the same + v.(J(x) - J(x'))v / 4 | two JVPs | eps^3, twice the constant |
-| `LineIntegral("trapezoid")` | as `Taylor(1, average=True)` | 0 | eps^3 |
+| `Taylor(2, average=True)` | the previous + v.(J(x) - J(x'))v / 4 | two JVPs | eps^3, twice the constant |
+| `LineIntegral("trapezoid")` | the same as `Taylor(1, average=True)` | 0 | eps^3 |
 | `LineIntegral("simpson")` | (s(x) + 4 s(x + v/2) + s(x')).v / 6 | 1 | eps^5 |
 | `LineIntegral("gauss", nodes=k)` | Gauss-Legendre | k, in one call | eps^(2k+1) |
-| `LineIntegral("adaptive")` | Romberg, refined where the decision could flip | 1 and a few | as far as it matters |
-| `LineIntegral("exact")` | Simpson, times a Poisson product over its error (`acceptance.exact`) | 1 and a few | 0 |
-| `ThroughNoise()` | log p along the noise axis | scores and divergences at 8 noise levels | that of the scores |
-| `Learned(fit)` | a network gives a, or r, or log p (`fit_acceptance`) | 0 | that of its training |
+| `LineIntegral("adaptive")` | Romberg, refined if the decision could change | 1 or more | too small to matter |
+| `LineIntegral("exact")` | Simpson, corrected by random factors (`acceptance.exact`) | 1 or more | 0 |
+| `ThroughNoise()` | log p from the scores of all noise levels | 8 scores and divergences | from the model |
+| `Learned(fit)` | a network for a, r or log p (`fit_acceptance`) | 0 | from training |
 
-The one-sided rules are not antisymmetric in (x, x'): r(x', x) r(x, x') is not 1, and no pair is balanced.
+One-sided rules are not antisymmetric: r(x', x) r(x, x') is not 1, so detailed balance fails.
 """
 
 import hashlib
@@ -51,10 +51,10 @@ from scoremh.types import Balance, Middle, Need, Point, Proposal, ScoreFn, Targe
 
 
 class Decision(NamedTuple):
-    """What a rule says about the candidates of one transition."""
+    """The decision of a rule about the candidates of one transition."""
 
     log_accept: Float[Tensor, " chain"]
-    """log a(x', x), as exactly as the comparison with log u needs it."""
+    """log a(x', x), exact enough to be compared with log u."""
     factors: int = 0
     """Number of random factors that were drawn, over all chains."""
     clipped: int = 0
@@ -62,12 +62,12 @@ class Decision(NamedTuple):
 
 
 class Rule(ABC):
-    """An acceptance rule a(x', x). Most subclasses define `log_density_change`, an estimate of D, and nothing else."""
+    """An acceptance rule a(x', x). Most subclasses define `needs` and `log_density_change`, an estimate of D."""
 
     balance: Balance | Literal["direct"] | None = "metropolis"
-    """How a follows from r: "metropolis" or "barker"; "direct" if a is learned, None if there is no ratio."""
+    """How a follows from r: "metropolis" or "barker"; "direct" if a network gives a, None if there is no ratio."""
     integrates: ClassVar[bool] = False
-    """Whether D is estimated from the score: of a product, the rule then takes the parts without a log density only."""
+    """Whether D is estimated from the score. For a product, it is then D of the parts without a log density only."""
 
     def __repr__(self) -> str:
         """Show the parameters that differ from their defaults."""
@@ -76,16 +76,16 @@ class Rule(ABC):
     @property
     @abstractmethod
     def needs(self) -> frozenset[Need]:
-        """What has to be known of p at, or between, the points."""
+        """The functions of p that the rule uses, at the points or between them."""
 
     @property
     def antisymmetric(self) -> bool:
-        """Whether `log_ratio` is deterministic and antisymmetric: such moves can be judged in groups."""
+        """Whether `log_ratio` is deterministic and antisymmetric, as `grouped` requires."""
         return True
 
     @property
     def straight(self) -> bool:
-        """Whether the score is integrated on a straight line, whose nodes miss what a very long step crosses."""
+        """Whether the score is used on a straight line only; its nodes may miss structure that a long step crosses."""
         return False
 
     @property
@@ -94,11 +94,11 @@ class Rule(ABC):
         return False
 
     def informed(self, target: Target) -> Target:
-        """Return the target with what the rule itself knows of p."""
+        """Return the target, with a log density of the rule's own if it has one."""
         return target
 
     def check(self, target: Target, proposal: Proposal) -> None:
-        """Raise an error if the rule was not made for this target or proposal."""
+        """Raise an error if the rule is not valid for this target or proposal."""
         return
 
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
@@ -109,7 +109,7 @@ class Rule(ABC):
     def known_log_ratio(
         self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
     ) -> Float[Tensor, " chain"]:
-        """Return the part of log r that is known exactly: the ratio of q, and the known parts of a product."""
+        """Return the exact part of log r: the ratio of q, and for a product the change of its known parts."""
         log_ratio = proposal.log_q_ratio(current, proposed)
         if target.known_score is not None:
             assert current.log_density is not None
@@ -140,26 +140,30 @@ class Rule(ABC):
         proposal: Proposal,
         generator: torch.Generator | None = None,
     ) -> Decision:
-        """Return log a(proposed, current) as exactly as a comparison with these uniforms needs it.
+        """Return log a(proposed, current), exact enough to be compared with `log_uniform`.
 
-        A rule can save work where the uniform number decides; a random rule draws from the generator.
+        A subclass can save work if the uniform number alone decides. A random rule draws from `generator`.
         """
         return Decision(self.log_accept(current, proposed, target=target, proposal=proposal))
 
     def log_balanced(self, log_ratio: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return log min(1, r), or log r / (1 + r), from log r."""
-        # r = inf would be accepted, but it comes from an overflow and never from p
+        """Return log min(1, r) or log(r / (1 + r)) from log r."""
+        # r = inf would be accepted, but it comes from an overflow, never from p
         log_ratio = log_ratio.masked_fill(log_ratio == math.inf, math.nan)
         return log_ratio.clamp(max=0) if self.balance == "metropolis" else logsigmoid(log_ratio)
 
     def ratio_threshold(self, log_uniform: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return what log r has to exceed to be accepted: log u by Metropolis, logit u by Barker."""
+        """Return the threshold above which log r is accepted: log u for Metropolis, logit u for Barker."""
         return log_uniform if self.balance == "metropolis" else log_uniform - (-log_uniform.expm1()).log()
 
 
 @dataclass(frozen=True, repr=False)
 class Exact(Rule):
-    """Use the target's log density: ordinary Metropolis-Hastings."""
+    """Use the target's log density: ordinary Metropolis-Hastings.
+
+    Args:
+        balance: "metropolis" or "barker".
+    """
 
     needs: ClassVar[frozenset[Need]] = frozenset({"log_density"})
     balance: Balance = "metropolis"
@@ -191,19 +195,17 @@ class Always(Rule):
 
 
 QuadratureName = Literal["trapezoid", "simpson", "gauss", "adaptive", "exact"]
-COORDINATES = (
-    "Pass two numbers, or two tuples with one for every coordinate; `fit.middle` for a score with heavy tails."
-)
+COORDINATES = "Pass two numbers, or two tuples with one number per coordinate; fit.middle for a score with heavy tails."
 DEFAULT_NODES: Mapping[QuadratureName, int] = {"trapezoid": 0, "simpson": 1, "gauss": 3, "adaptive": 63, "exact": 1}
 
 
 def _finite(change: Tensor) -> Tensor:
-    """Return NaN for an infinite integral: only a density, never a score, can tell that p(x') is 0."""
+    """Replace an infinite integral by NaN: -inf means that p(x') is 0, which an infinite score does not show."""
     return change.masked_fill(change.isinf(), math.nan)
 
 
 def _check_coordinates(coordinates: Middle) -> None:
-    """Raise an error unless these are a middle and a width, numbers or tuples."""
+    """Raise an error unless `coordinates` is a pair of a middle and a positive width, numbers or tuples."""
     if not isinstance(coordinates, tuple) or len(coordinates) != 2:
         raise ValueError(checks.message("coordinates to be a pair (m, w)", repr(coordinates), COORDINATES))
     for width in coordinates[1] if isinstance(coordinates[1], tuple) else (coordinates[1],):
@@ -212,10 +214,10 @@ def _check_coordinates(coordinates: Middle) -> None:
 
 @dataclass(frozen=True, repr=False)
 class Taylor(Rule):
-    """Expand log p around the current point, or (average) around both: the paper's four rules of Appendix A.
+    """Expand log p around the current point, or around both points: the four rules of the paper's Appendix A.
 
     Args:
-        order: 1, or 2 with Jacobian-vector products of the score.
+        order: Order of the expansion, 1 or 2; 2 takes Jacobian-vector products of the score.
         average: Average the expansions around x and x'. `Taylor(1, average=True)` is the trapezoid rule.
         balance: "metropolis" or "barker".
     """
@@ -240,7 +242,7 @@ class Taylor(Rule):
 
     @property
     def trapezoid(self) -> bool:
-        """Whether this is the trapezoid rule: of first order, averaged."""
+        """Whether this is the trapezoid rule: first order, averaged."""
         return self.order == 1 and self.average
 
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
@@ -262,28 +264,29 @@ class Taylor(Rule):
 class LineIntegral(Rule):
     """Integrate the score along a line from x to x', straight in x or in other coordinates.
 
-    Every path has the same integral, but not the same quadrature: a step far into a heavy tail crosses all that matters
-    within a thousandth of its length, and nodes on a straight line miss it. With `coordinates` they lie evenly in
-    asinh((x - m) / w), coordinate by coordinate, and do not.
+    The integral is the same along every path, but the error of a quadrature is not: a step far into a heavy tail
+    crosses all structure within a thousandth of its length, and nodes on a straight line miss it. With `coordinates`
+    the nodes are evenly spaced in asinh((x - m) / w), for each coordinate of x, which avoids this.
 
-    `rule="adaptive"` starts with Simpson's rule and its distance to the trapezoid as an error bound, and doubles the
-    nodes (Romberg) for chains whose uniform number lies within the bound: for the others no better integral can change
-    the decision. A bound may be falsely small where a move crosses narrow structure, so there are at least half as many
-    intervals as the move is long in units of the score's own scale, |v| |s| / sqrt(d). Whatever the bounds are worth,
-    the rule is a Metropolis rule for an antisymmetric ratio: the last estimate, clipped to the bounds before it. While
-    few chains are open, the nodes of two doublings are asked for at once, which saves time and changes no decision.
+    `rule="adaptive"` starts with Simpson's rule, and takes its difference from the trapezoid rule as an error bound. It
+    doubles the nodes (Romberg) for chains whose uniform number lies within the bound; for the others, a better integral
+    could not change the decision. The bound may be too small by chance if a move crosses narrow structure, so there are
+    at least half as many intervals as the move is long in units of the score's own scale, |v| |s| / sqrt(d). However
+    good the bounds are, this is a Metropolis rule for an antisymmetric ratio: the last estimate, clipped to the bounds
+    before it. If few chains are open, the nodes of two doublings are evaluated at once, which saves time and changes no
+    decision.
 
-    `rule="exact"` decides for the true integral: by Simpson's rule where its error cannot matter, else by two nodes
-    more and a Poisson product over what they miss (`acceptance.exact_decision`). It draws random numbers of its own.
+    `rule="exact"` decides as if the integral were exact: by Simpson's rule if its error cannot matter, otherwise by two
+    more nodes and random factors that correct the remaining error (`acceptance.exact`).
 
     Args:
         rule: "trapezoid", "simpson", "gauss", "adaptive" or "exact".
-        nodes: Inner nodes: 0 or more for the trapezoid (default 0), an odd number for Simpson (1), 1 or more for gauss
-            (3), the most that may be used, 2^k - 1, for adaptive (63).
-        tolerance: The error of D at which "adaptive" stops where it is asked for a ratio and not for a decision.
+        nodes: Number of inner nodes: 0 or more for "trapezoid" (default 0), odd for "simpson" (1), 1 or more for
+            "gauss" (3); for "adaptive" the largest number, 2^k - 1 (63).
+        tolerance: Error of D at which "adaptive" stops when it computes `log_ratio`, without a decision to make.
         balance: "metropolis" or "barker".
-        coordinates: m and w, for heavy tails: numbers, or tuples over the flattened event. `ScoreFit.middle` is such a
-            pair, for a score that was fitted with `heavy_tails`.
+        coordinates: Middle m and width w, for heavy tails: numbers, or tuples over the flattened event.
+            `ScoreFit.middle` is such a pair if the score was fitted with `heavy_tails`.
     """
 
     integrates: ClassVar[bool] = True
@@ -302,7 +305,8 @@ class LineIntegral(Rule):
         if self.rule == "simpson" and self.inner_nodes % 2 == 0:
             raise ValueError(checks.message("an odd number of nodes for simpson", self.nodes, "Use 1, 3, 5, ..."))
         if self.rule == "exact" and self.inner_nodes != 1:
-            raise ValueError(checks.message("no nodes for exact", self.nodes, "Leave nodes out: it draws its own."))
+            fix = "Leave nodes out: the exact rule chooses its own."
+            raise ValueError(checks.message("no nodes for exact", self.nodes, fix))
         if self.rule == "adaptive" and self.inner_nodes & (self.inner_nodes + 1):
             raise ValueError(
                 checks.message("nodes of 2^k - 1 for adaptive", self.nodes, "Use 1, 3, 7, 15, 31, 63, ...")
@@ -312,12 +316,12 @@ class LineIntegral(Rule):
 
     @property
     def inner_nodes(self) -> int:
-        """How many nodes lie strictly between x and x'."""
+        """Number of nodes strictly between x and x'."""
         return DEFAULT_NODES[self.rule] if self.nodes is None else self.nodes
 
     @property
     def needs(self) -> frozenset[Need]:
-        """The score at both ends; for gauss, between them only."""
+        """The score at both ends; for "gauss" only between them."""
         return frozenset({"inner_score"}) if self.rule == "gauss" else frozenset({"score"})
 
     @property
@@ -337,7 +341,7 @@ class LineIntegral(Rule):
 
     @cached_property
     def quadrature(self) -> Quadrature | None:
-        """Nodes and weights on [0, 1]; None for adaptive, which has none fixed."""
+        """Nodes and weights on [0, 1]; None for "adaptive", which has no fixed ones."""
         if self.rule == "adaptive":
             return None
         if self.rule == "gauss":
@@ -362,7 +366,7 @@ class LineIntegral(Rule):
     def log_accept(
         self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
     ) -> Float[Tensor, " chain"]:
-        """Return log a; the exact rule draws it."""
+        """Return log a; a random draw for the exact rule."""
         if self.rule != "exact":
             return super().log_accept(current, proposed, target=target, proposal=proposal)
         log_uniform = rng.log_uniform((len(current.x),), current.x, None)
@@ -378,7 +382,7 @@ class LineIntegral(Rule):
         proposal: Proposal,
         generator: torch.Generator | None = None,
     ) -> Decision:
-        """Return log a; the adaptive and the exact rule integrate as far as the comparison with log u needs."""
+        """Return log a; "adaptive" and "exact" integrate only as accurately as the comparison with log u needs."""
         if self.rule not in ("adaptive", "exact"):
             return Decision(self.log_accept(current, proposed, target=target, proposal=proposal))
         known = self.known_log_ratio(current, proposed, target=target, proposal=proposal)
@@ -392,7 +396,7 @@ class LineIntegral(Rule):
         return Decision(log_accept, tally.factors, tally.clipped)
 
     def _in_coordinates(self, current: Point, proposed: Point, target: Target) -> tuple[Point, Point, Target]:
-        """Return both points and the score in the coordinates u of the line, x = m + w sinh(u), if it has any."""
+        """Return both points and the target in the coordinates u of x = m + w sinh(u), if `coordinates` is given."""
         if self.coordinates is None:
             return current, proposed, target
         score, sinh = target.score, self._sinh(current.x)
@@ -408,7 +412,7 @@ class LineIntegral(Rule):
         return moved(current), moved(proposed), target._replace(score=score_of)
 
     def _sinh(self, x: Tensor) -> Sinh:
-        """Return the coordinates of the line for events of this shape."""
+        """Return the map x = m + w sinh(u) for events of the shape of x."""
         assert self.coordinates is not None
         event = x.shape[1:]
         for part in self.coordinates:
@@ -422,7 +426,7 @@ class LineIntegral(Rule):
     def _romberg(
         self, current: Point, proposed: Point, target: Target, goal: Tensor | None = None
     ) -> Float[Tensor, " chain"]:
-        """Return Simpson's integral, refined where it leaves open whether it exceeds the goal; or to the tolerance."""
+        """Return Simpson's integral, refined until it is known whether it exceeds the goal; or up to the tolerance."""
         assert target.score is not None
         x, v, here, there = current.x, proposed.x - current.x, current.integrated_score, proposed.integrated_score
         slopes = Slopes.along(v, here, scores_along(target.score, x, v, (0.5,))[0], there)
@@ -436,20 +440,20 @@ class LineIntegral(Rule):
 
 @dataclass(frozen=True, repr=False)
 class ThroughNoise(Rule):
-    """Use log p as the scores of all noise levels know it: the weights of modes are right however far apart they lie.
+    """Use an estimate of log p from the scores of all noise levels, which gets the weights of distant modes right.
 
-    The estimate is a fixed function of x, so that the chain is reversible for its own distribution, as `Exact` is for
-    that of a density. It is evaluated once per candidate, at `nodes` noise levels, and kept at the current point.
+    The estimate is a fixed function of x, so the chain is exactly reversible for the distribution with this log
+    density. It is evaluated once per candidate, at `nodes` noise levels, and kept at the current point.
 
-    For short moves an integral of the score along the line has the smaller error. With `integrate_below` the line is
-    taken for moves that are shorter than this, a symmetric choice: the ratio stays antisymmetric, and every pair of
-    points is balanced for one of two densities. Where those two disagree no distribution is stationary for both, and
-    the chain settles between them.
+    For short moves, an integral of the score along the line has a smaller error. With `integrate_below`, moves shorter
+    than this use the line. The choice is symmetric, so the ratio stays antisymmetric, and each pair of points is in
+    balance for one of two densities. If the two disagree, neither is stationary, and the chain settles in between.
 
     Args:
         nodes: Number of noise levels at which the score and its divergence are evaluated.
-        path: "radial", or "fixed" at x, which wants half as many nodes again.
-        integrate_below: Length of a move, in units of the noise, below which the score is integrated by Simpson's rule.
+        path: "radial", or "fixed" at x, which needs 1.5 times as many nodes.
+        integrate_below: Length of a move, in the coordinates of the noise, below which the score is integrated by
+            Simpson's rule; None to use the log density for all moves.
         balance: "metropolis" or "barker".
     """
 
@@ -466,24 +470,21 @@ class ThroughNoise(Rule):
         checks.one_of(self.path, get_args(diffusion.Path), "path")
         checks.one_of(self.balance, get_args(Balance), "balance")
         if self.integrate_below is not None:
-            checks.positive(self.integrate_below, "integrate_below", ", or None to integrate nowhere")
+            checks.positive(self.integrate_below, "integrate_below", ", or None to integrate no moves")
 
     @property
     def needs(self) -> frozenset[Need]:
-        """The log density, and the score where short moves are integrated."""
+        """The log density, and the score if short moves are integrated."""
         return frozenset({"log_density"}) if self.integrate_below is None else self.LINE.needs | {"log_density"}
 
     def informed(self, target: Target) -> Target:
-        """Return the target with log p through noise for its log density, after checking that it has noise levels."""
+        """Return the target with log p through noise as its log density, after checking that it has noise levels."""
         if target.levels is None:
-            fix = "Use what fit_score returns, a model of scoremh.diffusion or a normal mixture; or LineIntegral()."
-            raise ValueError(
-                checks.message(
-                    "a target that knows the scores of all noise levels", "a score of one level, or a product", fix
-                )
-            )
+            fix = "Use a fit of fit_score, a model of scoremh.diffusion or a normal mixture; or LineIntegral()."
+            expected, got = "a target with scores of all noise levels", "a score of one level, or a product"
+            raise ValueError(checks.message(expected, got, fix))
         low, high = diffusion.noise_span(target.levels)
-        target.levels.at(low), target.levels.at(high)  # an error for levels that were not learned
+        target.levels.at(low), target.levels.at(high)  # raises an error for levels that were not learned
         return target._replace(log_density=diffusion.LogDensity(target.levels, self.nodes, self.path))
 
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
@@ -507,25 +508,25 @@ LearnedBalance = Literal["direct", "metropolis", "barker"]
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Learned(Rule):
-    """Accept with the probability of a network that `fit_acceptance` trained.
+    """Accept with the probability of a network that was trained by `fit_acceptance`.
 
-    A network that was trained for one proposal and step is refused with another; MALA with another score is another
-    proposal. A potential serves all of them: it stands for a log density (up to a constant, also where the proposal
-    asks for one), is evaluated once per candidate, and its value at the current point is kept.
+    A network that was trained for one proposal and step size raises an error with another one; MALA with another score
+    counts as another proposal. A potential is valid with all proposals. It is a log density up to a constant, and also
+    serves proposals that need one. It is evaluated once per candidate, and kept at the current point.
 
     Args:
-        net: What `fit_acceptance` returned, its network, or any `net(proposed, current)` that answers log a.
-        balance: "direct" accepts with a(x', x) as it was trained (the paper). "metropolis" and "barker" take
-            a(x', x) / a(x, x') for the ratio r: Metropolis accepts more, and the scale of a does not matter. For an
-            antisymmetric form and a potential "direct" is "barker".
+        net: Fit returned by `fit_acceptance`, its network, or any `net(proposed, current)` that returns log a.
+        balance: "direct" accepts with the a(x', x) that was trained (the paper). "metropolis" and "barker" use
+            r = a(x', x) / a(x, x'); Metropolis accepts more, and the scale of a has no effect. For an antisymmetric
+            form and a potential, "direct" is the same as "barker".
     """
 
     net: nn.Module
     balance: LearnedBalance = "direct"
 
     def __init__(self, net: nn.Module | Fit, balance: LearnedBalance = "direct") -> None:
-        network, fix = net.net if isinstance(net, Fit) else net, "Pass what fit_acceptance returned."
-        checks.kind(network, Form if isinstance(net, Fit) else nn.Module, "a network for an acceptance", fix)
+        network, fix = net.net if isinstance(net, Fit) else net, "Pass the fit returned by fit_acceptance."
+        checks.kind(network, Form if isinstance(net, Fit) else nn.Module, "an acceptance network", fix)
         checks.one_of(balance, get_args(LearnedBalance), "balance")
         object.__setattr__(self, "net", network)
         object.__setattr__(self, "balance", balance)
@@ -538,21 +539,21 @@ class Learned(Rule):
 
     @property
     def form(self) -> Form:
-        """The network as a form: the free one where it is none itself."""
+        """The network as a `Form`; any other network is wrapped as a free form."""
         return Form.of(self.net)
 
     @property
     def needs(self) -> frozenset[Need]:
-        """Nothing of the target; a potential is a log density of its own."""
+        """Nothing of the target, or the log density, which is then the potential."""
         return frozenset() if self.form.potential is None else frozenset({"log_density"})
 
     def informed(self, target: Target) -> Target:
-        """Return the target with a potential for its log density."""
+        """Return the target, with the potential as its log density if the network is one."""
         potential = self.form.potential
         return target if potential is None else target._replace(log_density=potential)
 
     def check(self, target: Target, proposal: Proposal) -> None:
-        """Raise an error for a proposal that the network was not learned for."""
+        """Raise an error unless the network was trained for this proposal."""
         self.form.require(target, proposal)
 
     def log_ratio(
@@ -560,7 +561,7 @@ class Learned(Rule):
     ) -> Float[Tensor, " chain"]:
         """Return log a(x', x) - log a(x, x')."""
         potential = self.form.potential
-        kept = potential is not None and target.log_density == potential  # by a kernel, from `known`
+        kept = potential is not None and target.log_density == potential  # a kernel called `informed`
         if not kept or current.log_density is None or proposed.log_density is None:
             return self.form.log_ratio(current, proposed, proposal=proposal)
         return proposed.log_density - current.log_density + proposal.log_q_ratio(current, proposed)
@@ -568,7 +569,7 @@ class Learned(Rule):
     def log_accept(
         self, current: Point, proposed: Point, *, target: Target, proposal: Proposal
     ) -> Float[Tensor, " chain"]:
-        """Return log a, as trained or balanced."""
+        """Return log a: the output of the network if "direct", else from log r."""
         with checks.explained():
             if self.balance == "direct" and self.form.potential is None:
                 log_accept: Tensor = self.net(proposed.x, current.x)
@@ -576,35 +577,35 @@ class Learned(Rule):
             return super().log_accept(current, proposed, target=target, proposal=proposal)
 
 
-# Romberg's integral of a score along a move, refined only where a decision needs it.
+# Romberg's integral of a score along a move, refined only if a decision needs it.
 #
-# With T_k the trapezoid rule with 2^k intervals, R_{k,0} = T_k and R_{k,j} = R_{k,j-1} + (R_{k,j-1} - R_{k-1,j-1}) /
-# (4^j - 1); the estimate of level k is R_{k,k}, that of level 1 is Simpson's, and the change from one level to the next
-# bounds the error. All of it is linear in the excess g of the slope at the nodes over the mean slope at the ends, so
-# that matrix products give the estimates and the bounds of several levels at once:
+# Let T_k be the trapezoid rule with 2^k intervals, R_{k,0} = T_k and R_{k,j} = R_{k,j-1} + (R_{k,j-1} - R_{k-1,j-1}) /
+# (4^j - 1). The estimate of level k is R_{k,k}; level 1 is Simpson's rule. The change from one level to the next bounds
+# the error. Everything is linear in the excess g of the slope at the nodes over the mean slope at the ends, so matrix
+# products give the estimates and bounds of several levels at once:
 #
 #     R_{k,k} - T_0 = sum_i w_{k,i} g_i,    g_i = (s(x + t_i v) - (s(x) + s(x + v)) / 2) . v
 #
-# Simpson's estimate is T_0 + 2/3 g(1/2). Integrals and errors are in units of this 2/3 here.
+# Simpson's estimate is T_0 + 2/3 g(1/2). Integrals and errors below are in units of this 2/3.
 UNIT = 2 / 3  # Simpson's inner weight
-INTERVAL_LENGTH = 4.0  # |v| |s| / sqrt(d) of a move per interval, beyond which no bound is believed
-SLOWEST = 16.0  # two estimates may agree by chance: the error is not believed to fall faster than Simpson's, as 2^-4
-# Score calls for each chain that may be made before it is known that they are needed, a quarter of Simpson's: with a
-# cheap score, another round of calls takes longer than another hundred of nodes.
+INTERVAL_LENGTH = 4.0  # |v| |s| / sqrt(d) per interval; above it no error bound is trusted
+SLOWEST = 16.0  # two estimates may agree by chance, so the error is assumed to fall no faster than Simpson's, as 2^-4
+# Score calls per chain that may be made before they are known to be needed, a quarter of Simpson's calls: with a cheap
+# score, another round of calls takes longer than another hundred nodes.
 SPARE_CALLS = 0.5
 
 
 class Refinement(NamedTuple):
-    """The nodes of one or two more levels, and the weights of the excesses at all nodes, from coarse to fine."""
+    """The new nodes of one or two more levels, and weights of the excesses at all nodes, from coarse to fine."""
 
     nodes: Float[Tensor, "new_node ..."]
-    """New nodes t."""
+    """The new nodes t."""
     changes: Float[Tensor, "new_level node"]
-    """Weights in what the estimate of a level differs by from Simpson's."""
+    """Weights of the difference of each new level's estimate from Simpson's."""
     errors: Float[Tensor, "terms node"]
-    """Weights in the terms, as many for every new level, of which the largest bounds the error."""
+    """Weights of the error terms, the same number of terms for every new level; the largest one bounds the error."""
     reach: Float[Tensor, "new_level 1"]
-    """Square of the longest move for which the bound is believed."""
+    """Square of the longest move for which the bound is trusted."""
 
 
 def romberg_weights(levels: int) -> tuple[Float[np.ndarray, " node"], Float[np.ndarray, "level node"]]:
@@ -621,7 +622,7 @@ def romberg_weights(levels: int) -> tuple[Float[np.ndarray, " node"], Float[np.n
 
 @cache
 def refinement(level: int, finer: int, dimensions: int, dtype: torch.dtype, device: torch.device) -> Refinement:
-    """Return nodes and weights from one level to a finer one, for tensors `(row, *event)` of so many dimensions."""
+    """Return the new nodes and the weights from one level to a finer one, for tensors `(row, *event)`."""
     nodes, estimates = romberg_weights(finer)
     new, each = np.arange(level + 1, finer + 1)[:, None], np.arange(1, finer + 1)
     believed = np.where(each <= new, SLOWEST ** np.minimum(each - new, 0), 0.0)
@@ -631,36 +632,31 @@ def refinement(level: int, finer: int, dimensions: int, dtype: torch.dtype, devi
         (believed[..., None] * np.diff(estimates, axis=0)).reshape(-1, len(nodes)) / UNIT,
         (INTERVAL_LENGTH * 2.0 ** (new - 1)) ** 2,
     )
-    with torch.inference_mode(False):  # whoever asks first: others may differentiate
+    with torch.inference_mode(False):  # the first caller may be in inference mode, a later one may differentiate
         return Refinement(*(torch.tensor(part, dtype=dtype, device=device) for part in parts))
 
 
 @dataclass(frozen=True)
 class Romberg:
-    """Corrections of Simpson's rule where it leaves a decision open.
+    """Corrections of Simpson's rule for moves that it leaves open.
 
-    Every estimate is judged in its turn, also where the nodes of two levels are asked for at once: what is decided does
-    not depend on how many score calls there are to spare.
-
-    Args:
-        score: Score.
-        max_nodes: Number of inner nodes not to be exceeded.
-        deciding: Whether goals are what the integral is compared with; else they are errors at which to stop.
+    The estimates are checked level by level, even if the nodes of two levels are evaluated at once, so decisions do not
+    depend on `SPARE_CALLS`.
     """
 
     score: ScoreFn
     max_nodes: int
+    """The largest number of inner nodes."""
     deciding: bool = True
+    """Whether the integral is compared with goals; otherwise goals are errors at which to stop."""
 
     def corrections(
         self, lines: tuple[Tensor, Tensor, Tensor], known: Float[Tensor, "3 chain"]
     ) -> tuple[Int[Tensor, " row"], Float[Tensor, " row"]]:
-        """Return the chains that Simpson's rule leaves open, and what to add to its integral there.
+        """Return the chains that Simpson's rule leaves open, and corrections to add to their integrals.
 
-        Args:
-            lines: Where moves begin, the moves, and the sum of the scores at their ends.
-            known: The excess half way; the goal, less Simpson's integral where that is compared with it; the square of
-                the length of the moves in units of the score's own scale, |v| |s| / sqrt(d).
+        `lines` holds x, v and s(x) + s(x + v). `known` holds the excess half way; the goal minus Simpson's integral (or
+        the tolerated error, if not deciding); and the squared length |v|^2 |s|^2 / d.
         """
         excess, goal, square = known.unbind()
         margin = goal.abs() if self.deciding else goal
@@ -677,7 +673,7 @@ class Romberg:
         known: Float[Tensor, "2 row"],
         spare: float,
     ) -> Float[Tensor, " row"]:
-        """Return what to add to Simpson's integrals of open moves, with one or two levels more than so far."""
+        """Return corrections of Simpson's integrals for open moves, with one or two more levels than so far."""
         level, top = excesses.shape[0].bit_length(), self.max_nodes.bit_length()
         finer = min(level + 2, top)
         if excesses.shape[1] * (2**finer - 2**level) > spare:
@@ -700,7 +696,7 @@ class Romberg:
     def _excesses(
         self, lines: Float[Tensor, "3 row *event"], nodes: Float[Tensor, "node ..."]
     ) -> Float[Tensor, "node row"]:
-        """Return the excesses at nodes of all moves, by one call of the score."""
+        """Return the excesses at these nodes of all moves; calls the score once."""
         x, v, ends = lines.unbind()
         places = torch.addcmul(x, v, nodes)
         scores = self.score(places.flatten(0, 1)).view_as(places)
