@@ -713,7 +713,7 @@ def test_the_cost_of_log_p_is_counted(fit: ScoreFit) -> None:
 
 
 def test_a_target_of_one_level_raises_an_error() -> None:
-    with pytest.raises(ValueError, match=r"knows the scores of all noise levels.*LineIntegral"):
+    with pytest.raises(ValueError, match=r"a target with scores of all noise levels.*LineIntegral"):
         metropolis_hastings(Target(score=lambda x: -x), RandomWalk(1.0), ThroughNoise())
 
 

@@ -309,14 +309,14 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
         "fit_acceptance(Target(lambda x: -x), MALA(0.1), torch.randn(50, 2), matching='proposed')",
         "matching to be a BalanceMatching, got str",
     ),
-    "a function as acceptance": ("Learned(lambda x, y: 0)", "a network for an acceptance, got function"),
+    "a function as acceptance": ("Learned(lambda x, y: 0)", "an acceptance network, got function"),
     "an unknown learned balance": (
         "Learned(networks.AcceptanceMLP(2), 'exact')",
         "balance to be one of 'direct', 'metropolis', 'barker', got 'exact'",
     ),
     "a word for a residual": (
         "diagnostics.balance_residual('net', Target(lambda x: -x), MALA(0.1), torch.randn(50, 2))",
-        "a network for an acceptance, got",
+        "an acceptance network, got",
     ),
     "anchors that are no function": (
         "fit_acceptance(fit, MALA(0.1), datasets.moons(100), anchors=torch.zeros(3))",

@@ -468,7 +468,7 @@ def test_always_has_no_rate_to_aim_at() -> None:
 
 def test_an_impossible_rate_ends_with_its_numbers() -> None:
     with pytest.raises(
-        TuningError, match=r"expected some step to be accepted at a rate of 0.5, got 1.000 at every step"
+        TuningError, match=r"expected a step size with an acceptance rate of 0.5, got 1.000 at all step sizes"
     ) as caught:
         tune(lambda h: metropolis_hastings(NORMAL, MALA(h), Always()), torch.zeros(5, 10), target_rate=0.5)
     assert caught.value.rate == 1.0
@@ -477,7 +477,7 @@ def test_an_impossible_rate_ends_with_its_numbers() -> None:
 
 def test_a_broken_score_ends_with_its_numbers() -> None:
     broken = Target(score=lambda x: torch.full_like(x, math.nan))
-    with pytest.raises(TuningError, match=r"got 0.000 at every step.*NaN"):
+    with pytest.raises(TuningError, match=r"got 0.000 at all step sizes.*NaN"):
         tune(lambda h: metropolis_hastings(broken, MALA(h), LineIntegral()), torch.zeros(5, 2))
 
 

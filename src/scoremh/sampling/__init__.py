@@ -1,4 +1,4 @@
-"""Many transitions of many chains: the loop, its draws and records, a run on disk, the step size, and warm-up."""
+"""Sampling: the loop over many chains, its draws and records, runs on disk, step sizes and warm-up."""
 
 from scoremh.sampling.chains import Chains
 from scoremh.sampling.sample import blocks, sample

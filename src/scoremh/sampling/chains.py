@@ -1,7 +1,7 @@
-"""The draws of many chains, with a record of every transition that led to them, in memory or on disk.
+"""The draws of many chains with records of their transitions, in memory or on disk.
 
-Axes are `(chain, draw, *event)`. With thinning, a draw stands for `thin` transitions, each of which was one of:
-accepted, rejected by the coin, rejected because a number was not finite, rejected because the candidate lay outside
+Axes are `(chain, draw, *event)`. A draw is the last of `thin` transitions. Each transition was either accepted,
+rejected by the uniform number, rejected because a value was not finite, or rejected because the candidate was outside
 the support.
 """
 
@@ -34,30 +34,28 @@ if TYPE_CHECKING:
 FILE = "a file written by Chains.save"
 RECORDED = ("draws", "acceptance_prob", "accepted", "nonfinite", "outside")
 KEPT = ("thin", "score_calls", "moves", "factors", "clipped", "description", "columns")
-CHECKSUM = b"scoremh sha256 "  # before the checksum, after the end of the NetCDF file, where its readers do not look
-
-
-SHOWN_COLUMNS = 8  # coordinates in a notebook
+CHECKSUM = b"scoremh sha256 "  # before the checksum; both follow the end of the NetCDF file, which readers ignore
+SHOWN_COLUMNS = 8  # number of coordinates shown in a notebook
 
 
 @dataclass(frozen=True, eq=False)
 class Chains:
-    """What `sample` returns.
+    """Draws of many chains, with a record of every transition; returned by `sample`.
 
     Args:
-        draws: The kept positions.
+        draws: Kept positions, `(chain, draw, *event)`.
         acceptance_prob: Mean acceptance probability a(x', x) over the transitions of a draw.
-        accepted: How many of them were accepted.
-        nonfinite: How many were rejected because the candidate, its score or its ratio was not finite, or because a
-            Hamiltonian trajectory diverged.
-        outside: How many were rejected because p is 0 at the candidate.
-        thin: Transitions per draw.
-        score_calls: Points at which the score was evaluated, over all chains, warm-up included.
-        moves: Moves accepted, over all chains, warm-up included.
-        factors: Random factors drawn by a rule that is random itself, over all chains, warm-up included.
-        clipped: How many of them were clipped to their bound; a decision by one is for another ratio than the true one.
-        description: The kernel that made them.
-        columns: Names of the coordinates of an event, where they have some.
+        accepted: Number of accepted transitions of a draw.
+        nonfinite: Number of transitions rejected because the candidate, its score or its ratio was not finite, or
+            because a Hamiltonian trajectory diverged.
+        outside: Number of transitions rejected because p is 0 at the candidate.
+        thin: Number of transitions per draw.
+        score_calls: Number of points at which the score was evaluated, over all chains, including warm-up.
+        moves: Number of accepted moves, over all chains, including warm-up.
+        factors: Number of factors drawn by a random acceptance rule, over all chains, including warm-up.
+        clipped: Number of factors that were clipped to their bound; such a decision uses a wrong ratio.
+        description: Text that describes the kernel.
+        columns: Names of the coordinates of an event; empty if they have none.
     """
 
     draws: Float[Tensor, "chain draw *event"]
@@ -75,17 +73,17 @@ class Chains:
 
     @property
     def rejected(self) -> Int[Tensor, "chain draw"]:
-        """How many transitions of a draw proposed a valid candidate and rejected it."""
+        """Number of transitions of a draw that proposed a valid candidate and rejected it."""
         return self.thin - self.accepted - self.nonfinite - self.outside
 
     @property
     def diverging(self) -> Bool[Tensor, "chain draw"]:
-        """Which draws had a transition that was rejected because it diverged: `nonfinite` above 0 (ArviZ's name)."""
+        """Which draws had a transition with `nonfinite` above 0; the name is ArviZ's."""
         return self.nonfinite > 0
 
     @property
     def acceptance_rate(self) -> float:
-        """The share of all recorded transitions that were accepted."""
+        """Fraction of the recorded transitions that were accepted."""
         return self.total("accepted") / (self.shape[0] * self.shape[1]) / self.thin
 
     def total(self, name: str) -> int:
@@ -98,11 +96,11 @@ class Chains:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the draws: chains, draws, and that of an event."""
+        """The shape of the draws, `(chain, draw, *event)`."""
         return tuple(self.draws.shape)
 
     def between(self, first: int, last: int) -> "Chains":
-        """Return the draws from one number to before another, in memory.
+        """Return the draws `first` to `last - 1` of every chain, in memory.
 
         Args:
             first: Number of the first draw.
@@ -115,7 +113,7 @@ class Chains:
         """Return chains with these records and the same counts.
 
         Args:
-            records: A tensor for every record.
+            records: Tensors by the name of the record.
         """
         kept: dict[str, Any] = {name: getattr(self, name) for name in KEPT}
         return Chains(**records, **kept)
@@ -138,7 +136,7 @@ class Chains:
         )
 
     def _repr_html_(self) -> str:
-        """Return shape, acceptance and cost, and the statistics of the first coordinates, for a notebook."""
+        """Return shape, acceptance rate, cost, and mean and sd of the first coordinates, as HTML for a notebook."""
         flat = self.draws.detach().flatten(2)[..., :SHOWN_COLUMNS].double()
         rows = "".join(
             f"<tr><td>x[{i}]</td><td>{float(x.mean()):.3g}</td><td>{float(x.std()):.3g}</td></tr>"
@@ -156,11 +154,11 @@ class Chains:
         columns: Sequence[str] = (),
         progress: bool = False,
     ) -> "Evaluation":
-        """Compare the last draws with rows that nothing was learned from, and return distances, floors and a p-value.
+        """Compare the last draws with held-out rows, and return distances, their floors and a p-value.
 
         Args:
-            reference: Rows to compare with.
-            points: Number of points to compare at most; the floor takes twice as many rows of the reference.
+            reference: Rows to compare with, which no model was trained on.
+            points: Largest number of points to compare; the floor takes twice as many rows of the reference.
             seed: Random seed; the same seed gives the same numbers.
             columns: Names of the coordinates of an event; x0, x1, ... if empty.
             progress: Show a progress bar.
@@ -171,11 +169,11 @@ class Chains:
         return evaluation.evaluate(self.last, reference, **options)
 
     def report(self, path: str | Path, reference: Float[Tensor, "row *event"] | None = None) -> None:
-        """Write a page with draws, traces, acceptance and warnings, which opens offline; needs the extra `report`.
+        """Write an HTML page with draws, traces, acceptance rates and warnings; needs the extra `report`.
 
         Args:
             path: HTML file to write.
-            reference: Rows to show beside the draws and to compare them with; none if None.
+            reference: Rows to compare the draws with; None for a page without a comparison.
         """
         from scoremh import report
 
@@ -185,7 +183,7 @@ class Chains:
         """Return a figure with draws, traces and ranks of the first two coordinates; needs the extra `report`.
 
         Args:
-            path: Image file to write as well.
+            path: Image file to write the figure to; None to write no file.
         """
         from scoremh.report import images
 
@@ -218,20 +216,19 @@ class Chains:
 
     def save(self, path: str | Path) -> None:
         """Write a NetCDF file that ArviZ reads, with a checksum after its end."""
-        # made in memory: where a disk is full, the HDF5 library ends the process instead of raising an error
-        dask = sys.modules.get("dask")  # a cluster in use, which xarray would ask for a lock on this memory
+        # Built in memory: if a disk is full, the HDF5 library ends the process instead of raising an error.
+        dask = sys.modules.get("dask")  # if a cluster is in use, xarray would request a lock from it
         with nullcontext() if dask is None else dask.config.set(scheduler="synchronous"):
             raw = bytes(self.to_arviz().to_netcdf(engine="h5netcdf"))
         write_bytes(Path(path), raw + CHECKSUM + hashlib.sha256(raw).hexdigest().encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "Chains":
-        """Read what `save` wrote, or open the folder that `sample(..., store=folder)` writes to, also as it grows.
+        """Read a file written by `save`, or open the folder of `sample(..., store=folder)`, even during the run.
 
         Args:
-            path: File or folder; one that is damaged, or of another library, is refused. The draws in a folder stay on
-                disk, and are read when they are asked for; those of a run that is not finished are there as far as all
-                chains have come.
+            path: File or folder; a damaged file, or one from another library, raises an error. Draws in a folder stay
+                on disk and are read on access. An unfinished run has the draws that all of its chains have made.
         """
         if Path(path).is_dir():
             return StoredChains.open(Path(path))
@@ -252,25 +249,20 @@ class Chains:
 
 
 def attributes(description: str, thin: int) -> dict[str, object]:
-    """Return what the group of the draws says of them.
-
-    Args:
-        description: The kernel that made them.
-        thin: Transitions per draw.
-    """
+    """Return the attributes of the group `posterior`: the library, the kernel and the thinning."""
     library = {"inference_library": "scoremh", "inference_library_version": version("scoremh")}
     return library | {"thin": thin, "description": description}
 
 
 def _checked(path: Path) -> bytes:
-    """Return the NetCDF part of a file, if its checksum is right: the HDF5 library is not safe with damaged files."""
+    """Return the NetCDF part of a file after verifying its checksum: the HDF5 library is unsafe with damaged files."""
     require_file(path)
     if not path.is_file():
         raise FileNotFoundError(checks.message(FILE, f"{path}, which does not exist", "Check the path."))
     raw = path.read_bytes()
     raw, checksum = raw[: -len(CHECKSUM) - 64], raw[-len(CHECKSUM) - 64 :]
     if not checksum.startswith(CHECKSUM):
-        got = f"{path}, which is damaged or of another library"
+        got = f"{path}, which is damaged or from another library"
         raise ValueError(checks.message(FILE, got, "Sample again, or read it with xarray.open_datatree."))
     if checksum[len(CHECKSUM) :] != hashlib.sha256(raw).hexdigest().encode():
         raise ValueError(checks.message(FILE, f"{path}, which is damaged", "Sample again."))
@@ -278,29 +270,23 @@ def _checked(path: Path) -> bytes:
 
 
 def _array(x: Tensor) -> np.ndarray:
-    """Return a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
+    """Return a NumPy array; bfloat16 becomes float32, since NumPy has no bfloat16."""
     return (x.float() if x.dtype == torch.bfloat16 else x).cpu().numpy()
 
 
 class StoredChains(Chains):
-    """What `sample` returns of a stored run. Nothing of the size of the run is in memory.
+    """Chains of a stored run, which stay on disk.
 
-    `draws` and the other records read all of the run, every time: keep what they return, or ask for `last` or
-    `between(first, last)`, which read the chunks that they need.
+    `draws` and the other records read the whole run at every access. Keep the result, or use `last` or
+    `between(first, last)`, which read only the chunks that they need.
     """
 
     def __new__(cls, run: Store | None = None, *_: Any, **fields: Any) -> Any:
-        """Return chains in memory where `dataclasses.replace` gives the records themselves."""
+        """Return chains in memory if `dataclasses.replace` passes records instead of a run."""
         return super().__new__(cls) if run is not None else Chains(**fields)
 
     def __init__(self, run: Store, counts: Mapping[str, int], kept: int | None = None) -> None:
-        """Open the chains of a run.
-
-        Args:
-            run: The run on disk.
-            counts: Score calls, moves, factors and clipped ones.
-            kept: Number of draws that all chains have made; all if None.
-        """
+        """Open the chains of a run with these counts; `kept` draws of each chain are available, all if None."""
         own = {"thin": run.header["thin"], "description": run.header["kernel"], **counts}
         kept = run.layout.draws if kept is None else kept
         for name, value in {**own, "_run": run, "_kept": kept}.items():
@@ -308,17 +294,13 @@ class StoredChains(Chains):
 
     @classmethod
     def open(cls, folder: Path) -> "StoredChains":
-        """Open the run in a folder, as far as all its chains have come.
-
-        Args:
-            folder: What `sample` was given as its store.
-        """
+        """Open the run in a folder, with the draws that all chains have made."""
         run = Store.open(folder)
         found = [run.block(number).load() for number in range(len(run.seeds))]
         header, done = run.header, [0 if one is None else one[0].done for one in found]
         kept = max(0, min(done) - header["warmup"]) // header["thin"] if "thin" in header else 0
         if kept == 0:
-            fix = "Wait until all blocks of chains have some, or run sample with this store again."
+            fix = "Wait until all blocks of chains have draws, or run sample with this store again."
             raise ValueError(checks.message(f"{folder} to hold draws of all chains", "none yet", fix))
         states = [one[0] for one in found if one is not None]
         return cls(run, {name: sum(getattr(state, name) for state in states) for name in COUNTS[1:]}, kept)
@@ -338,22 +320,22 @@ class StoredChains(Chains):
 
     @property
     def accepted(self) -> Int[Tensor, "chain draw"]:
-        """How many transitions were accepted, read from disk."""
+        """Number of accepted transitions of a draw, read from disk."""
         return self._read("accepted", 0, self._kept)
 
     @property
     def nonfinite(self) -> Int[Tensor, "chain draw"]:
-        """How many were rejected because a number was not finite, read from disk."""
+        """Number of transitions rejected because a value was not finite, read from disk."""
         return self._read("nonfinite", 0, self._kept)
 
     @property
     def outside(self) -> Int[Tensor, "chain draw"]:
-        """How many were rejected because p is 0 at the candidate, read from disk."""
+        """Number of transitions rejected because p is 0 at the candidate, read from disk."""
         return self._read("outside", 0, self._kept)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the draws: chains, draws, and that of an event."""
+        """The shape of the draws, `(chain, draw, *event)`."""
         layout = self._run.layout
         return (layout.chains, self._kept, *layout.arrays["draws"][0])
 
@@ -371,7 +353,7 @@ class StoredChains(Chains):
         return sum(int(part.sum()) for *_, part in self._parts(name, 0, self._kept))
 
     def between(self, first: int, last: int) -> Chains:
-        """Return the draws from one number to before another, in memory.
+        """Return the draws `first` to `last - 1` of every chain, in memory.
 
         Args:
             first: Number of the first draw.
@@ -400,14 +382,14 @@ class StoredChains(Chains):
                     there = end
             if there != last:
                 fix = "Open the folder again, or run sample with this store again."
-                raise ValueError(checks.message(f"{block.path} to know {last} draws", f"{there}", fix))
+                raise ValueError(checks.message(f"{block.path} to hold {last} draws", f"{there}", fix))
 
 
 def _block_parts(block: Block, name: str, step: int, first: int, last: int) -> Iterator[tuple[int, Tensor]]:
-    """Yield the chunks of a block that have draws from `first` to before `last`, and what is not in a chunk yet."""
+    """Yield the chunks of a block that contain draws `first` to `last - 1`, then the draws that are in no chunk yet."""
     found = block.load()
     if found is None:
-        fix = "Run sample with this store again: these chains start again, and come to the same draws."
+        fix = "Run sample with this store again: these chains start again and make the same draws."
         raise FileNotFoundError(checks.message(f"{block.path}, a part of a run", "no such file", fix))
     for number in range(first // step, min(len(block.chunks), -(-last // step))):
         yield number * step, block.rows(name, number)

@@ -1,10 +1,10 @@
-"""Worker processes: one thread of torch's in each, Ctrl-C left to their parent, and no life after it.
+"""Pools that run jobs: this process, threads, worker processes, or a cluster.
 
-Where jobs are run: here, on threads, in processes, or on a cluster.
+A job is a block of chains (`sampling.sample`) or a cell of a study. Jobs are independent, so any pool, any number of
+workers and any order give the same bits, also if a job is started again elsewhere. Another process receives the
+function as bytes, the same for all jobs, and the data of each job; it sends back the result.
 
-A job is a block of chains (`sampling.jobs`), or a cell of a study. It depends on no other, so that the same bits come
-from any pool, any number of workers, any order, and from a job that was begun again elsewhere. Over the wire goes what
-there is to do, in the same bytes for all jobs, and for every job what it needs of its own; back comes its answer.
+A worker process uses one torch thread, leaves Ctrl-C to its parent, and ends when its parent ends.
 """
 
 import multiprocessing
@@ -28,7 +28,7 @@ from scoremh._shared.names import extra
 
 
 def begin_worker() -> None:
-    """Set up a worker process: the initializer of a pool."""
+    """Set up a worker process; the initializer of a pool."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
@@ -37,14 +37,14 @@ def begin_worker() -> None:
 
 
 def _end_with(parent: BaseProcess) -> None:
-    """End this process when its parent has: killed, it could not tell its workers."""
+    """End this process when its parent has ended; a killed parent cannot stop its workers."""
     parent.join()
     os._exit(1)
 
 
-MAX_RESTARTS = 3  # of processes one of which was killed, and of a job on a cluster
+MAX_RESTARTS = 3  # of worker processes after one was killed, and of a job on a cluster
 J = TypeVar("J")  # a job
-A = TypeVar("A")  # its answer
+R = TypeVar("R")  # its result
 
 
 @runtime_checkable
@@ -52,11 +52,11 @@ class HasMap(Protocol):
     """Anything that maps a function over arguments, as `multiprocessing.Pool` and MPI pools do."""
 
     def map(self, function: Callable[..., Any], /, *iterables: Any) -> Any:
-        """Return the answers of a function."""
+        """Return the results of a function."""
 
 
 class Processes:
-    """A number of worker processes, started when they are first needed, and again where one was killed."""
+    """Worker processes that start when first needed, and again after one was killed."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -64,13 +64,13 @@ class Processes:
 
     @property
     def executor(self) -> ProcessPoolExecutor:
-        """The processes, which run."""
+        """The running processes."""
         if self._executor is None:
             self._executor = ProcessPoolExecutor(self.workers, mp_context=_context(), initializer=begin_worker)
         return self._executor
 
     def end(self) -> None:
-        """End all processes at once, also in the middle of a job."""
+        """End all processes immediately, even during a job."""
         if self._executor is not None:
             for process in list((self._executor._processes or {}).values()):
                 process.terminate()
@@ -82,7 +82,7 @@ Pool = int | Processes | Executor | HasMap | None
 
 
 def check_pool(pool: object) -> None:
-    """Refuse what is no pool."""
+    """Raise an error unless `pool` is a supported pool."""
     if isinstance(pool, int):
         checks.count(pool, "pool")
     elif pool is not None and not isinstance(pool, Processes | Executor | HasMap):
@@ -91,18 +91,18 @@ def check_pool(pool: object) -> None:
 
 
 def is_local(pool: Pool) -> bool:
-    """Return whether jobs are run in this process, where they can fill in its records."""
+    """Return whether jobs run in this process, and can write into its memory."""
     return pool is None or isinstance(pool, ThreadPoolExecutor)
 
 
 def pool_for(pool: Pool, jobs: Sequence[object]) -> Pool:
-    """Return where to run jobs: here, where one job would have a process of its own."""
+    """Return the pool for these jobs; a single job runs in this process rather than in one worker process."""
     return None if len(jobs) == 1 and isinstance(pool, int | Processes) else pool
 
 
 @contextmanager
 def started(pool: Pool) -> Iterator[Pool]:
-    """Yield a pool for several calls: for a number, processes that stay until the end of the last."""
+    """Yield a pool for several calls; a number becomes processes that are kept until the end."""
     check_pool(pool)
     if not isinstance(pool, int):
         yield pool
@@ -116,7 +116,7 @@ def started(pool: Pool) -> Iterator[Pool]:
 
 @contextmanager
 def named_pool(name: str | None) -> Iterator[Pool]:
-    """Yield the pool that is named on a command line: a number of processes, or the address of a dask scheduler."""
+    """Yield the pool named on a command line: a number of processes, or the address of a dask scheduler."""
     if name is None or name.isdecimal():
         with started(None if name is None else int(name)) as pool:
             yield pool
@@ -130,28 +130,22 @@ def named_pool(name: str | None) -> Iterator[Pool]:
         raise ValueError(checks.message("a number of processes or the address of a scheduler", repr(name), fix))
 
 
-def run_jobs(pool: Pool, work: Callable[[J], A], jobs: Sequence[J]) -> Iterator[tuple[J, A]]:
-    """Run jobs, and yield each with its answer as it ends; an error names the job it happened in.
-
-    Args:
-        pool: Where they are run.
-        work: What to do with a job; it is sent to other processes unless the pool is local.
-        jobs: Jobs; `str` is their name.
-    """
+def run_jobs(pool: Pool, work: Callable[[J], R], jobs: Sequence[J]) -> Iterator[tuple[J, R]]:
+    """Call `work` for each job, and yield each job with its result as it ends; errors name the job by its `str`."""
     with started(pool) as workers:
-        for number, answer in _answers(workers, work, list(enumerate(jobs))):
-            yield jobs[number], answer
+        for number, result in _results(workers, work, list(enumerate(jobs))):
+            yield jobs[number], result
 
 
-Numbered = tuple[int, Any]  # a job, or its answer, with its number
+Numbered = tuple[int, Any]  # a job or its result, with its number
 
 
-def _answers(pool: Pool, work: Callable[[Any], Any], jobs: list[Numbered]) -> Iterator[Numbered]:
+def _results(pool: Pool, work: Callable[[Any], Any], jobs: list[Numbered]) -> Iterator[Numbered]:
     if pool is None:
-        yield from (_answer(work, job) for job in jobs)
+        yield from (_run_job(work, job) for job in jobs)
     elif isinstance(pool, ThreadPoolExecutor):
         with one_thread():
-            yield from _submitted(pool, partial(_answer_on_thread, work), jobs)
+            yield from _submitted(pool, partial(_run_on_thread, work), jobs)
     elif isinstance(pool, Processes):
         yield from _in_processes(pool, partial(run_remotely, dumped(work)), jobs)
     elif hasattr(pool, "scatter"):
@@ -165,7 +159,7 @@ def _answers(pool: Pool, work: Callable[[Any], Any], jobs: list[Numbered]) -> It
 
 @contextmanager
 def _naming(job: Numbered) -> Iterator[None]:
-    """Say of an error within in which job it happened."""
+    """Add the name of the job to an error."""
     try:
         yield
     except Exception as error:
@@ -175,25 +169,25 @@ def _naming(job: Numbered) -> Iterator[None]:
         raise
 
 
-def _answer(work: Callable[[Any], Any], job: Numbered) -> Numbered:
+def _run_job(work: Callable[[Any], Any], job: Numbered) -> Numbered:
     with _naming(job):
         return job[0], work(job[1])
 
 
-def _answer_on_thread(work: Callable[[Any], Any], job: Numbered) -> Numbered:
-    torch.set_num_threads(1)  # of this thread
-    return _answer(work, job)
+def _run_on_thread(work: Callable[[Any], Any], job: Numbered) -> Numbered:
+    torch.set_num_threads(1)  # the setting is per thread
+    return _run_job(work, job)
 
 
 def run_remotely(payload: bytes, job: Numbered) -> Numbered:
-    """Run one job in a worker; return its answer."""
+    """Run one job in a worker, and return its result."""
     with one_thread():
-        return _answer(_loaded(payload), job)
+        return _run_job(_loaded(payload), job)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Turn torch's own threads off within: workers share the cores already."""
+    """Use one torch thread inside the block: workers already share the cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -204,13 +198,13 @@ def one_thread() -> Iterator[None]:
 
 @lru_cache(maxsize=2)
 def _loaded(payload: bytes) -> Callable[[Any], Any]:
-    """Return what there is to do, as it was sent; once per worker."""
-    work: Callable[[Any], Any] = pickle.loads(payload)  # of our own making, in this call  # nosec B301
+    """Return the function that was sent; unpickled once per worker."""
+    work: Callable[[Any], Any] = pickle.loads(payload)  # pickled by our own parent process  # nosec B301
     return work
 
 
 def dumped(work: Callable[[Any], Any]) -> bytes:
-    """Return what there is to do as bytes; functions that were not imported from a module need cloudpickle."""
+    """Return a function as bytes; functions that are not importable from a module need cloudpickle."""
     try:
         import cloudpickle
     except ImportError:
@@ -218,12 +212,12 @@ def dumped(work: Callable[[Any], Any]) -> bytes:
     try:
         return bytes(cloudpickle.dumps(work))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        fix = "Install cloudpickle (pip install 'scoremh[cluster]'), or use functions of a module; or leave pool out."
+        fix = "Install cloudpickle (pip install 'scoremh[cluster]'), use functions of a module, or leave pool out."
         raise TypeError(checks.message("a kernel that can be sent to other processes", error, fix)) from error
 
 
 def _submitted(pool: Executor, run: Callable[[Numbered], Numbered], jobs: list[Numbered]) -> Iterator[Numbered]:
-    """Yield answers as an executor has them; where a job fails, those that have not begun are not."""
+    """Yield results as an executor finishes them; if a job fails, jobs that have not started are cancelled."""
     futures = [pool.submit(run, job) for job in jobs]
     try:
         for future in as_completed(futures):
@@ -234,24 +228,24 @@ def _submitted(pool: Executor, run: Callable[[Numbered], Numbered], jobs: list[N
 
 
 def _in_processes(pool: Processes, run: Callable[[Numbered], Numbered], jobs: list[Numbered]) -> Iterator[Numbered]:
-    """Yield answers as processes have them; where a process is killed, new ones take the jobs over that are left."""
+    """Yield results as processes finish them; if a process is killed, new ones run the remaining jobs."""
     left = dict(jobs)
     for restart in range(MAX_RESTARTS + 1):
         try:
-            for number, answer in _submitted(pool.executor, run, list(left.items())):
+            for number, result in _submitted(pool.executor, run, list(left.items())):
                 del left[number]
-                yield number, answer
+                yield number, result
             return
         except BrokenProcessPool as error:
             pool.end()
             if restart == MAX_RESTARTS:
-                fix = "Look for a full memory; a script that starts processes needs `if __name__ == '__main__':`."
-                got = f"one that was killed, {MAX_RESTARTS + 1} times in a row"
+                fix = "Check for a lack of memory; a script that starts processes needs `if __name__ == '__main__':`."
+                got = f"a process that was killed, {MAX_RESTARTS + 1} times in a row"
                 raise RuntimeError(checks.message("worker processes that run to their end", got, fix)) from error
 
 
 def _context() -> multiprocessing.context.BaseContext:
-    """Return how processes are started: not by a fork of this one, whose threads would not come along."""
+    """Return the start method of processes: not a fork of this process, because its threads would be missing."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -260,23 +254,23 @@ def _context() -> multiprocessing.context.BaseContext:
 
 
 def _on_cluster(client: Any, payload: bytes, jobs: list[Numbered]) -> Iterator[Numbered]:
-    """Yield answers as a dask cluster has them; a lost job is begun again.
+    """Yield results as a dask cluster finishes them; a lost job is started again.
 
-    The work is the answer of a task, which workers have from each other, and make again where all that had it are lost.
-    Scattered data would be gone with them.
+    The work is the result of a task: workers copy it from each other, and compute it again if all workers that had it
+    are lost. Scattered data would be lost with them.
     """
     from distributed import as_completed as ended
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sending large graph")  # it goes over the wire once
+        warnings.filterwarnings("ignore", "Sending large graph")  # it is sent only once
         work = client.submit(bytes, payload, pure=False)
         options = {"pure": False, "retries": MAX_RESTARTS}
         futures = {client.submit(run_remotely, work, job, **options): job for job in jobs}
     try:
         for future in ended(list(futures)):
-            with _naming(futures[future]):  # one that killed its workers could not say so
-                answer = future.result()
-            yield answer
+            with _naming(futures[future]):  # a job that killed its worker could not add its name there
+                result = future.result()
+            yield result
             future.release()
     finally:
         client.cancel(list(futures))

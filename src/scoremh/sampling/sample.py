@@ -1,13 +1,9 @@
-"""Blocks of chains as jobs: each has a random seed and records of its own, and runs wherever a pool says.
+"""The sampling loop: many transitions of many chains.
 
-Back from another process come the records of a block, where it does not store them, and its last state.
-
-One block of chains, run to its end in segments of steps whose noise is drawn at once.
-
-The loop: many chains, many transitions.
-
-Chains run in blocks, each with a generator of its own, so that the draws depend neither on who runs the blocks nor on
-when a run was interrupted.
+`sample` divides the chains into blocks. Each block has its own random seed and records, so the draws depend neither on
+where the blocks run nor on interruptions of the run. A block makes its transitions in segments, each with its random
+numbers drawn at once. A pool runs the blocks as jobs: in this process, on threads, in other processes, or on a cluster.
+Another process sends back the last state of a block, and its records unless they are stored on disk.
 """
 
 import itertools
@@ -34,41 +30,37 @@ from scoremh.sampling.pools import Pool, check_pool, is_local, pool_for, run_job
 from scoremh.sampling.store import COUNTS, Block, Layout, Recorder, Records, State, Store, empty_records, finished
 from scoremh.types import Kernel, Point
 
-Report = Callable[[int, int | None], None]  # transitions made, and how many were accepted; None where they were loaded
+Report = Callable[[int, int | None], None]  # numbers of transitions and of accepted ones; None if loaded from disk
 
 
 class Job(NamedTuple):
-    """A block of chains to run.
-
-    Args:
-        block: Its number.
-        initial: Where its chains start; the first axis is the chain.
-        first: The number of its first chain.
-        seed: Its random seed.
-        kind: What its rows are called.
-    """
+    """A block of chains to run."""
 
     block: int
+    """Number of the block."""
     initial: Tensor
+    """Initial points; the first axis is the chain."""
     first: int
+    """Number of its first chain."""
     seed: int = 0
     kind: str = "chains"
+    """Plural noun for the rows, for error messages."""
 
     def __str__(self) -> str:
-        """Name the chains."""
+        """Return a name for error messages."""
         return f"{self.kind} {self.first} to {self.first + len(self.initial) - 1}"
 
     def __reduce__(self) -> tuple[type["Job"], tuple[Any, ...]]:
-        """Pickle its own points alone: as a view, they would bring those of all chains along."""
+        """Pickle a copy of the initial points: the view would be pickled with the points of all chains."""
         return Job, tuple(self._replace(initial=self.initial.clone()))
 
     def rows(self, records: Records) -> Records:
-        """Return the rows of its chains."""
+        """Return the records of the chains in this block."""
         return {name: record[self.first : self.first + len(self.initial)] for name, record in records.items()}
 
 
 def jobs_of(starts: Sequence[Tensor], seeds: Sequence[int] | None = None, kind: str = "chains") -> list[Job]:
-    """Return the jobs of blocks of chains that start there, with these random seeds."""
+    """Return one job per block, given the initial points and random seeds of the blocks."""
     each = [0] * len(starts) if seeds is None else seeds
     firsts = [0, *itertools.accumulate(map(len, starts))]
     return [Job(n, start, firsts[n], seed, kind) for n, (start, seed) in enumerate(zip(starts, each, strict=True))]
@@ -76,33 +68,22 @@ def jobs_of(starts: Sequence[Tensor], seeds: Sequence[int] | None = None, kind: 
 
 @runtime_checkable
 class BlockPlan(Protocol):
-    """What every block has to do."""
+    """The work that is done for each block of chains."""
 
     def empty_records(self, initial: Tensor) -> Records | None:
-        """Return zeros for the records of chains; None where they are not kept in memory."""
+        """Return zeros for the records of chains; None if they are not kept in memory."""
 
     def run(self, job: Job, rows: Records | None, report: Report, stopped: Callable[[], bool]) -> State:
-        """Run one block of chains to the end, or to where it was stopped, and return its last state.
-
-        Args:
-            job: The block.
-            rows: Records of its chains, to be filled in; None where they are not kept in memory.
-            report: Called as transitions are made.
-            stopped: Whether to end soon.
-        """
+        """Run a block until its end or until `stopped()`, fill in its records `rows`, and return its last state."""
 
 
 def run_blocks(
     pool: Pool, plan: BlockPlan, jobs: Sequence[Job], records: Records | None, report: Report
 ) -> list[State]:
-    """Run blocks of chains, fill in their records, and return their last states; where one fails, the others end too.
+    """Run blocks of chains in a pool, fill in their records, and return their last states.
 
-    Args:
-        pool: Where they are run.
-        plan: What to do; it is sent to other processes.
-        jobs: The blocks.
-        records: Records of all chains; None where they are not kept in memory.
-        report: Called as transitions are made; as blocks end, where that is elsewhere.
+    If a block fails, the others stop too. `report` is called during a block, or at its end if it ran in another
+    process.
     """
     pool = pool_for(pool, jobs)
     stop, ends = threading.Event(), {}
@@ -126,52 +107,38 @@ def run_blocks(
 
 
 def run_alone(plan: BlockPlan, job: Job) -> tuple[State, Records | None]:
-    """Run a block in a worker; return its last state, and its records where they are kept in memory."""
+    """Run a block in a worker; return its last state, and its records if they are kept in memory."""
     rows = plan.empty_records(job.initial)
     return plan.run(job, rows, no_report, lambda: False), rows
 
 
 def no_report(advance: int, accepted: int | None) -> None:
-    """Report nothing."""
+    """Do nothing."""
 
 
 class RateReport:
-    """Show on a progress bar how far all blocks are, and the share that was accepted so far.
-
-    Args:
-        tick: Advances the bar.
-        label: What the share is called.
-        offers: How often there was something to accept in a transition of a chain.
-    """
+    """A progress bar with the acceptance rate of all blocks, called `label`, for `offers` decisions per transition."""
 
     def __init__(self, tick: Tick, label: str = "acceptance", offers: float = 1.0) -> None:
         self.tick, self.label, self.offers = tick, label, offers
-        self.lock, self.judged, self.accepted = threading.Lock(), 0, 0
+        self.lock, self.counted, self.accepted = threading.Lock(), 0, 0
 
     def __call__(self, advance: int, accepted: int | None) -> None:
-        """Add transitions, and how many of them were accepted; None where they were loaded."""
+        """Add numbers of transitions and of accepted ones; None if they were loaded from disk."""
         with self.lock:
             if accepted is not None:
-                self.judged, self.accepted = self.judged + advance, self.accepted + accepted
-            share = self.accepted / (self.judged * self.offers) if self.judged else None
+                self.counted, self.accepted = self.counted + advance, self.accepted + accepted
+            share = self.accepted / (self.counted * self.offers) if self.counted else None
             self.tick(advance, "" if share is None else f"{self.label} {share:.3f}")
 
 
-SEGMENT_FLOATS = 131_072  # noise drawn at once, per block
-SAVE_SECONDS = 5.0  # between two states of a stored run
+SEGMENT_FLOATS = 131_072  # random numbers drawn at once, per block
+SAVE_SECONDS = 5.0  # time between two saved states of a stored run
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What every block has to do.
-
-    Args:
-        kernel: Kernel to make steps of.
-        draws: Number of draws to keep.
-        warmup: Transitions before the first kept one.
-        thin: Transitions per kept draw.
-        store: Run on disk, or None.
-    """
+    """The work that `sample` does for each block, with its arguments."""
 
     kernel: Kernel
     draws: int
@@ -181,17 +148,17 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Transitions of every chain."""
+        """Number of transitions of each chain."""
         return self.warmup + self.draws * self.thin
 
     def empty_records(self, initial: Tensor) -> Records | None:
-        """Return zeros for the records of chains; None where they go to the store."""
+        """Return zeros for the records of chains; None if they go to the store."""
         return None if self.store is not None else empty_records(initial, self.draws)
 
     def run(self, job: Job, rows: Records | None, report: Report, stopped: Callable[[], bool]) -> State:
-        """Run one block of chains to the end, or to where it was stopped, and return its state without the points."""
+        """Run a block until its end or until `stopped()`, and return its state without the points."""
         state = _run(self, job, rows, report, stopped)
-        return state._replace(point=Point(job.initial.new_empty(0)))  # the last are a view of all that were traced
+        return state._replace(point=Point(job.initial.new_empty(0)))  # the points are a view of the whole last trace
 
 
 @torch.inference_mode()
@@ -216,7 +183,7 @@ def _run(plan: Plan, job: Job, rows: Records | None, report: Report, stopped: Ca
 
 
 def _save(plan: Plan, stored: Block, state: State, generator: torch.Generator, recorder: Recorder) -> None:
-    """Write the state of a block, with the draws since its last chunk; at the end, the last chunk."""
+    """Write the state of a block with the draws since its last chunk; at the end of the run, also the last chunk."""
     if state.done == plan.total and recorder.first < plan.draws:
         recorder.flush()
     started = max(0, -(-(state.done - plan.warmup) // plan.thin) - recorder.first)
@@ -226,7 +193,7 @@ def _save(plan: Plan, stored: Block, state: State, generator: torch.Generator, r
 def _beginning(
     plan: Plan, job: Job, rows: Records | None, stored: Block | None, generator: torch.Generator
 ) -> tuple[State, Recorder]:
-    """Return the state that the store has of a block, or that at its beginning, and where its draws go."""
+    """Return the stored state of a block, or its first state if none is stored, and a recorder for its draws."""
     if stored is None:
         assert rows is not None
         return _first_state(plan.kernel, job.initial), Recorder(rows, plan.warmup, plan.thin)
@@ -242,14 +209,14 @@ def _beginning(
 
 
 def _first_state(kernel: Kernel, initial: Tensor) -> State:
-    """Return the state at the beginning."""
+    """Return the state of chains at their initial points."""
     with score_calls() as calls:
         point = kernel.init(initial)
     return State(point, score_calls=calls.total)
 
 
-MAX_UNDIVIDED_CHAINS = 1000  # up to which there is one block; beyond, there are at least two, for two workers to share
-MAX_BLOCK_CHAINS = 2500  # of more chains, the activations of a small network fall out of the cache
+MAX_UNDIVIDED_CHAINS = 1000  # up to this number there is one block; above it at least two, for two workers
+MAX_BLOCK_CHAINS = 2500  # with more chains, the activations of a small network no longer fit into the cache
 PROBE_CHAINS = 8
 
 
@@ -268,22 +235,22 @@ def sample(
     """Run one chain from every initial point.
 
     Args:
-        kernel: What `metropolis_hastings` returned, or any `Kernel`.
+        kernel: Kernel returned by `metropolis_hastings`, or any other `Kernel`.
         initial: Initial points, one per chain, `(chain, *event)`.
-        draws: Number of draws to keep of every chain.
-        warmup: Transitions before the first kept one. Nothing adapts meanwhile: tune before sampling.
-        thin: Transitions per kept draw.
+        draws: Number of draws to keep from each chain.
+        warmup: Number of transitions before the first kept one. Nothing adapts during them: tune before sampling.
+        thin: Number of transitions per kept draw.
         generator: Random number generator; the same seed gives the same draws.
         progress: Show a progress bar.
-        store: Folder to write to during the run. The same call with the same folder resumes from what is there, and
-            ends with the same bits as a run that was never interrupted.
-        pool: Where blocks of up to 2,500 chains are run (up to 1,000 chains are one block): None for here, one after
-            the other; a number of processes; a `ThreadPoolExecutor`, for a score that is safe to call from several
-            threads; any other `Executor`; a `dask.distributed.Client`; or anything with `map`. The draws do not depend
-            on it. Other processes need a kernel that can be pickled, and a store that they can reach.
+        store: Folder to write to during the run. The same call with the same folder resumes an interrupted run, and
+            returns the same bits as a run without interruption.
+        pool: Workers that run blocks of up to 2,500 chains (up to 1,000 chains are one block): None for this process,
+            one block after the other; a number of processes; a `ThreadPoolExecutor`, for a score that is safe to call
+            from several threads; any other `Executor`; a `dask.distributed.Client`; or anything with `map`. The draws
+            do not depend on the pool. Other processes need a kernel that can be pickled, and access to the store.
 
     Returns:
-        The draws and their records, in memory; with a store, they stay on disk, and are read when they are asked for.
+        The draws and their records, in memory. With a store, they stay on disk and are read on access.
 
     Example:
         >>> import torch
@@ -324,18 +291,18 @@ def sample(
 
 
 def blocks(chains: int) -> int:
-    """Return into how many blocks `sample` divides its chains."""
+    """Return the number of blocks into which `sample` divides this number of chains."""
     return max(math.ceil(chains / MAX_BLOCK_CHAINS), min(2, math.ceil(chains / MAX_UNDIVIDED_CHAINS)))
 
 
 def block_size(chains: int) -> int:
-    """Return how many chains are in a block; the last may have fewer."""
+    """Return the number of chains in a block; the last block may have fewer."""
     return math.ceil(chains / blocks(chains))
 
 
 @contextmanager
 def stored_run(store: str | Path | None) -> Iterator[Path | None]:
-    """Yield the folder of a run, with its lock held."""
+    """Yield the folder of a run while holding its lock; None if there is no store."""
     if store is None:
         yield None
         return
@@ -346,6 +313,6 @@ def stored_run(store: str | Path | None) -> Iterator[Path | None]:
 
 
 def first_step(kernel: Kernel, initial: Tensor) -> Probe:
-    """Return what one step makes of a few chains: it tells kernels apart whose descriptions are the same."""
+    """Return the result of one step of a few chains, which distinguishes kernels with the same description."""
     _, move = kernel.step(kernel.init(initial), generator=rng.seeded(0, initial.device))
     return Probe.of(move.proposed, move.log_accept)

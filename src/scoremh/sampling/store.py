@@ -1,24 +1,19 @@
-"""What is recorded of a run: a tensor for every field of `Chains`, filled in as the steps are made.
+"""The records of a run, in memory and on disk, from which a killed run resumes.
 
-Arrays on disk in the Zarr format, version 3, chunk by chunk.
+In memory, a record is a tensor for each field of `Chains`, filled in during the run. On disk, the folder of a run holds
 
-A chunk holds some draws of one block of chains, as raw little-endian numbers: the format's `bytes` codec alone. What it
-takes to write and to read that is a header in JSON and one file per chunk, so that no library stands between a chunk
-and its checksum, and none is needed to sample; `xarray` and ArviZ read the arrays through `zarr`. Draws that are not
-made yet, and the rest of the last chunk, are NaN, or 0 in arrays of counts.
+- `run.json`, the parameters of the run;
+- `chains.zarr`, the draws and records made so far, which `xarray.open_datatree` can read even during the run;
+- `block-NNNNN.safetensors` for each block of chains: everything that its next step needs (positions, scores, state of
+  the generator), the draws since its last chunk, and the checksums of its chunks.
 
-A run on disk, from which a killed one resumes.
+The arrays are in the Zarr format, version 3. A chunk holds some draws of one block of chains as raw little-endian
+numbers (the `bytes` codec alone), so a JSON header and one file per chunk suffice, and sampling needs no library for
+them; `xarray` and ArviZ read them through `zarr`. Draws that do not exist yet, and the rest of the last chunk, are NaN,
+or 0 in arrays of counts.
 
-A folder holds
-
-- `run.json`, which says what the run is;
-- `chains.zarr`, the draws and records made so far, in chunks of draws of a block of chains: `xarray.open_datatree`
-  reads it, also while it grows (`sampling.chunks`);
-- `block-NNNNN.safetensors` for every block of chains: all that its next step needs (positions, scores, the generator's
-  state), the draws since the last chunk, and the checksums of its chunks in their order.
-
-A file is written whole or not at all, a chunk before the state that knows it; each has a checksum, and is refused where
-it is damaged, missing, or of another place or run.
+A file is written completely or not at all, and a chunk before the state that lists it. Each file has a checksum; a file
+that is damaged, missing, or from another place or run raises an error.
 """
 
 import hashlib
@@ -42,7 +37,7 @@ Records = dict[str, Tensor]
 
 
 def empty_records(initial: Tensor, draws: int) -> Records:
-    """Return zeros for all that `Chains` holds."""
+    """Return zeros for all records of `Chains`."""
     shape = (len(initial), draws)
     counts = {name: initial.new_zeros(shape, dtype=torch.int32) for name in ("accepted", "nonfinite", "outside")}
     moving = {"draws": initial.new_zeros(*shape, *initial.shape[1:]), "acceptance_prob": initial.new_zeros(shape)}
@@ -51,24 +46,19 @@ def empty_records(initial: Tensor, draws: int) -> Records:
 
 @dataclass
 class Recorder:
-    """The records of a block of chains: all of them, or those of one chunk of draws, the earlier ones being written.
-
-    Args:
-        rows: Records of the draws in memory; they are zeros at first.
-        warmup: Transitions that are not recorded.
-        thin: Transitions per kept draw.
-        write: Called with the number of a chunk and its records when it is full; None where `rows` has all draws.
-        first: The draw that `rows` begins with.
-    """
+    """Records the transitions of a block of chains, either all in memory or chunk by chunk."""
 
     rows: Records
+    """Records in memory, zeros at first."""
     warmup: int
     thin: int
     write: Callable[[int, Records], None] | None = None
+    """Called with the number and the records of each full chunk; None if `rows` has room for all draws."""
     first: int = 0
+    """Number of the first draw in `rows`."""
 
     def add(self, trace: Trace, done: int) -> None:
-        """Add what happened after so many transitions."""
+        """Add a trace that begins after `done` transitions."""
         origin, steps = done - self.warmup, len(trace.accepted)  # the step of the first kept draw is 0
         start, capacity = max(0, -origin), self.rows["draws"].shape[1]
         while start < steps:
@@ -80,7 +70,7 @@ class Recorder:
             start = end
 
     def flush(self) -> None:
-        """Write the draws in memory as a chunk, and begin the next."""
+        """Write the draws in memory as a chunk, and begin the next chunk."""
         assert self.write is not None
         capacity = self.rows["draws"].shape[1]
         self.write(self.first // capacity, finished(self.rows, self.thin))
@@ -90,20 +80,16 @@ class Recorder:
 
 
 def finished(records: Records, thin: int) -> Records:
-    """Return records with sums over the transitions of a draw made means, where they are means."""
+    """Return the records with the acceptance probability as a mean over `thin` transitions, not as a sum."""
     if "acceptance_prob" not in records:
         return records
     return records | {"acceptance_prob": records["acceptance_prob"] / thin}
 
 
 def record(records: Records, trace: Trace, first: int, thin: int) -> None:
-    """Add a trace to the records.
+    """Add a trace to the records; `first` is its first step, counted from the end of warm-up, so negative before that.
 
-    Args:
-        records: Records of the chains that were traced.
-        trace: What happened at every step.
-        first: Number of its first step after warm-up; negative within warm-up, which is not recorded.
-        thin: Transitions per kept draw.
+    Warm-up is not recorded.
     """
     skipped = max(0, -first)
     if skipped >= len(trace.accepted):
@@ -130,7 +116,7 @@ def record(records: Records, trace: Trace, first: int, thin: int) -> None:
 DIGEST_BYTES = 32
 _TYPES = {
     torch.float16: "float16",
-    torch.bfloat16: "float32",  # which the format has not; nothing is lost
+    torch.bfloat16: "float32",  # the format has no bfloat16; nothing is lost
     torch.float32: "float32",
     torch.float64: "float64",
     torch.int32: "int32",
@@ -140,19 +126,14 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class ChunkedArray:
-    """An array `(chain, draw, *rest)` in a folder.
-
-    Args:
-        folder: Folder of the array.
-        shape: Its shape.
-        chunk: Chains and draws of a chunk.
-        dtype: Type of its numbers in memory.
-    """
+    """An array `(chain, draw, *rest)` in a folder."""
 
     folder: Path
     shape: tuple[int, ...]
     chunk: tuple[int, int]
+    """Number of chains and of draws in a chunk."""
     dtype: torch.dtype
+    """Type of its numbers in memory."""
 
     @property
     def header(self) -> dict[str, object]:
@@ -177,7 +158,7 @@ class ChunkedArray:
         return self.folder.joinpath("c", str(block), str(number), *["0"] * (len(self.shape) - 2))
 
     def write(self, block: int, number: int, rows: Tensor) -> bytes:
-        """Write a chunk, all of it or nothing, and return its checksum."""
+        """Write a chunk, completely or not at all, and return its checksum."""
         full = np.full((*self.chunk, *self.shape[2:]), math.nan if self.dtype.is_floating_point else 0, self._stored)
         full[: rows.shape[0], : rows.shape[1]] = rows.detach().cpu().to(self._plain).numpy()
         raw, path = full.tobytes(), self.path(block, number)
@@ -186,7 +167,7 @@ class ChunkedArray:
         return hashlib.sha256(raw).digest()
 
     def read(self, block: int, number: int, checksum: bytes, fix: str) -> Tensor:
-        """Return the rows of a chunk; refuse one that is missing, damaged or another."""
+        """Return the rows of a chunk; raise an error if it is missing or its checksum differs."""
         path = self.path(block, number)
         try:
             raw = path.read_bytes()
@@ -209,7 +190,7 @@ class ChunkedArray:
 
 
 def group_header(attributes: Mapping[str, object], inner: Mapping[str, object] | None = None) -> dict[str, object]:
-    """Return the contents of the `zarr.json` of a group, with those of all that is in it where they are given."""
+    """Return the contents of the `zarr.json` of a group, with the headers of its members if `inner` is given."""
     header: dict[str, object] = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
     if inner is not None:
         header["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": dict(inner)}
@@ -217,20 +198,20 @@ def group_header(attributes: Mapping[str, object], inner: Mapping[str, object] |
 
 
 def require_header(folder: Path, header: Mapping[str, object]) -> None:
-    """Write the `zarr.json` of an array or a group where there is none; refuse another one."""
+    """Write the `zarr.json` of an array or a group if there is none; raise an error if there is a different one."""
     path, text = folder / "zarr.json", json.dumps(header, indent=1)
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_bytes(path, text.encode())
     elif path.read_bytes() != text.encode():
-        fix = "Delete this file: it is written again, and the draws are kept."
+        fix = "Delete this file: it will be written again, and the draws are kept."
         raise ValueError(checks.message(f"{path} as it was written", "a damaged or edited file", fix))
 
 
 RUN, ZARR = "run.json", "chains.zarr"
-CHUNK_NUMBERS = 262_144  # of the draws in a chunk: 1 MB in float32
+CHUNK_NUMBERS = 262_144  # numbers in a chunk of draws: 1 MB in float32
 FIX = "Delete the folder, and sample again."
-# Where an array is in the tree, with the names of ArviZ's data model.
+# Path of an array in the tree, with the names of ArviZ's data model.
 PLACES = {
     "draws": "posterior/x",
     "acceptance_prob": "sample_stats/acceptance_rate",
@@ -239,7 +220,7 @@ PLACES = {
 
 
 class State(NamedTuple):
-    """Where a block of chains is, and what was counted on the way."""
+    """The points of a block of chains, the number of transitions done, and the counts so far."""
 
     point: Point
     done: int = 0
@@ -249,7 +230,7 @@ class State(NamedTuple):
     clipped: int = 0
 
     def after(self, point: Point, trace: Trace, moves: int) -> "State":
-        """Return the state at a point to which a trace with so many accepted moves has led."""
+        """Return the state after a trace that ended at `point`, with this number of accepted moves."""
         return State(
             point,
             self.done + len(trace.accepted),
@@ -265,19 +246,14 @@ COUNTS = State._fields[1:]
 
 @dataclass(frozen=True)
 class Layout:
-    """How the arrays of a run are divided.
-
-    Args:
-        chains: Number of chains.
-        draws: Number of draws.
-        block: Number of chains in a block; the last may have fewer.
-        arrays: From the name of an array to the shape of one entry and its dtype.
-    """
+    """The division of the arrays of a run into blocks and chunks."""
 
     chains: int
     draws: int
     block: int
+    """Number of chains in a block; the last block may have fewer."""
     arrays: dict[str, tuple[tuple[int, ...], torch.dtype]]
+    """Shape of one entry and dtype, by the name of the array."""
 
     @classmethod
     def of(cls, rows: Records, chains: int, draws: int, block: int) -> "Layout":
@@ -299,13 +275,13 @@ class Layout:
         return ChunkedArray(place, (self.chains, self.draws, *entry), chunk, dtype)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `run.json` holds of it."""
+        """Return the layout for `run.json`."""
         arrays = {name: [list(entry), str(dtype)] for name, (entry, dtype) in self.arrays.items()}
         return {"chains": self.chains, "draws": self.draws, "block": self.block, "arrays": arrays}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Layout":
-        """Return what `to_json` wrote."""
+        """Return the layout that `to_json` wrote."""
         arrays = {
             name: (tuple(entry), getattr(torch, dtype.removeprefix("torch.")))
             for name, (entry, dtype) in fields["arrays"].items()
@@ -317,7 +293,7 @@ class Store:
     """A folder that holds one run."""
 
     def __init__(self, folder: Path, header: Mapping[str, Any], layout: Layout) -> None:
-        """Use what is in a folder; `begin` makes sure that it is the right run."""
+        """Use a folder without checking it; `begin` and `open` do."""
         self.folder, self.header, self.layout = folder, dict(header), layout
         self.arrays = {name: layout.array(folder, name) for name in layout.arrays}
 
@@ -332,15 +308,10 @@ class Store:
         any_seeds: bool,
         attributes: Mapping[str, object] | None = None,
     ) -> "Store":
-        """Create a run in the folder, or open the same run there.
+        """Create a run in an existing folder that this process has locked, or open the same run there.
 
-        Args:
-            folder: Folder of the run; it is there, and nobody else writes to it.
-            header: What the run is; another one in the folder is refused.
-            probe: What the kernel makes of a few chains.
-            layout: How its arrays are divided.
-            any_seeds: Whether to take the random seeds of the run that is there.
-            attributes: What the group of the draws says of them.
+        Another run in the folder raises an error: one with another header, another layout, or another result `probe` of
+        a step. `any_seeds` accepts the random seeds of the existing run. `attributes` are for the group `posterior`.
         """
         path = Path(folder) / RUN
         if not path.exists():
@@ -354,7 +325,7 @@ class Store:
         probe.require_same(
             known,
             f"{path} to hold a run of this target and these parameters",
-            "one whose first step differs",
+            "a run whose first step differs",
             "Use another folder, or delete this one to begin again.",
         )
         store = cls(Path(folder), found, layout)
@@ -366,7 +337,7 @@ class Store:
         """Open the run in a folder, to read it."""
         path = folder / RUN
         if not path.is_file():
-            fix = "Name a folder that sample(..., store=folder) wrote to."
+            fix = "Pass a folder that sample(..., store=folder) wrote to."
             raise FileNotFoundError(checks.message(f"{folder} to hold a run", f"no {RUN} there", fix))
         found = files.read_json(path, FIX)
         with files.naming(path, f"{path} as it was written", FIX):
@@ -378,7 +349,7 @@ class Store:
         return list(self.header["seeds"])
 
     def _require_headers(self, attributes: Mapping[str, object]) -> None:
-        """Write the headers of groups and arrays, or refuse those that are there."""
+        """Write the headers of groups and arrays, or check the existing ones."""
         inner = {"posterior": group_header(attributes), "sample_stats": group_header({})}
         inner |= {str(array.folder.relative_to(self.folder / ZARR)): array.header for array in self.arrays.values()}
         require_header(self.folder / ZARR, group_header({}, inner))
@@ -399,7 +370,7 @@ class Block:
         self.chunks: list[dict[str, bytes]] = []
 
     def write_chunk(self, number: int, rows: Records) -> None:
-        """Write a chunk of the arrays; it counts once the state is saved."""
+        """Write a chunk of each array; it belongs to the run once the state is saved."""
         del self.chunks[number:]
         kept = min(self.store.layout.chunk_draws, self.store.layout.draws - number * self.store.layout.chunk_draws)
         parts = {name: part[:, :kept] for name, part in rows.items()}
@@ -418,10 +389,10 @@ class Block:
         files.save_tensors(self.path, tensors, numbers | place)
 
     def load(self, generator: torch.Generator | None = None) -> tuple[State, Records] | None:
-        """Return the state and the records since the last chunk, and set the generator; None where nothing is saved."""
+        """Return the state and the records since the last chunk, and set the generator; None if no state is saved."""
         if not self.path.exists():
             return None
-        fix = f"Delete it: its {self.store.layout.block} chains start again, and come to the same draws."
+        fix = f"Delete it: its {self.store.layout.block} chains start again and make the same draws."
         with files.reading(self.path, "the state of a block of chains", fix) as (metadata, tensors):
             wanted = {"block": str(self.number), "seed": str(self.store.seeds[self.number])}
             files.require_same(wanted, metadata, self.path, "block", "folder")
@@ -437,7 +408,7 @@ class Block:
             return State(Point(**point), *(int(metadata[name]) for name in COUNTS)), tail
 
     def save_from(self, records: Records, state: State, generator: torch.Generator) -> None:
-        """Write the state, and what is new in records of all draws that are kept in memory."""
+        """Write the state, and those of `records`, which hold all draws in memory, that are not written yet."""
         step, draws = self.store.layout.chunk_draws, self.store.layout.draws
         for number in range(len(self.chunks), -(-draws // step) if state.done == draws else state.done // step):
             self.write_chunk(number, {name: rows[:, number * step :][:, :step] for name, rows in records.items()})
@@ -445,7 +416,7 @@ class Block:
         self.save(state, generator, {name: rows[:, first : state.done] for name, rows in records.items()})
 
     def load_into(self, records: Records, generator: torch.Generator) -> State | None:
-        """Fill in records of all draws, and the generator; return the state, or None where nothing is saved."""
+        """Fill in `records`, which hold all draws, and set the generator; return the state, None if none is saved."""
         found, step = self.load(generator), self.store.layout.chunk_draws
         if found is None:
             return None
@@ -458,6 +429,6 @@ class Block:
         return found[0]._replace(point=found[0].point.map(lambda part: part.to(records["draws"].device)))
 
     def rows(self, name: str, number: int) -> Tensor:
-        """Return the rows of a chunk of an array, checked."""
-        fix = f"Delete {self.path}: its {self.store.layout.block} chains start again, and come to the same draws."
+        """Return the rows of a chunk of an array, after verifying its checksum."""
+        fix = f"Delete {self.path}: its {self.store.layout.block} chains start again and make the same draws."
         return self.store.arrays[name].read(self.number, number, self.chunks[number][name], fix)

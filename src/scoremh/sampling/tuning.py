@@ -1,29 +1,23 @@
-r"""Find a step size before sampling: a kernel that is being sampled never adapts.
+r"""Step sizes (`tune`) and covariances (`warmup`), learned before sampling: `sample` itself never adapts.
 
-Dual averaging (Nesterov 2009; Hoffman and Gelman 2014, section 3.2) on the log of the step, driven by the mean over
-chains of the acceptance probability `a(x', x)`, to the rate at which the kernel is most efficient.
+`tune` uses dual averaging (Nesterov 2009; Hoffman and Gelman 2014, section 3.2) on the log of the step size. It moves
+the mean over chains of a(x', x) to the rate at which the kernel is most efficient.
 
-Mean and covariance of events that come in batches, in float64 and without keeping them.
-
-Learn the step size and the shape of the target before sampling, then freeze both: `sample` never adapts.
-
-As Stan does, in windows: a first one for the step alone, while the chains come in from their starts; windows of
-doubling length, after each of which the covariance C is estimated anew from that window alone; a last one for the step.
-The step is searched as `tune` does, from 1 again after each new C: in the coordinates that C whitens, a good step is
-near 1. The chains move at every step, also while a step is doubled or halved.
-
-With the covariance S of the n points x of all chains in a window, and the covariance G of their scores s:
+`warmup` works in windows, as Stan does. In the first, chains leave their initial points and only the step size is
+tuned. Then follow windows of doubling length; after each, the covariance C is estimated from that window alone, and the
+step size search starts again at 1, since a good step is near 1 in coordinates whitened by C. The last window tunes the
+step size. The chains also move while a step size is being doubled or halved. With the covariance S of the n points of
+all chains in a window, and the covariance G of their scores s, C is
 
 | estimate | C |
 |---|---|
 | "draws" | S |
-| "geometric" | C with C G C = S: the geometric mean of S and the inverse of G (Seyboldt, Carlson and Carpenter 2026) |
+| "geometric" | solution of C G C = S: the geometric mean of S and G^-1 (Seyboldt, Carlson and Carpenter 2026) |
 
-both S and G shrunk as Stan does, in the unit of the target: n / (n + 5) S + 5e-3 / (n + 5) m I, with m the median of
-the diagonal. Both estimates are Cov(x) for a Gaussian once the chains have come in. While they are still far out along
-a wide direction, "draws" widens there, and they come in. "geometric" is Cov(x) for a Gaussian wherever the chains are:
-scores s = -P (x - m) have G = P S P, of which P^-1 is the solution, up to the shrinkage, which matters in the first
-windows.
+S and G are shrunk as in Stan, but in the unit of the target: n / (n + 5) S + 5e-3 / (n + 5) m I, with m the median of
+the diagonal. For a Gaussian, both estimates are Cov(x) once the chains have reached it. While chains are still far out
+along a wide direction, "draws" becomes wider there, so they move faster. "geometric" is Cov(x) for a Gaussian wherever
+the chains are, up to the shrinkage in the first windows: s = -P (x - m) gives G = P S P, which C = P^-1 solves.
 """
 
 import inspect
@@ -40,13 +34,13 @@ from scoremh._shared import checks, rng
 from scoremh._shared.progress import Tick, progress_bar
 from scoremh.types import Kernel, Point
 
-# Hoffman and Gelman's constants: shrinkage toward the start, iterations before it is trusted, decay of the average.
+# Hoffman and Gelman's gamma, t_0 and kappa: shrinkage toward the start, stabilising iterations, decay of the average.
 GAMMA, OFFSET, DECAY = 0.05, 10, 0.75
 MAX_TRIALS = 60  # a factor of 2^60 either way
 
 
 class TuningError(RuntimeError):
-    """No step gives the wanted acceptance rate. Carries the last `step` tried and its `rate`."""
+    """Raised if no step size gives the target acceptance rate; has the last `step` tried and its `rate`."""
 
     def __init__(self, text: str, step: float, rate: float) -> None:
         """Keep the numbers beside the text."""
@@ -65,26 +59,25 @@ def tune(
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> float:
-    """Return a step for which the kernel accepts at its target rate.
+    """Return a step size at which the kernel has its target acceptance rate.
 
-    It takes no pool: all chains move with one step size, which their mean acceptance changes after every transition.
-    Blocks of chains on their own would each find another step size, from fewer chains.
+    All chains share one step size, which changes after every transition with their mean acceptance probability. This is
+    why there is no argument `pool`: separate blocks would each find a step size of their own, from fewer chains.
 
     Args:
-        make_kernel: From a step to a kernel, for example `lambda h: metropolis_hastings(target, MALA(h),
+        make_kernel: Function from a step size to a kernel, for example `lambda h: metropolis_hastings(target, MALA(h),
             LineIntegral())`.
-        initial: Where the chains start. They move while the step is tuned; the more of them, the better the rate is
-            known.
-        target_rate: The rate to reach; by default the kernel's own (0.574 for MALA, 0.234 for a random walk; lower
-            with Barker).
-        start: The first step to try.
-        upper: The largest step allowed: 1 for the beta of `PCN`.
-        steps: Transitions to tune on.
+        initial: Initial points, one per chain. The chains move during tuning; more chains estimate the rate better.
+        target_rate: Acceptance rate to reach; by default the kernel's own (0.574 for MALA, 0.234 for a random walk;
+            lower with Barker).
+        start: First step size to try.
+        upper: Largest step size allowed; pass 1 for the beta of `PCN`.
+        steps: Number of transitions.
         generator: Random number generator; the same seed gives the same step size.
         progress: Show a progress bar.
 
     Returns:
-        The step, an average over the later transitions.
+        The step size, an average over the later transitions.
 
     Example:
         >>> import torch
@@ -119,7 +112,7 @@ def tune(
 
 
 def aimed_rate(kernel: Kernel, target_rate: float | None) -> float:
-    """Return the acceptance rate to reach, by default the kernel's own; refuse a kernel without one."""
+    """Return the acceptance rate to reach, by default the kernel's own; raise an error if it has none."""
     rate = kernel.target_rate if target_rate is None else target_rate
     if rate is None:
         fix = "Pass target_rate=..., or use a rule that can reject, such as LineIntegral()."
@@ -131,20 +124,15 @@ def aimed_rate(kernel: Kernel, target_rate: float | None) -> float:
 
 
 def transition(kernel: Kernel, point: Point, generator: torch.Generator) -> tuple[Point, float]:
-    """Return where the chains are after one transition, and the mean acceptance probability."""
+    """Return the point after one transition, and the mean acceptance probability."""
     point, trace = kernel.steps(point, 1, generator=generator)
     return point, float(trace.log_accept.exp().nan_to_num(0).mean())
 
 
 class StepSearch:
-    """A search for the step with a wanted acceptance rate: use `step`, and `update` with the rate it had.
+    """A search for the step size with a given acceptance rate: use `step`, then `update` with its acceptance.
 
-    The step is doubled or halved until the rate crosses the one wanted; dual averaging goes on from there.
-
-    Args:
-        start: The first step to try.
-        rate: Acceptance rate to reach.
-        upper: The largest step allowed.
+    The step size is doubled or halved until its acceptance crosses `rate`; dual averaging follows.
     """
 
     def __init__(self, start: float, rate: float, upper: float = math.inf) -> None:
@@ -155,16 +143,16 @@ class StepSearch:
 
     @property
     def step(self) -> float:
-        """The step to try next."""
+        """The step size to try next."""
         return math.exp(self.log_step)
 
     @property
     def average(self) -> float:
-        """The step found, an average over the later updates."""
+        """The resulting step size, an average over the later updates."""
         return math.exp(self.log_average)
 
     def update(self, accept: float) -> None:
-        """Move the step, having seen the mean acceptance probability at `step`."""
+        """Change the step size, given the mean acceptance probability at `step`."""
         if self.bracketed:
             self._average(accept)
         else:
@@ -178,7 +166,7 @@ class StepSearch:
         self.log_average += (self.log_step - self.log_average) * self.updates**-DECAY
 
     def _bracket(self, accept: float) -> None:
-        """Double or halve the step until the acceptance rate crosses the one wanted."""
+        """Double or halve the step size until the acceptance crosses `rate`."""
         if self.trials == 0:
             self.grow = accept > self.rate
         if (accept > self.rate) != self.grow or (self.grow and self.log_step >= self.log_upper):
@@ -188,24 +176,20 @@ class StepSearch:
         self.trials += 1
         if self.trials == MAX_TRIALS:
             text = checks.message(
-                f"some step to be accepted at a rate of {self.rate}",
-                f"{accept:.3f} at every step down or up to {self.step:.3g}",
-                "Look at the score there: such a rate points to NaN, a wrong sign, or a rule that never rejects.",
+                f"a step size with an acceptance rate of {self.rate}",
+                f"{accept:.3f} at all step sizes down or up to {self.step:.3g}",
+                "Check the score: such a rate suggests NaN, a wrong sign, or a rule that never rejects.",
             )
             raise TuningError(text, self.step, accept)
 
 
-# Stan's shrinkage of an estimate from n draws: n / (n + 5) of it, and 5 / (n + 5) times 1e-3 of the identity. Ours is
-# in the unit of the estimate, so that a target measured in other units has the same shape.
+# Stan's shrinkage of an estimate from n draws: n / (n + 5) of it, plus 5 / (n + 5) times 1e-3 of the identity. Here the
+# identity is scaled by the median variance, so that the result does not depend on the units of the data.
 PRIOR_DRAWS, PRIOR_SCALE = 5, 1e-3
 
 
 class Moments:
-    """The moments of all events that were added, over the flattened event.
-
-    Args:
-        diagonal: Whether to keep variances only, `(d,)`, in place of a matrix `(d, d)`.
-    """
+    """Running mean and covariance `(d, d)` of flattened events, in float64; only variances `(d,)` if `diagonal`."""
 
     def __init__(self, *, diagonal: bool) -> None:
         self.diagonal = diagonal
@@ -217,7 +201,7 @@ class Moments:
         """Add a batch of events `(n, *event)`."""
         rows = events.detach().flatten(1).double()
         n, mean = len(rows), rows.mean(0)
-        # Chan, Golub and LeVeque (1979): the scatter within both parts, and that between their means.
+        # Chan, Golub and LeVeque (1979): the scatter within both parts, plus the scatter between their means.
         shift, total = mean - self.mean, self.count + n
         self.scatter = self.scatter + self._square(rows - mean) + self._square(shift[None]) * (self.count * n / total)
         self.mean = self.mean + shift * (n / total)
@@ -227,7 +211,7 @@ class Moments:
         return rows.square().sum(0) if self.diagonal else rows.T @ rows
 
     def covariance(self) -> Tensor | None:
-        """Return the covariance, shrunk; None where it is not finite or the events are constant."""
+        """Return the shrunk covariance; None if it is not finite or the events are constant."""
         return self._shrunk(self.scatter / max(1, self.count - 1))
 
     def _shrunk(self, estimate: Tensor) -> Tensor | None:
@@ -241,12 +225,7 @@ class Moments:
 
 
 def geometric_mean(covariance: Tensor, precision: Tensor) -> Tensor | None:
-    """Return C with C P C = S, which is between S and the inverse of P; None where it is not finite.
-
-    Args:
-        covariance: S, a diagonal `(d,)` or a matrix `(d, d)`.
-        precision: P, of the same shape.
-    """
+    """Return C with C P C = S for S = covariance and P = precision, diagonals or matrices; None if it is not finite."""
     if covariance.ndim == 1:
         found = (covariance / precision).sqrt()
     else:
@@ -264,8 +243,8 @@ Shape = Literal["dense", "diagonal"]
 Estimate = Literal["draws", "geometric"]
 MakeKernel = Callable[[float, Tensor], Kernel]
 
-# Stan's first window, last window and shortest window for the shape, and the shares of the first and the last where
-# there are too few steps for them (Stan Reference Manual, "Automatic parameter tuning").
+# Stan's lengths of the first window, the last window and the shortest window for the covariance; and the shares of the
+# first and the last window if there are too few steps (Stan Reference Manual, "Automatic parameter tuning").
 FIRST, LAST, SHORTEST = 75, 50, 25
 FIRST_SHARE, LAST_SHARE = 0.15, 0.1
 LEAST_STEPS = 20
@@ -274,12 +253,12 @@ FIX = "Pass lambda h, covariance: metropolis_hastings(target, MALA(h, covariance
 
 @dataclass(frozen=True, eq=False)
 class Warmup:
-    """What `warmup` returns.
+    """The result of `warmup`.
 
     Args:
-        step_size: Step size that was found.
+        step_size: Step size.
         covariance: Covariance over the flattened event: a diagonal `(d,)` or a matrix `(d, d)`.
-        draws: Where the chains are after the last step: the points to start `sample` from.
+        draws: Points of the chains after the last step; start `sample` from them.
         acceptance_rate: Mean acceptance probability over the last window.
         kernel: The kernel with this step size and this covariance.
     """
@@ -291,7 +270,7 @@ class Warmup:
     kernel: Kernel = field(repr=False)
 
     def __repr__(self) -> str:
-        """Show the step, the covariance and the acceptance rate on a line."""
+        """Show the step size, the shape of the covariance and the acceptance rate on one line."""
         size = "diagonal" if self.covariance.ndim == 1 else "dense"
         shape, chains = tuple(self.covariance.shape), len(self.draws)
         return (
@@ -301,11 +280,7 @@ class Warmup:
 
 
 def windows(steps: int) -> tuple[int, ...]:
-    """Return the lengths of the windows: one for the step, doubling ones for the shape, one for the step.
-
-    Args:
-        steps: Transitions in all; the lengths add up to them.
-    """
+    """Return the lengths of the first window, the doubling windows and the last window; their sum is `steps`."""
     first, last = FIRST, LAST
     if steps < FIRST + SHORTEST + LAST:
         first, last = int(FIRST_SHARE * steps), int(LAST_SHARE * steps)
@@ -313,7 +288,7 @@ def windows(steps: int) -> tuple[int, ...]:
 
 
 def _doubling(steps: int) -> Iterator[int]:
-    """Yield lengths that double; one after which the next would not fit takes all that is left."""
+    """Yield lengths that double; if the next length would not fit, the current one takes all remaining steps."""
     length = SHORTEST
     while steps >= 3 * length:
         yield length
@@ -334,27 +309,28 @@ def warmup(
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> Warmup:
-    """Learn a step size and a covariance, and return them with the points that the chains came to.
+    """Learn a step size and a covariance, and return them with the final points of the chains.
 
-    As `tune`, it takes no pool: after every transition, all chains together decide on the next.
+    Like `tune`, it has no argument `pool`, because all chains together adapt the kernel after every transition.
 
     Args:
-        make_kernel: From a step size and a covariance to a kernel, for example `lambda h, covariance:
-            metropolis_hastings(target, MALA(h, covariance), LineIntegral())`. It is called at every transition.
-        initial: Where the chains start; best wider than the target. The more of them, the better the shape is known.
-        steps: Transitions in all, at least 20.
+        make_kernel: Function from a step size and a covariance to a kernel, for example `lambda h, covariance:
+            metropolis_hastings(target, MALA(h, covariance), LineIntegral())`. It is called for every transition.
+        initial: Initial points, one per chain, preferably more spread out than the target. More chains give a better
+            estimate of the covariance.
+        steps: Total number of transitions, at least 20.
         covariance: "dense" for a matrix over the flattened event, "diagonal" for one variance per coordinate.
-        estimate: "draws" for the covariance of the points, "geometric" for the geometric mean of that and of the
-            inverse covariance of their scores. None is "geometric" where points keep their scores, as with MALA or
-            `LineIntegral`, else "draws".
+        estimate: "draws" for the covariance of the points, "geometric" for the geometric mean of this covariance and
+            the inverse covariance of the scores. None means "geometric" if the kernel computes scores at the points, as
+            with MALA or `LineIntegral`, otherwise "draws".
         target_rate: Acceptance rate to reach; by default the kernel's own.
-        start: The first step size to try, with the identity as covariance.
-        upper: The largest step size allowed.
+        start: First step size to try, with the identity as covariance.
+        upper: Largest step size allowed.
         generator: Random number generator; the same seed gives the same result.
         progress: Show a progress bar.
 
     Returns:
-        Step size, covariance, points, acceptance rate, and the kernel made of them, which adapts no more.
+        Step size, covariance, points, acceptance rate, and the resulting kernel, which no longer adapts.
 
     Example:
         >>> import torch
@@ -399,7 +375,7 @@ def warmup(
 
 
 def _first_kernel(make_kernel: MakeKernel, step: float, covariance: Tensor) -> Kernel:
-    """Return the kernel with a step and a covariance; refuse a function that makes none of them."""
+    """Return the kernel with this step size and covariance, after checking `make_kernel`."""
     expected = "a function from a step size and a covariance to a kernel"
     if isinstance(make_kernel, Kernel) or not callable(make_kernel):
         raise TypeError(checks.message(expected, checks.describe(make_kernel), FIX))
@@ -414,7 +390,7 @@ def _first_kernel(make_kernel: MakeKernel, step: float, covariance: Tensor) -> K
 
 @dataclass
 class _Learning:
-    """Where the chains are, the covariance they move with, and how they were accepted in the last window."""
+    """State of `warmup`: the points, the current covariance, and the acceptance rate of the last window."""
 
     make_kernel: MakeKernel
     estimate: Estimate
@@ -424,7 +400,7 @@ class _Learning:
     rate: float = math.nan
 
     def window(self, steps: int, search: StepSearch, tick: Tick) -> tuple[Moments, Moments]:
-        """Make as many transitions, and return the moments of the points and of their scores, as the estimate needs."""
+        """Make `steps` transitions, and return the moments of the points and, if needed, of their scores."""
         diagonal, total = self.covariance.ndim == 1, 0.0
         points, scores = Moments(diagonal=diagonal), Moments(diagonal=diagonal)
         for _ in range(steps):
@@ -433,7 +409,7 @@ class _Learning:
             search.update(accept)
             points.add(self.point.x)
             if self.estimate == "geometric":
-                assert self.point.score is not None  # looked for before the first window
+                assert self.point.score is not None  # checked before the first window
                 scores.add(self.point.score)
             total += accept
             tick(1, f"step {search.average:.4g}, acceptance {accept:.3f}")
@@ -441,7 +417,7 @@ class _Learning:
         return points, scores
 
     def reshape(self, points: Moments, scores: Moments) -> None:
-        """Take the covariance that the moments of a window give."""
+        """Set the covariance from the moments of a window."""
         found = self._estimated(points, scores)
         if found is None:
             got = f"points or scores that are constant or not finite, at an acceptance rate of {self.rate:.3f}"
