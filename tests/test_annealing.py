@@ -528,7 +528,7 @@ def test_steps_are_tuned_to_the_rate_of_the_kernel() -> None:
 
 def test_predicting_and_watching_without_a_score_raise_errors() -> None:
     for option in ("predict", "denoise", "measure_noise", "adaptive"):
-        with pytest.raises(ValueError, match="kernels that know the score"):
+        with pytest.raises(ValueError, match="kernels with a score"):
             anneal(walk, [1.0, 0.5], f64([0.0, 0.0]), steps_per_level=1, **{option: True})  # type: ignore[arg-type]
 
 
@@ -999,7 +999,7 @@ def test_the_summary_says_what_to_change() -> None:
     assert replicas((0.2, 0.6), 1).hints == []
     text = repr(replicas((0.35, 0.7), 0))
     assert "swap rates 0.35 0.70; 0 round trips per chain" in text
-    assert "swap rates of 0.35 to 0.70 lie outside 0.2 to 0.6: fewer levels would do" in text
+    assert "swap rates of 0.35 to 0.70 lie outside 0.2 to 0.6: fewer levels are enough" in text
     assert "0.19 to 0.70 lie outside 0.2 to 0.6: add levels" in repr(replicas((0.19, 0.7), 1))
     assert "no walker went" in text
     assert "0.5 round trips per chain" in repr(replicas((0.3,), 1))
@@ -1109,7 +1109,7 @@ class OneLevel(targets.Gaussian):
 ZEROS = torch.zeros(3, 2).double()
 REPLICAS_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a model of one level": ({"model": OneLevel([0.0, 0.0])}, "a score at many noise levels, got a score at one level"),
-    "levels that are not known": ({"levels": [1e6, 1.0]}, "levels that the model knows, .* got 1 to 1e"),
+    "levels that are not known": ({"levels": [1e6, 1.0]}, "levels in the noise range of the model, .* got 1 to 1e"),
     "one level": ({"levels": [1.0]}, r"at least two levels, each below the one before, got \[1.0\]"),
     "the same level twice": ({"levels": [1.0, 1.0]}, "each below the one before"),
     "levels that rise": ({"levels": [0.5, 1.0]}, "levels from high to low"),

@@ -319,7 +319,7 @@ def test_annealed_mala_has_the_weights_and_variances_of_the_mixture_and_ula_has_
     weights, variances = deviations(annealed(LineIntegral()))
     assert weights < 4.5
     assert variances < 4.5
-    with pytest.warns(annealing.EarlyAnnealingWarning, match="without an accept step, make smaller steps"):
+    with pytest.warns(annealing.EarlyAnnealingWarning, match="without an accept step, use smaller steps"):
         unadjusted = annealed(Always())
     assert deviations(unadjusted)[1] > 8
 

@@ -239,7 +239,7 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
     ),
     "a model of one level": (
         "replica_exchange(lambda h: kernel, [2.0, 1.0], torch.zeros(3, 2), model=Target(lambda x: -x), draws=2)",
-        "expected model to know the scores of all noise levels, got Target",
+        "expected model to have scores at all noise levels, got Target",
     ),
     "a target to sample": ("sample(Target(score=lambda x: -x), torch.zeros(3, 2), draws=1)", "expected a Kernel"),
     "a target without draws": (
@@ -316,7 +316,7 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
     ),
     "a word for a residual": (
         "diagnostics.balance_residual('net', Target(lambda x: -x), MALA(0.1), torch.randn(50, 2))",
-        "an acceptance network, got",
+        "a network for an acceptance, got",
     ),
     "anchors that are no function": (
         "fit_acceptance(fit, MALA(0.1), datasets.moons(100), anchors=torch.zeros(3))",

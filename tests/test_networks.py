@@ -466,7 +466,7 @@ def test_with_another_score_mala_is_another_proposal(form: Any) -> None:
 
 def test_learned_takes_acceptances_only() -> None:
     score = fit_score(X, recipe=Recipe(steps=1, check_every=1))
-    with pytest.raises(TypeError, match="a network for an acceptance"):
+    with pytest.raises(TypeError, match="an acceptance network"):
         Learned(score)
     with pytest.raises(TypeError, match="a network for an acceptance"):
         diagnostics.balance_residual(score, GAUSSIAN, RandomWalk(1.0), X)

@@ -1,13 +1,14 @@
-"""Noise levels, from high to low.
+"""Sampling with noise levels, from high to low.
 
-| name | what |
+| name | purpose |
 |---|---|
-| `geometric`, `karras` | schedules of levels |
-| `anneal`, `tune_steps` | chains led down from one level to the next; a step size for every level |
-| `noise_ratio` | have chains arrived at a level? |
-| `replica_exchange`, `tune_levels` | chains at all levels, which change places; where to put the levels |
-| `smc` | particles that come down the levels together: posteriors with a diffusion prior, and their evidence |
-| `flow`, `flow_levels` | draws carried from one level to another; the levels that this needs |
+| `geometric`, `karras` | schedules of noise levels |
+| `anneal`, `tune_steps` | run chains from the highest level to the lowest; find a step size for each level |
+| `noise_ratio` | check whether chains have reached equilibrium at a level |
+| `replica_exchange`, `tune_levels` | run chains at all levels, with swaps; choose the levels |
+| `smc` | move particles from high to low levels together: posteriors with a diffusion prior, and their evidence |
+| `flow`, `flow_levels` | move draws from one level to another by the probability flow; choose the levels |
+| `Corrector` | Metropolis-Hastings steps for your own predictor-corrector loop |
 """
 
 from scoremh.annealing.anneal import (

@@ -1,43 +1,20 @@
-r"""Schedules of noise levels, from high to low.
+r"""Annealing: chains run at one noise level after another, from high to low.
 
-| schedule | level i of 0 to n - 1 |
-|---|---|
-| `geometric` | high (low / high)^(i / (n - 1)) |
-| `karras` | (high^(1/rho) + i / (n - 1) (low^(1/rho) - high^(1/rho)))^rho (Karras et al. 2022) |
-| `flow_levels` | geometric, as many as the probability flow needs |
+At level sigma, the target is p * N(0, sigma^2 I), whose score s(x, sigma) comes from a model of all noise levels
+(`fit_score`, a diffusion model). At a high level the modes of p merge, so chains reach all of them; as the noise
+decreases, each chain follows the distribution down to p. This module holds
 
-The probability flow: draws carried from one noise level to another, with nothing random.
+- schedules of levels: `geometric`, `karras` (Karras et al. 2022), and `flow_levels` for the probability flow;
+- the probability flow `flow`, which moves draws deterministically from one level to the next (Song et al. 2021):
 
-    dx / d sigma = -sigma C s(x, sigma)
+      dx / d sigma = -sigma C s(x, sigma)    for noise sigma z, z ~ N(0, C)
 
-carries the distribution blurred by noise sigma z, z ~ N(0, C), from one sigma to the next (Song et al. 2021; in sigma,
-Karras et al. 2022). Chains can therefore run at a level where a learned score has the right weights of modes, and their
-draws be carried down to the data. The variable matters: with the variance sigma^2 in place of sigma, Heun's method on
-eight levels left a tenth of the variance of real tables behind.
+- `noise_ratio`, which tests whether chains have reached equilibrium at a level. Their apparent noise is x - D(x), with
+  the denoiser D(x) = x + sigma^2 s(x). Stein's identity E[div s + |s|^2] = 0 says how large it must be: at equilibrium
 
-Have chains arrived at a noise level? The noise that they carry, over the noise that they should.
+      rho^2 = E|x - D|^2 / (sigma^2 E[tr(I - dD/dx)]) = E|s|^2 / E[-div s] = 1
 
-With D(x) = x + sigma^2 s(x), the denoiser of a level, the residual x - D(x) is the noise that a chain seems to carry.
-At equilibrium Stein's identity E[div s + |s|^2] = 0 says how large it has to be:
-
-    rho^2 = E|x - D|^2 / (sigma^2 E[tr(I - dD/dx)]) = E|s|^2 / E[-div s]
-
-which is 1 for every distribution, not only for one that noise dominates, and rho where chains of N(0, sigma^2 I) are
-rho times too wide. Narrow directions count most, as they do in |s|^2. The divergence is taken along one vector of
-random signs per chain, by a difference of scores: two score calls for each of a few chains, and no derivative.
-
-Chains are early where a t-test over them rejects rho <= `RHO_LIMIT`, E[|s|^2 + RHO_LIMIT^2 div s] <= 0. Both terms
-have their long tail upwards, which makes the test conservative: chains that have arrived are early with a probability
-of at most `FALSE_ALARM_RATE`.
-
-Chains annealed from high noise to low.
-
-At a high level the modes of a distribution merge and chains reach all of them; on the way down, every chain is led to
-where the distribution is. A score that takes a noise level (`fit_score`, a diffusion model) serves all of them.
-
-A step size for every noise level, found on a pilot batch of chains before the others are annealed.
-
-Metropolis-Hastings steps inside a sampler of one's own: the corrector of a predictor-corrector loop.
+- `anneal` itself, with `tune_steps` for the step size of each level, and `Corrector` for your own loops.
 """
 
 import itertools
@@ -70,7 +47,12 @@ FLOW_LEVELS_PER_E_FOLD = 2
 
 
 def geometric(high: float, low: float, n: int) -> list[float]:
-    """Return n levels from high to low, each the same share of the one before.
+    """Return n geometrically spaced levels, high (low / high)^(i / (n - 1)) for i = 0 to n - 1.
+
+    Args:
+        high: Highest noise level.
+        low: Lowest noise level.
+        n: Number of levels.
 
     >>> geometric(8.0, 1.0, 4)
     [8.0, 4.0, 2.0, 1.0]
@@ -80,7 +62,14 @@ def geometric(high: float, low: float, n: int) -> list[float]:
 
 
 def karras(high: float, low: float, n: int, rho: float = 7.0) -> list[float]:
-    """Return n levels from high to low whose rho-th roots are equally spaced."""
+    """Return n levels from high to low whose rho-th roots are equally spaced (Karras et al. 2022).
+
+    Args:
+        high: Highest noise level.
+        low: Lowest noise level.
+        n: Number of levels.
+        rho: Exponent; larger values put more levels at low noise.
+    """
     _check_range(high, low, n)
     checks.positive(rho, "rho")
     a, b = high ** (1 / rho), low ** (1 / rho)
@@ -88,17 +77,21 @@ def karras(high: float, low: float, n: int, rho: float = 7.0) -> list[float]:
 
 
 def flow_levels(high: float, low: float) -> list[float]:
-    """Return levels from high to low for `flow`, each at most e^(1/2) times the next: 11 from 2 to 0.02.
+    """Return levels from high to low for `flow`, each at most e^(1/2) times the next: 11 levels from 2 to 0.02.
 
-    On normal distributions of any width, mixtures and curved distributions, no variance was off by more than .5 % and
-    no weight of a mode by more than .005, from levels of 5 and less to 0.02.
+    On normal distributions of any width, mixtures and curved distributions, from levels of 5 and less to 0.02, the
+    error was at most 0.5 % in each variance and 0.005 in the weight of each mode.
+
+    Args:
+        high: Highest noise level.
+        low: Lowest noise level.
     """
     _check_range(high, low, 1)
     return geometric(high, low, 1 + math.ceil(FLOW_LEVELS_PER_E_FOLD * math.log(high / low)))
 
 
 def _rounded(level: float) -> float:
-    """Return the level with the digits that a person would write: 4.0, not 3.9999999999999996."""
+    """Round to 12 digits, so that 3.9999999999999996 becomes 4.0."""
     return float(f"{level:.12g}")
 
 
@@ -112,11 +105,11 @@ def _check_range(high: float, low: float, n: int) -> None:
     checks.count(n, "n")
     if low > high:
         got = f"high={high} and low={low}"
-        raise ValueError(checks.message("low of at most high", got, "Swap them: noise goes down."))
+        raise ValueError(checks.message("low of at most high", got, "Swap them: levels go from high to low."))
 
 
 def check_levels(levels: Sequence[float]) -> None:
-    """Refuse noise levels that do not fall, or that end at 0."""
+    """Raise an error unless the noise levels decrease (or stay equal) and are above 0."""
     levels = list(levels)
     falling = all(later <= earlier for earlier, later in itertools.pairwise(levels))
     if not levels or not falling or not levels[-1] > 0:
@@ -131,20 +124,23 @@ def flow(
     *,
     covariance: Tensor | None = None,
 ) -> Float[Tensor, "chain *event"]:
-    """Carry draws from the first noise level to the last along the probability flow, and return them.
+    """Move draws from the first noise level to the last along the probability flow, and return them.
 
-    Kutta's 3/8 rule in sigma: four scores a step, order four. With `flow_levels` its error changes no variance by more
-    than .5 % and no weight of a mode by more than .005. A last level of 0 removes the noise of the level before it.
+    Chains can run at a level where a learned score has the right weights of the modes, and the flow then moves their
+    draws to the data. It is integrated by Kutta's 3/8 rule in sigma, of order four with four scores per step. With
+    `flow_levels`, its error is at most 0.5 % in each variance and 0.005 in the weight of each mode. (In the variance
+    sigma^2 instead of sigma, Heun's method on eight levels lost a tenth of the variance of real tables.) If the last
+    level is 0, a final step removes the noise of the level before it.
 
     Args:
         target_at: Function from a noise level to a target with the score of the distribution blurred by it, such as
             `fit.at`.
         levels: Noise levels from high to low, such as `flow_levels(2.0, 0.02)`; the last may be 0.
         x: Draws of the distribution blurred by the first level.
-        covariance: C of the noise sigma^2 C, such as `fit.covariance`; the identity when None.
+        covariance: C of the noise sigma^2 C, such as `fit.covariance`; the identity if None.
 
     Returns:
-        As many draws, each at the end of its path.
+        The same number of draws, at the last level.
 
     Example:
         >>> import torch
@@ -165,42 +161,50 @@ def flow(
     def drift(x: Tensor, level: float) -> Tensor:
         score = target_at(level).score
         if score is None:
-            fix = "Return a target whose score is that of the distribution blurred by this level."
-            raise ValueError(checks.message("target_at to give a target with a score", "one without", fix))
+            fix = "Return a target with the score of the distribution blurred by this level."
+            raise ValueError(checks.message("target_at to return a target with a score", "one without", fix))
         s = CountedScore(score)(x)
         return -level * (s if coordinates is None else coordinates.precondition(s))
 
     with torch.inference_mode(), checks.explained():
         x = runge_kutta(drift, x, noisy)
-        if to_data:  # one step in sigma^2 leaves a normal distribution its variance; the mean given x would narrow it
+        if to_data:  # one step in sigma^2 keeps the variance of a normal distribution; E[data | x] would be too narrow
             x = x - noisy[-1] / 2 * drift(x, noisy[-1])
     return x.clone()  # an ordinary tensor again
 
 
+# The noise ratio. rho is 1 at equilibrium for every distribution, not only if noise dominates. If the target is
+# N(0, sigma^2 I) and the chains are rho times too wide, the ratio is this rho. Narrow directions count most, as in
+# |s|^2. The divergence is estimated along one vector of random signs per chain, by a difference of scores: two score
+# calls for each of a few chains, and no derivative.
+#
+# Chains are too early at a level if a t-test rejects rho <= RHO_LIMIT, that is E[|s|^2 + RHO_LIMIT^2 div s] <= 0. Both
+# terms are skewed to the right, which makes the test conservative: at equilibrium it rejects with a probability of at
+# most FALSE_ALARM_RATE.
 RHO_LIMIT = 1.05  # a variance a tenth too large, in the narrow directions
-FALSE_ALARM_RATE = 0.01  # of one test, and of all those of a run together
+FALSE_ALARM_RATE = 0.01  # of one test, and of all tests of a run together
 MEASURED_NUMBERS = 40_000  # coordinates over all measured chains: a standard error of rho of about sqrt(1/2 / 40,000)
-LEAST_CHAINS = 16  # of a t-test; fewer where there are not so many
-WATCHED_SHARE = 0.03  # of the transitions of a run, in score calls; of its score calls it is less
-RELATIVE_STEP = 0.01  # of the difference of scores, in units of the noise
-COARSEST_ROUNDING = 1e-3  # of a dtype in which a difference of scores means something: not of bfloat16
-# The signs take nothing from the generator of the chains, whose draws stay what they were, and share no seed with it:
-# drawn with the seed of the initial points they would be the signs of those.
+LEAST_CHAINS = 16  # number of chains for a t-test, if there are so many
+WATCHED_SHARE = 0.03  # score calls for the measurement, as a fraction of the transitions of a run (of its calls, less)
+RELATIVE_STEP = 0.01  # step of the difference of scores, in units of the noise
+COARSEST_ROUNDING = 1e-3  # relative rounding above which a difference of scores is useless, as in bfloat16
+# The signs have their own generator, so that measuring does not change the draws of the chains; and their own seed,
+# because with the seed of the initial points they would be the signs of those points.
 SIGNS_SEED = 2_718_281_828
 
 
 class EarlyAnnealingWarning(UserWarning):
-    """Chains left noise levels before they had arrived there: they are wider than the distribution."""
+    """Warns that chains left noise levels before equilibrium: they are wider than the distribution."""
 
 
 class NoiseRatio(NamedTuple):
-    """Actual over expected noise of chains at a noise level.
+    """Ratio of the actual to the expected noise of chains at a noise level.
 
     Args:
-        rho: Square root of E|s|^2 over E[-div s]: 1 at equilibrium.
+        rho: Square root of E|s|^2 / E[-div s]; 1 at equilibrium.
         standard_error: Standard error of rho.
-        score_calls: Points at which the score was evaluated for it.
-        p_value: Probability of so large a ratio where rho is `RHO_LIMIT`; NaN where nothing could be measured.
+        score_calls: Number of points at which the score was evaluated.
+        p_value: Probability of a ratio at least this large if rho were `RHO_LIMIT`; NaN if nothing could be measured.
     """
 
     rho: float
@@ -210,54 +214,54 @@ class NoiseRatio(NamedTuple):
 
     @property
     def early(self) -> bool:
-        """Whether the chains have more noise than the level, beyond the limit and what is due to chance."""
+        """Whether rho is significantly above `RHO_LIMIT`: the chains have more noise than the level."""
         return self.p_value < FALSE_ALARM_RATE
 
 
 def noise_ratio(kernel: Kernel, x: Tensor, level: float, *, chains: int | None = None) -> NoiseRatio:
-    """Return the actual over the expected noise of the first chains.
+    """Return the ratio of the actual to the expected noise of chains at a noise level, measured on the first chains.
 
     Args:
-        kernel: Kernel of the level, which knows the score.
+        kernel: Kernel of the level, with a score.
         x: Points of the chains.
         level: Noise level sigma.
-        chains: Number of chains to measure; as many as rho to half a per cent takes by default.
+        chains: Number of chains to measure; by default, enough for a standard error of rho of half a per cent.
     """
     measured = x[: enough_chains(x) if chains is None else chains]
     signs = rng.normal(tuple(measured.shape), measured, rng.seeded(SIGNS_SEED, x.device)).sign()
     step = RELATIVE_STEP * level
     both = torch.cat([measured, measured + step * signs])
-    # never more rows at once than there are chains: the memory of a network may be as large as they need
+    # Never evaluate more rows at once than there are chains: memory may not suffice for more.
     with score_calls() as calls:
         scores = [_score(kernel, rows) for rows in both.split(len(x))]
     if any(score is None for score in scores):
         return NoiseRatio(math.nan, math.nan, 0, math.nan)
     here, there = torch.cat(scores).chunk(2)  # type: ignore[arg-type]
     square = here.flatten(1).square().sum(1).double()
-    bend = -((there - here) * signs).flatten(1).sum(1).double() / step
-    return _compared(square, bend)._replace(score_calls=calls.total)
+    divergence = ((there - here) * signs).flatten(1).sum(1).double() / step
+    return _ratio_of_means(square, -divergence)._replace(score_calls=calls.total)
 
 
 @torch.inference_mode()
 def _score(kernel: Kernel, x: Tensor) -> Tensor | None:
-    """Return the score that a kernel knows at x, and nothing else that its points would hold."""
+    """Return the score of a kernel's target at x, without its other values; None if the kernel has no score."""
     point = kernel.init(x) if kernel.target is None else Point.at(x, kernel.target, frozenset({"score"}))
     return point.score
 
 
-def _compared(square: Float[Tensor, " chain"], bend: Float[Tensor, " chain"]) -> NoiseRatio:
-    """Return the ratio of |s|^2 to -div s, of which one per chain is given; not finite ones are left out."""
+def _ratio_of_means(square: Float[Tensor, " chain"], curvature: Float[Tensor, " chain"]) -> NoiseRatio:
+    """Return the noise ratio from |s|^2 and -div s of each chain; leave out chains with a value that is not finite."""
     from scipy import special  # here, so that `import scoremh` stays light
 
-    finite = (square + bend).isfinite()
-    square, bend = square[finite], bend[finite]
-    if len(square) < 2:  # one chain is no sample
+    finite = (square + curvature).isfinite()
+    square, curvature = square[finite], curvature[finite]
+    if len(square) < 2:  # no standard error
         return NoiseRatio(math.nan, math.nan, 0, math.nan)
-    excess, ratio = square - RHO_LIMIT**2 * bend, float(square.mean() / bend.mean())
+    excess, ratio = square - RHO_LIMIT**2 * curvature, float(square.mean() / curvature.mean())
     p_value = float(special.stdtr(len(excess) - 1, -float(excess.mean() / _standard_error(excess))))
-    if not ratio > 0:  # where the density is convex along most directions, no ratio of noise is defined
+    if not ratio > 0:  # log p is convex on average, so rho is not defined
         return NoiseRatio(math.inf, math.inf, 0, p_value)
-    error = float(_standard_error(square - ratio * bend) / bend.mean())
+    error = float(_standard_error(square - ratio * curvature) / curvature.mean())
     return NoiseRatio(math.sqrt(ratio), error / (2 * math.sqrt(ratio)), 0, p_value)
 
 
@@ -267,20 +271,17 @@ def _standard_error(values: Float[Tensor, " chain"]) -> Float[Tensor, ""]:
 
 
 def enough_chains(x: Float[Tensor, "chain *event"]) -> int:
-    """Return how many of the chains tell rho to half a per cent."""
+    """Return the number of chains that gives rho with a standard error of half a per cent."""
     return min(len(x), max(LEAST_CHAINS, math.ceil(MEASURED_NUMBERS / x[0].numel())))
 
 
 def affordable_chains(x: Float[Tensor, "chain *event"], steps: Sequence[int]) -> list[int]:
-    """Return how many chains to measure at the end of every stage for a small share of the score calls of a run.
+    """Return the number of chains to measure at the end of each stage, for a small share of the score calls of a run.
 
-    Where the share is not enough for all stages, some of them are measured, the last one among them.
-
-    Args:
-        x: Points of the chains.
-        steps: Transitions per stage.
+    `steps` are the transitions of each stage. If the share does not suffice for all stages, only some are measured, the
+    last one among them.
     """
-    budget = int(WATCHED_SHARE * len(x) * sum(steps)) // 2 if len(x) > 1 else 0  # two score calls for each
+    budget = int(WATCHED_SHARE * len(x) * sum(steps)) // 2 if len(x) > 1 else 0  # two score calls per chain
     enough = enough_chains(x)
     least, each = min(LEAST_CHAINS, enough), budget // len(steps)
     if each >= least:
@@ -291,32 +292,32 @@ def affordable_chains(x: Float[Tensor, "chain *event"], steps: Sequence[int]) ->
 
 
 def is_measurable(kernel: Kernel, x: Tensor) -> bool:
-    """Return whether rho of a kernel's chains means something, and takes nothing but score calls.
+    """Return whether rho of a kernel's chains is meaningful and needs score calls only.
 
-    It does not where the kernel asks for no score or does not say what it knows; for a truncated distribution, at whose
-    edge Stein's identity fails; and in a dtype whose rounding is as large as a difference of scores.
+    It is not if the kernel uses no score or has no `target`; for a truncated distribution, because Stein's identity
+    fails at its edge; and in a dtype whose rounding is as large as a difference of scores.
     """
     target = kernel.target
     known = target is not None and target.score is not None and target.support is None
     return known and torch.finfo(x.dtype).eps <= COARSEST_ROUNDING
 
 
-MAX_ROUNDS = 4  # how often the steps of a level are made again at most
+MAX_ROUNDS = 4  # largest number of times that the steps of a level are repeated
 
 
 @dataclass(frozen=True, eq=False)
 class Annealed:
-    """What `anneal` returns.
+    """The result of `anneal`.
 
     Args:
         draws: Last points of the chains.
-        levels: Noise levels, one per stage; the last one twice where there were final steps.
-        steps: Transitions per stage.
-        acceptance_rates: Share of the candidates that were accepted, per stage.
-        score_calls: Points at which the score was evaluated, over all chains and levels.
-        accept_above: Noise level below which every candidate was accepted; 0 where none was.
-        rho: Actual over expected noise of the chains at the end of every stage, 1 at equilibrium; NaN for stages that
-            were not measured, None where none was. `scoremh.annealing.anneal` defines it.
+        levels: Noise levels, one per stage; with final steps, the last level occurs twice.
+        steps: Number of transitions per stage.
+        acceptance_rates: Fraction of accepted candidates per stage.
+        score_calls: Number of points at which the score was evaluated, over all chains and levels.
+        accept_above: Noise level below which every candidate was accepted; 0 if every level had an accept step.
+        rho: Ratio of the actual to the expected noise of the chains at the end of each stage, 1 at equilibrium (see
+            `noise_ratio`). NaN for stages that were not measured; None if no stage was.
     """
 
     draws: Float[Tensor, "chain *event"]
@@ -360,36 +361,38 @@ def anneal(
     store: str | Path | None = None,
     pool: Pool = None,
 ) -> Annealed:
-    """Lead chains from high noise to low: some steps at every level, each from where the level before ended.
+    """Run chains from high noise to low: some steps at each level, starting where the previous level ended.
 
     Args:
-        kernel_at: Function from a noise level to the kernel for it. A step size of a fixed multiple of the squared
-            level suits all.
+        kernel_at: Function from a noise level to the kernel for it. A step size proportional to the squared level is
+            good at all levels.
         levels: Noise levels from high to low, such as `geometric(5.0, 0.05, 20)`.
         initial: Initial points, one per chain, `(chain, *event)`: noise of the highest level around the data's mean.
-        steps_per_level: Transitions at every level.
-        final_steps: Transitions at the last level after that.
-        accept_above: Noise level below which every candidate is accepted: where the integral of a learned score depends
-            on its way, an accept step means little (`diagnostics.lowest_conservative_level`). 0 adjusts everywhere.
-        measure_noise: Measure the noise that chains carry at the ends of levels, over what they should (`rho` of the
-            result), and warn if it is more than 1.05 times; chains that have arrived are warned of in at most 1 % of
-            runs. By default so many chains and levels are measured as 3 % more score calls allow, and none where the
-            kernels use no score, do not say what they know of p, or p has a support, or in half precision. True
-            measures every level, to half a per cent where there are chains enough, at two score calls for each of up to
-            40,000 / d of them; False none. The draws are the same.
-        adaptive: Watch as with True, and make as many steps again on such a level, up to four times.
-        predict: Go from one level to the next by a step of the probability flow, so that the steps there only correct:
-            one score call more for a level. It leads the wide directions down, for which steps of the size of the
-            noise are too short. The noise has to be sigma z in the coordinates of the kernels.
-        denoise: Return x + sigma^2 s(x) of the last level sigma, the expected data without its noise, where the noise
-            is sigma z in the coordinates of the kernels. These draws are less spread than the data.
+        steps_per_level: Number of transitions at each level.
+        final_steps: Number of further transitions at the last level.
+        accept_above: Noise level below which every candidate is accepted. An accept step has little meaning at levels
+            where the integral of a learned score depends on the path (`diagnostics.lowest_conservative_level`). 0 for
+            an accept step at every level.
+        measure_noise: Measure the ratio of the actual to the expected noise of the chains at the ends of levels (`rho`
+            of the result), and warn if it is above 1.05. At equilibrium, at most 1 % of runs give a false warning. True
+            measures every level, with two score calls for each of up to 40,000 / d chains, for a standard error of half
+            a per cent. False measures none. By default, as many chains and levels are measured as 3 % more score calls
+            allow; none if the kernels use no score or have no `target`, if p has a support, or in half precision. The
+            draws do not depend on it.
+        adaptive: Measure as with `measure_noise=True`, and repeat the steps of a level above the limit, up to four
+            times.
+        predict: Move from one level to the next by a step of the probability flow, which costs one more score call per
+            level; the transitions then only correct. This helps along wide directions, for which steps of the size of
+            the noise are too short. The noise must be sigma z in the coordinates of the kernels.
+        denoise: Return x + sigma^2 s(x) at the last level sigma, the expected data given x. These draws are less spread
+            out than the data. The noise must be sigma z in the coordinates of the kernels.
         generator: Random number generator; the same seed gives the same draws.
         progress: Show a progress bar.
-        store: Folder to write to. The same call with the same folder resumes from what is there.
-        pool: Where blocks of chains are run, as for `sample`.
+        store: Folder to write to. The same call with the same folder resumes an interrupted run.
+        pool: Workers that run blocks of chains, as for `sample`.
 
     Returns:
-        Where the chains ended, and how many candidates were accepted at every level.
+        The last points of the chains, and acceptance rates and costs of the levels.
 
     Example:
         >>> import torch
@@ -407,12 +410,14 @@ def anneal(
     check_levels(levels)
     if not accept_above >= 0:
         raise ValueError(
-            checks.message("accept_above of at least 0", accept_above, "Leave it out to adjust everywhere.")
+            checks.message(
+                "accept_above of at least 0", accept_above, "Leave it out for an accept step at every level."
+            )
         )
     stages = [(level, steps_per_level) for level in levels] + [(levels[-1], final_steps)] * (final_steps > 0)
     measured = _measured_chains(initial, [steps for _, steps in stages], True if adaptive else measure_noise)
     how: dict[str, Any] = {
-        "asked": bool(measure_noise or adaptive),
+        "required": bool(measure_noise or adaptive),
         "rounds": MAX_ROUNDS * adaptive,
         "predict": predict,
     }
@@ -427,7 +432,7 @@ def anneal(
 
 
 def _measured_chains(initial: Tensor, steps: Sequence[int], measure_noise: bool | None) -> list[int]:
-    """Return how many chains are measured at the end of every stage."""
+    """Return the number of chains to measure at the end of each stage."""
     if measure_noise is None:
         return affordable_chains(initial, steps)
     return [enough_chains(initial) if measure_noise else 0] * len(steps)
@@ -435,7 +440,7 @@ def _measured_chains(initial: Tensor, steps: Sequence[int], measure_noise: bool 
 
 @dataclass
 class _Descent:
-    """Chains on their way down, and what was recorded of it."""
+    """State of `anneal`: the points of the chains, and the record of the stages so far."""
 
     x: Tensor
     accept_above: float
@@ -455,11 +460,11 @@ class _Descent:
         steps: int,
         *,
         measured: int,
-        asked: bool,
+        required: bool,
         rounds: int,
         predict: bool,
     ) -> None:
-        """Make the steps of a stage, and as many again while the chains have not arrived, for a number of rounds."""
+        """Make the steps of a stage, and repeat them up to `rounds` times while the chains have too much noise."""
         kernel = kernel_at(level) if level >= self.accept_above else _unadjusted(kernel_at(level))
         if predict and self.before is not None:
             kernel_before, level_before = self.before
@@ -470,31 +475,31 @@ class _Descent:
             self.x = chains.draws[:, 0]
             accepted.append(chains.acceptance_rate)
             self.score_calls += chains.score_calls
-            ratio = self.noise_ratio(kernel, level, measured, asked=asked) if measured else None
+            ratio = self.noise_ratio(kernel, level, measured, required=required) if measured else None
             if ratio is None or not ratio.early:
                 break
         self.steps.append(steps * len(accepted))
         self.rates.append(sum(accepted) / len(accepted))
         self.ratios.append(ratio)
 
-    def noise_ratio(self, kernel: Kernel, level: float, chains: int, *, asked: bool) -> NoiseRatio | None:
-        """Return the actual over the expected noise of the first chains, and count its score calls.
+    def noise_ratio(self, kernel: Kernel, level: float, chains: int, *, required: bool) -> NoiseRatio | None:
+        """Return the noise ratio of the first chains, and count its score calls.
 
-        Nobody may have asked for it: then it is None where it means nothing, or where the score refuses so few chains.
+        If it is not required, return None when it has no meaning, or when the score fails for so few chains.
         """
         ratio = None
-        if asked:
+        if required:
             ratio = noise_ratio(kernel, self.x, level, chains=chains)
             if not ratio.score_calls:
                 raise _no_score(kernel, "measure_noise and adaptive")
         elif is_measurable(kernel, self.x):
-            with suppress(Exception):  # such as one that knows a condition for every chain
+            with suppress(Exception):  # for example from a score with one condition per chain
                 ratio = noise_ratio(kernel, self.x, level, chains=chains)
         self.score_calls += 0 if ratio is None else ratio.score_calls
         return ratio
 
     def folder(self, number: int, again: int) -> Path | None:
-        """Return where a round of a stage is stored; None where nothing is."""
+        """Return the folder for a round of a stage; None if nothing is stored."""
         name = f"stage-{number:04}" + f"-{again}" * (again > 0)
         return None if self.store is None else Path(self.store) / name
 
@@ -510,7 +515,7 @@ class _Descent:
     def finished(
         self, kernel_at: Callable[[float], Kernel], stages: list[tuple[float, int]], *, denoise: bool
     ) -> Annealed:
-        """Return the record, with the noise of the last level removed from the draws where that is asked for."""
+        """Return the result, with the noise of the last level removed from the draws if `denoise`."""
         x = self.moved(kernel_at(stages[-1][0]), stages[-1][0] ** 2) if denoise else self.x
         levels = tuple(level for level, _ in stages)
         rho = tuple(math.nan if ratio is None else ratio.rho for ratio in self.ratios) if any(self.ratios) else None
@@ -518,34 +523,34 @@ class _Descent:
 
 
 def _warn_if_early(levels: Sequence[float], ratios: Sequence[NoiseRatio | None]) -> None:
-    """Warn of noise levels that the chains left with more noise than they have; `levels` has one for every ratio."""
-    at_end = dict(zip(levels, ratios, strict=True))  # of a level with several stages, the last: chains left it then
+    """Warn of noise levels that the chains left with too much noise; `levels` and `ratios` have one entry per stage."""
+    at_end = dict(zip(levels, ratios, strict=True))  # for a level with two stages, the second
     measured = {level: ratio for level, ratio in at_end.items() if ratio is not None}
     early = {level: ratio.rho for level, ratio in measured.items() if ratio.p_value < FALSE_ALARM_RATE / len(measured)}
     if early:
         worst, last = max(early, key=early.__getitem__), min(measured)
-        places = dict.fromkeys((worst, last))  # one where they are the same
+        places = dict.fromkeys((worst, last))  # only one if they are the same
         amounts = " and ".join(f"{measured[level].rho:.3g} times at level {level:.3g}" for level in places)
         text = (
             f"Chains left {len(early)} of {len(measured)} noise levels with more than {RHO_LIMIT} times their noise: "
-            f"{amounts}, the last that was measured. They are too wide there. Make more steps per level or "
-            "final_steps, pass adaptive=True or predict=True, or tune the step of every level (annealing.tune_steps); "
-            "without an accept step, make smaller steps."
+            f"{amounts}, the last level measured. The chains are too wide there. Increase steps_per_level or "
+            "final_steps, pass adaptive=True or predict=True, or tune the step size of each level "
+            "(annealing.tune_steps); without an accept step, use smaller steps."
         )
         warnings.warn(text, EarlyAnnealingWarning, stacklevel=3)
 
 
 def _no_score(kernel: Kernel, options: str) -> ValueError:
-    """Return the error for a kernel that knows no score."""
+    """Return the error for a kernel without a score."""
     fix = f"Use MALA, or leave {options} out."
-    return ValueError(checks.message("kernels that know the score", kernel.description, fix))
+    return ValueError(checks.message("kernels with a score", kernel.description, fix))
 
 
 def _unadjusted(kernel: Kernel) -> Kernel:
-    """Return the kernel without its accept step, and refuse one whose moves do not follow the score."""
+    """Return the kernel without its accept step; raise an error if its moves do not follow the score."""
     if kernel.unadjusted is None:
         fix = "Use MALA or hamiltonian, or leave accept_above out."
-        got = f"{kernel.description}, which goes nowhere without an accept step"
+        got = f"{kernel.description}, which is not valid without an accept step"
         raise ValueError(checks.message("kernels whose moves follow the score below accept_above", got, fix))
     return kernel.unadjusted()
 
@@ -560,19 +565,20 @@ def tune_steps(
     steps_per_level: int = 40,
     generator: torch.Generator | None = None,
 ) -> dict[float, float]:
-    """Return for every noise level the step at which its kernel accepts at its most efficient rate.
+    """Return a step size for each noise level, at which its kernel has its target acceptance rate.
 
-    The pilot chains go down with the levels while their steps are tuned, each level from the step of the one before.
+    Pilot chains go through the levels while the step size is tuned. Each level starts from the step size of the
+    previous one.
 
     Args:
-        make_kernel: Function from a noise level and a step to a kernel, such as
+        make_kernel: Function from a noise level and a step size to a kernel, such as
             `lambda level, step: metropolis_hastings(model.at(level), MALA(step * level**2), LineIntegral())`.
-        levels: Noise levels from high to low, those of `anneal`.
+        levels: Noise levels from high to low, the same as for `anneal`.
         initial: Initial points of the pilot chains: noise of the highest level; 50 chains are enough.
-        start: First step to try at the highest level.
-        target_rate: Acceptance rate to reach; the kernel's own by default.
-        steps_per_level: Transitions of the pilot chains at every level, to tune on.
-        generator: Random number generator; the same seed gives the same steps.
+        start: First step size to try at the highest level.
+        target_rate: Acceptance rate to reach; by default the kernel's own.
+        steps_per_level: Number of transitions of the pilot chains at each level.
+        generator: Random number generator; the same seed gives the same step sizes.
 
     Example:
         >>> from scoremh import MALA, LineIntegral, anneal, annealing, metropolis_hastings, targets
@@ -602,13 +608,13 @@ def tune_steps(
 
 @dataclass(frozen=True)
 class Corrector:
-    """Steps that leave the distribution at a noise level as it is, for a predictor-corrector loop of one's own.
+    """Metropolis-Hastings steps at a noise level, as the corrector of your own predictor-corrector loop.
 
-    `x = corrector(x, sigma)` makes `steps` transitions at the level that the predictor has arrived at; x is in the
-    coordinates x0 + sigma z.
+    `x = corrector(x, sigma)` makes `steps` transitions at the level sigma that the predictor has reached; x is in the
+    coordinates x0 + sigma z. The steps leave the distribution at this level unchanged.
 
     Args:
-        model: Scores at all noise levels, of `scoremh.diffusion` or `fit_score`.
+        model: Model with scores at all noise levels, from `scoremh.diffusion` or `fit_score`.
         proposal_at: Function from a noise level to the proposal for it, or a number c for `MALA(c * sigma**2)`.
         rule: Acceptance rule; `Always()` for unadjusted Langevin steps.
         steps: Number of transitions in one call.
@@ -631,7 +637,7 @@ class Corrector:
     steps: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse bad parameters."""
+        """Check the parameters."""
         checks.kind(self.model, ScoreModel, "a model of all noise levels", "Use an adapter of scoremh.diffusion.")
         checks.kind(self.rule, Rule, "an acceptance rule", "Pass LineIntegral(), for example.")
         checks.count(self.steps, "steps")
@@ -653,7 +659,7 @@ class Corrector:
     def __call__(
         self, x: Float[Tensor, "chain *event"], sigma: Tensor | float, *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "chain *event"]:
-        """Return where the chains are after the steps.
+        """Return the points after the steps.
 
         Args:
             x: Points at this noise level, one per chain.

@@ -1,27 +1,21 @@
-r"""One sweep of replica exchange: local moves at every noise level, then swaps between neighbours.
+r"""Replica exchange over noise levels: chains at all levels, with swaps between neighbouring levels.
 
-Chains x_0, x_1, ... are at levels from high to low, and the ladder of all of them has the density
-`p_0(x_0) p_1(x_1) ...`. A swap of neighbours i and j = i + 1 is accepted with probability min(1, r),
+At a high level the modes of a distribution merge; a walker that moves up and down again may end in another mode. Swaps
+leave the distribution at each level unchanged, so the draws at the lowest level have the right weights of the modes,
+as far as the scores of all levels together determine them.
+
+Chains x_0, x_1, ... are at levels from high to low, with the joint density p_0(x_0) p_1(x_1) ... A sweep makes some
+local moves at every level. It then proposes swaps of neighbours i and j = i + 1, alternately for even and odd i, which
+are accepted with probability min(1, r):
 
     log r = [log p_i - log p_j](x_j) - [log p_i - log p_j](x_i)
 
-The difference of two levels at one point is an integral along the noise axis (`diffusion.log_density_change`), a fixed
-function of the point, so that log r changes its sign with the direction of the swap. Pairs that begin at an even
-level and those that begin at an odd one take turns.
+The difference of two levels at one point is an integral along the noise axis (`diffusion.log_density_change`). It is a
+fixed function of the point, so log r is antisymmetric.
 
-What `replica_exchange` returns: draws of the lowest level, and how well walkers went up and down.
-
-Replica exchange over noise levels: chains at every level, which change places with their neighbours.
-
-At a high level the modes of a distribution merge; a walker that goes up and comes down again may come down in another
-mode. Accepted or rejected, swaps leave the distribution of every level as it is, so that the draws of the lowest level
-are draws of the distribution, with the weights of its modes that the scores of all levels know together.
-
-Noise levels between which swaps are accepted at equal rates.
-
-Syed et al. (2022): the rejection rates of neighbouring pairs add up, nearly, to a number that does not depend on where
-the levels between are, the communication barrier B. Levels at equal increments of the sum have equal rates, and n of
-them a rate of 1 - B / (n - 1).
+`tune_levels` places the levels so that all pairs swap at equal rates (Syed et al. 2022). The rejection rates of
+neighbouring pairs add up approximately to the communication barrier B, which does not depend on the levels in between.
+Levels at equal increments of this sum have equal rates: with n levels, 1 - B / (n - 1).
 """
 
 import itertools
@@ -64,29 +58,21 @@ ROUNDING = 1e-6  # relative: schedules of noise levels are rounded
 
 
 class Sweep(NamedTuple):
-    """What one sweep did; all levels are from high to low."""
+    """The result of one sweep; levels are from high to low."""
 
     x: Float[Tensor, "level chain *event"]
     walkers: Int[Tensor, "chain level"]
-    """Number of the walker that is at a level: walkers move with the swaps."""
+    """Number of the walker at each level; walkers move with the swaps."""
     accepted: Int[Tensor, "chain level"]
-    """How many local moves were accepted."""
+    """Number of accepted local moves."""
     swap_prob: Float[Tensor, "chain pair"]
-    """Probability min(1, r) of a swap; 0 for pairs whose turn it was not, NaN where r was not finite."""
+    """Probability min(1, r) of a swap; 0 for pairs without a proposed swap, NaN if r was not finite."""
     score_calls: int
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """Kernels at all noise levels, and the model whose scores decide on swaps.
-
-    Args:
-        model: Scores at every noise level.
-        levels: Noise levels from high to low.
-        kernels: Kernels of the local moves, one per level.
-        steps_per_swap: Local moves before every turn of swaps.
-        nodes: Number of noise levels between two neighbours at which the score and its divergence are evaluated.
-    """
+    """Kernels of the local moves at all noise levels, and the model whose scores decide about swaps."""
 
     model: ScoreModel
     levels: tuple[float, ...]
@@ -101,14 +87,7 @@ class Ladder:
         turn: int,
         generator: torch.Generator,
     ) -> Sweep:
-        """Make local moves at every level, then offer swaps to half of the pairs.
-
-        Args:
-            x: Where the chains are.
-            walkers: Number of the walker at every level.
-            turn: Number of the sweep; pairs that begin at an even level are offered a swap when it is even.
-            generator: Random number generator.
-        """
+        """Make local moves at every level, then propose swaps for every second pair: i even if `turn` is even."""
         with score_calls() as calls:
             moved = [self._local_moves(kernel, at, generator) for kernel, at in zip(self.kernels, x, strict=True)]
             x, accepted = torch.stack([at for at, _ in moved]), torch.stack([count for _, count in moved], 1)
@@ -125,12 +104,7 @@ class Ladder:
     def log_swap_ratio(
         self, x: Float[Tensor, "level chain *event"], upper: Int[Tensor, " pair"]
     ) -> Float[Tensor, "pair chain"]:
-        """Return log r of swaps between these levels and the next lower ones, NaN where it is not finite.
-
-        Args:
-            x: Where the chains are.
-            upper: Numbers of the higher level of every pair.
-        """
+        """Return log r of swaps between the levels with the numbers `upper` and the next lower ones; NaN for inf."""
         levels, chains = x.new_tensor(self.levels), x.shape[1]
         both = torch.cat([x[upper], x[upper + 1]]).flatten(0, 1)
         high, low = (levels[pair].repeat_interleave(chains).repeat(2) for pair in (upper, upper + 1))
@@ -141,9 +115,9 @@ class Ladder:
         return log_ratio.where(log_ratio.isfinite(), torch.nan)
 
     def _local_moves(self, kernel: Kernel, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return where the chains of a level are then, and how many moves each accepted.
+        """Return the points of a level after local moves, and the number of accepted moves of each chain.
 
-        The point is made anew: what it held before the last swaps belongs to other levels.
+        The kernel is initialised every time, because swaps have exchanged the positions of the levels.
         """
         point = kernel.init(x)
         point, trace = kernel.steps(point, self.steps_per_swap, generator=generator)
@@ -151,7 +125,7 @@ class Ladder:
 
 
 def _swapped(x: Tensor, upper: Tensor, taken: Tensor) -> Tensor:
-    """Return rows in which those of a pair have changed places where the swap was taken, `(pair, chain)`."""
+    """Return x with the rows `upper` and `upper + 1` exchanged in chains that accept; `taken` is `(pair, chain)`."""
     above, below, out = x[upper], x[upper + 1], x.clone()
     mask = taken.reshape(*taken.shape, *(1,) * (x.ndim - 2))
     out[upper], out[upper + 1] = torch.where(mask, below, above), torch.where(mask, above, below)
@@ -166,16 +140,7 @@ def validated_ladder(
     steps_per_swap: int,
     nodes: int,
 ) -> Ladder:
-    """Return the kernels at all levels, having refused kernels of other events.
-
-    Args:
-        kernel_at: Function from a noise level to the kernel for it.
-        levels: Noise levels from high to low.
-        x: Where the chains start.
-        model: Scores at every noise level.
-        steps_per_swap: Local moves before every turn of swaps.
-        nodes: Number of noise levels between two neighbours at which the score and its divergence are evaluated.
-    """
+    """Return the kernels at all levels, after checking that they accept events of the shape of x."""
     checks.count(steps_per_swap, "steps_per_swap")
     checks.count(nodes, "nodes")
     fix = "Pass lambda level: metropolis_hastings(model.at(level), MALA(0.5 * level**2), LineIntegral()), for example."
@@ -186,49 +151,50 @@ def validated_ladder(
         checks.kind(kernel, Kernel, "kernel_at to return a Kernel", fix)
         found = kernel.init(at[:1]).x.shape[1:]
         if found != at.shape[1:]:
-            expected, got = f"a kernel of events {tuple(at.shape[1:])} at level {level:g}", f"one of {tuple(found)}"
-            raise ValueError(checks.message(expected, got, "Let all levels have the events of `initial`."))
+            expected = f"a kernel for events of shape {tuple(at.shape[1:])} at level {level:g}"
+            fix = "Use targets whose events have the shape of those in `initial`."
+            raise ValueError(checks.message(expected, f"a kernel for shape {tuple(found)}", fix))
     return Ladder(model, tuple(levels), kernels, steps_per_swap, nodes)
 
 
 def require_levels(levels: Sequence[float], model: ScoreModel) -> None:
-    """Refuse levels that do not fall, or that the model does not know."""
+    """Raise an error unless the levels decrease and lie within the noise range of the model."""
     _, most = known_span(model)
     check_levels(levels)
     if len(levels) < 2 or any(low >= high for high, low in itertools.pairwise(levels)):
         fix = "Use annealing.geometric(high, low, n), or annealing.tune_levels."
         raise ValueError(checks.message("at least two levels, each below the one before", list(levels), fix))
-    assert model.noise_range is not None  # known_span has looked
+    assert model.noise_range is not None  # checked by known_span
     least = model.noise_range[0]
     if not (least * (1 - ROUNDING) <= levels[-1] and levels[0] <= most * (1 + ROUNDING)):
         got, fix = f"{levels[-1]:g} to {levels[0]:g}", "Choose levels in this range."
-        raise ValueError(checks.message(f"levels that the model knows, {least:g} to {most:g}", got, fix))
+        raise ValueError(checks.message(f"levels in the noise range of the model, {least:g} to {most:g}", got, fix))
 
 
 def known_span(model: ScoreModel) -> tuple[float, float]:
-    """Return the level at which a model is read and the highest that it knows, having refused one without levels."""
-    fix = "Pass what fit_score returns, or a normal mixture of scoremh.targets."
-    checks.kind(model, ScoreModel, "model to know the scores of all noise levels", fix)
+    """Return the noise level of a model and its highest level, after checking that it has noise levels."""
+    fix = "Pass a fit of fit_score, or a normal mixture of scoremh.targets."
+    checks.kind(model, ScoreModel, "model to have scores at all noise levels", fix)
     return noise_span(model)
 
 
-GOOD_SWAP_RATES = 0.2, 0.6  # below, walkers hardly pass; above, levels are wasted (Syed et al. 2022: 0.5 is best)
+GOOD_SWAP_RATES = 0.2, 0.6  # below, walkers rarely pass; above, levels are wasted (Syed et al. 2022: 0.5 is best)
 
 
 @dataclass(frozen=True, eq=False)
 class Replicas:
-    """Draws of a distribution by replica exchange. All levels are from high to low.
+    """The result of `replica_exchange`. Levels are from high to low.
 
     Args:
-        draws: Draws at the lowest level: those of the distribution.
-        last: Last points at every level, to go on from: `initial=found.last`.
+        draws: Draws at the lowest level.
+        last: Last points at each level; continue the run with `initial=found.last`.
         levels: Noise levels.
-        swap_rates: Mean acceptance probability of swaps, per pair of neighbours.
-        acceptance_rates: Share of the local moves that were accepted, per level.
+        swap_rates: Mean acceptance probability of swaps, per pair of neighbouring levels.
+        acceptance_rates: Fraction of accepted local moves, per level.
         round_trips: Number of times that a walker went from the lowest level to the highest and back, per chain.
         nonfinite: Number of swaps that were rejected because their ratio was not finite.
-        score_calls: Points at which the score was evaluated, over all chains, levels and sweeps, warm-up included; a
-            score with its divergence counts as one for the score and one for every coordinate.
+        score_calls: Number of points at which the score was evaluated, over all chains, levels and sweeps, including
+            warm-up. A score with its divergence counts as one plus the number of coordinates.
     """
 
     draws: Float[Tensor, "chain draw *event"]
@@ -242,17 +208,17 @@ class Replicas:
 
     @property
     def hints(self) -> list[str]:
-        """What to change: sentences on swap rates out of bounds and on walkers that do not come around."""
+        """Advice if swap rates are outside the good range, if there are no round trips, or if ratios are not finite."""
         found, (least, most) = [], GOOD_SWAP_RATES
         rarest, most_frequent = min(self.swap_rates), max(self.swap_rates)
         if rarest < least or most_frequent > most:
-            advice = "add levels" if rarest < least else "fewer levels would do"
+            advice = "add levels" if rarest < least else "fewer levels are enough"
             span = f"swap rates of {rarest:.2f} to {most_frequent:.2f} lie outside {least} to {most}"
-            found.append(f"{span}: {advice}, or place them with annealing.tune_levels")
+            found.append(f"{span}: {advice}, or choose them with annealing.tune_levels")
         if not self.round_trips.any():
             found.append("no walker went from the lowest level to the highest and back: draw more, or add levels")
         if self.nonfinite:
-            found.append(f"{self.nonfinite} swaps had a ratio that is not finite: look at the score of the model")
+            found.append(f"{self.nonfinite} swaps had a ratio that is not finite: check the score of the model")
         return found
 
     def __repr__(self) -> str:
@@ -269,10 +235,9 @@ class Replicas:
 
 
 def round_trips(walkers: Int[Tensor, "chain draw level"]) -> Int[Tensor, " chain"]:
-    """Return how often a walker went from the lowest level to the highest and back, over all walkers of a chain.
+    """Return the number of round trips of walkers from the lowest level to the highest and back, per chain.
 
-    Args:
-        walkers: Number of the walker that was at a level after every sweep; the first level is the highest.
+    `walkers` holds the number of the walker at each level after each sweep; the first level is the highest.
     """
     chains, _, levels = walkers.shape
     trips = torch.zeros(chains, dtype=torch.int64, device=walkers.device)
@@ -280,7 +245,7 @@ def round_trips(walkers: Int[Tensor, "chain draw level"]) -> Int[Tensor, " chain
     row = torch.arange(chains, device=walkers.device)
     for now in walkers.unbind(1):
         top, bottom = now[:, 0].long(), now[:, -1].long()
-        falling[row, top] |= rising[row, top]  # it has been at the lowest level before
+        falling[row, top] |= rising[row, top]  # rising: it has been at the lowest level before
         trips += falling[row, bottom]
         falling[row, bottom], rising[row, bottom] = False, True
     return trips
@@ -301,30 +266,30 @@ def replica_exchange(
     store: str | Path | None = None,
     pool: Pool = None,
 ) -> Replicas:
-    """Run chains at every noise level, with swaps between neighbouring levels, and return draws of the lowest.
+    """Run chains at all noise levels, with swaps between neighbouring levels, and return draws at the lowest level.
 
-    A sweep makes some local moves at every level, then offers a swap to every second pair of neighbours.
+    A sweep makes some local moves at every level, then proposes a swap for every second pair of neighbours.
 
     Args:
-        kernel_at: Function from a noise level to the kernel of `model.at(level)`, as for `anneal`. Its target has no
-            support: swaps bring points of high levels to low ones, which may not refuse them.
-        levels: Noise levels from high to low, such as `tune_levels` finds: from one at which the modes have merged to
-            that of the draws.
-        initial: Initial points `(chain, *event)` of all levels, such as noise of the highest; or one such tensor per
+        kernel_at: Function from a noise level to the kernel of `model.at(level)`, as for `anneal`. Its target must not
+            have a support, because swaps move points from high levels to low ones.
+        levels: Noise levels from high to low, such as the result of `tune_levels`: from a level at which the modes have
+            merged to the level of the draws.
+        initial: Initial points `(chain, *event)` for all levels, such as noise of the highest; or one such tensor per
             level.
-        model: Scores at every noise level, such as `fit_score` returns.
-        draws: Number of sweeps to keep a draw of, at least 2.
-        warmup: Sweeps before the first kept one.
-        steps_per_swap: Local moves in a sweep.
+        model: Model with scores at all noise levels, such as the fit of `fit_score`.
+        draws: Number of sweeps to keep, at least 2; each gives one draw per chain.
+        warmup: Number of sweeps before the first kept one.
+        steps_per_swap: Number of local moves in a sweep.
         nodes: Number of noise levels between two neighbours at which the score and its divergence are evaluated.
         generator: Random number generator; the same seed gives the same draws.
         progress: Show a progress bar.
-        store: Folder to write to during the run. The same call with the same folder resumes from what is there, and
-            ends with the same bits as a run that was never interrupted.
-        pool: Where blocks of chains, each with all of its levels, are run, as for `sample`.
+        store: Folder to write to during the run. The same call with the same folder resumes an interrupted run, and
+            returns the same bits as a run without interruption.
+        pool: Workers that run blocks of chains, each with all of its levels, as for `sample`.
 
     Returns:
-        The draws of the lowest level, swap rates, acceptance rates, and how often walkers came around.
+        The draws at the lowest level, swap rates, acceptance rates, and numbers of round trips.
 
     Example:
         >>> import torch
@@ -340,7 +305,7 @@ def replica_exchange(
         >>> bool(abs((found.draws.sum(-1) > 0).double().mean() - 0.8) < 0.05)
         True
     """
-    checks.count(draws, "draws", at_least=2)  # two sweeps offer a swap to every pair
+    checks.count(draws, "draws", at_least=2)  # two sweeps propose a swap for every pair
     checks.count(warmup, "warmup", at_least=0)
     check_pool(pool)
     require_levels(levels, model)
@@ -364,19 +329,19 @@ def replica_exchange(
 
 
 def _initial_points(initial: Tensor | Sequence[Tensor], levels: int) -> Float[Tensor, "level chain *event"]:
-    """Return the initial points of every level."""
+    """Return the initial points of all levels in one tensor."""
     each = [initial] * levels if isinstance(initial, Tensor) else list(initial)
     for x in each:
         checks.events(x, "initial")
     if len(each) != levels or len({x.shape for x in each}) != 1:
         got = f"{len(each)} of shapes {sorted({tuple(x.shape) for x in each})}"
-        fix = "Pass one tensor for all levels, or as many tensors of one shape as there are levels."
+        fix = "Pass one tensor for all levels, or one tensor per level, all of the same shape."
         raise ValueError(checks.message(f"initial points for {levels} levels", got, fix))
     return torch.stack(each).detach()
 
 
 def _empty_records(x: Float[Tensor, "chain level *event"], total: int) -> Records:
-    """Return zeros for all that is recorded of every sweep, `(chain, sweep, ...)`."""
+    """Return zeros for the records of all sweeps, `(chain, sweep, ...)`."""
     chains, levels, *event = x.shape
     counts = {name: x.new_zeros(chains, total, levels, dtype=torch.int32) for name in ("walkers", "accepted")}
     return {"draws": x.new_zeros(chains, total, *event), "swap_prob": x.new_zeros(chains, total, levels - 1)} | counts
@@ -384,7 +349,7 @@ def _empty_records(x: Float[Tensor, "chain level *event"], total: int) -> Record
 
 @torch.inference_mode()
 def _probe(ladder: Ladder, x: Float[Tensor, "level chain *event"]) -> Probe:
-    """Return what the kernels and the model make of a few chains."""
+    """Return the results of the kernels and the model for a few chains, which identify the run."""
     steps = [first_step(kernel, at) for kernel, at in zip(ladder.kernels, x, strict=True)]
     change = Probe.of(log_density_change(ladder.model, x[0], ladder.levels[-1], ladder.levels[0], nodes=ladder.nodes))
     return Probe(sum((probe.numbers for probe in steps), change.numbers), change.rounding)
@@ -392,19 +357,19 @@ def _probe(ladder: Ladder, x: Float[Tensor, "level chain *event"]) -> Probe:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What every block of chains has to do."""
+    """The work that `replica_exchange` does for each block of chains."""
 
     ladder: Ladder
     sweeps: int
     store: Store | None
 
     def empty_records(self, initial: Tensor) -> Records:
-        """Return zeros for the records of chains; they are kept in memory, also where they are stored."""
+        """Return zeros for the records of chains, which are in memory even if they are also stored."""
         return _empty_records(initial, self.sweeps)
 
     @torch.inference_mode()
     def run(self, job: Job, rows: Records | None, report: Report, stopped: Callable[[], bool]) -> State:
-        """Run one block of chains to the end, or to where it was stopped, and return its last state."""
+        """Run a block until its end or until `stopped()`, and return its last state."""
         assert rows is not None
         generator = rng.seeded(job.seed, job.initial.device)
         stored = None if self.store is None else self.store.block(job.block)
@@ -422,7 +387,7 @@ class _Plan:
         return state
 
     def _sweep(self, state: State, rows: Records, generator: torch.Generator) -> State:
-        """Make a sweep, record it, and return the state after it; its moves are swaps."""
+        """Make a sweep, record it, and return the state after it; `moves` counts swaps."""
         before = _walkers(rows, state.done)
         x, walkers, accepted, swap_prob, calls = self.ladder.sweep(state.point.x, before, state.done, generator)
         values = {"draws": x[-1], "walkers": walkers, "accepted": accepted, "swap_prob": swap_prob}
@@ -433,7 +398,7 @@ class _Plan:
 
 
 def _walkers(records: Records, done: int) -> Tensor:
-    """Return which walker is at every level after so many sweeps: at first, each at its own."""
+    """Return the number of the walker at each level after `done` sweeps; at the start, walker i is at level i."""
     walkers = records["walkers"]
     if done:
         return walkers[:, done - 1].clone()
@@ -441,11 +406,11 @@ def _walkers(records: Records, done: int) -> Tensor:
 
 
 def _summary(ladder: Ladder, records: Records, warmup: int, ends: list[State]) -> Replicas:
-    """Return what is kept of a run: the records after warm-up, and the last points."""
+    """Return the result of a run: its records after warm-up, and the last points."""
     draws, walkers, accepted, swap_prob = (
         records[name][:, warmup:] for name in ("draws", "walkers", "accepted", "swap_prob")
     )
-    x = torch.cat([end.point.x for end in ends], dim=1).clone()  # ordinary tensors again
+    x = torch.cat([end.point.x for end in ends], dim=1).clone()  # no longer inference tensors
     return Replicas(
         draws=draws,
         last=tuple(x),
@@ -459,11 +424,11 @@ def _summary(ladder: Ladder, records: Records, warmup: int, ends: list[State]) -
 
 
 def _swap_rate(swap_prob: Float[Tensor, "chain draw"], parity: int) -> float:
-    """Return the mean acceptance probability of a pair's swaps over the sweeps that were its turn."""
+    """Return the mean acceptance probability of a pair's swaps over the sweeps that proposed one."""
     return float(swap_prob[:, parity % 2 :: 2].nan_to_num(0).double().mean())
 
 
-FIRST_LEVELS = 12  # of the first round, where their number is to be found
+FIRST_LEVELS = 12  # number of levels in the first round if `n` is not given
 ROUNDS = 4
 
 
@@ -487,17 +452,17 @@ def tune_levels(
     Args:
         kernel_at: Function from a noise level to the kernel of `model.at(level)`.
         initial: Initial points `(chain, *event)`, such as noise of the highest level.
-        model: Scores at every noise level, such as `fit_score` returns.
-        high: Highest level; the model's own when None.
-        low: Lowest level; that at which the model is read when None.
-        n: Number of levels; as many as `swap_rate` needs when None.
-        swap_rate: Swap rate to reach at least, where n is None.
-        sweeps: Sweeps in each of four rounds, after each of which the levels are placed anew; the first half of them
-            is warm-up.
-        steps_per_swap: Local moves in a sweep.
+        model: Model with scores at all noise levels, such as the fit of `fit_score`.
+        high: Highest level; by default the highest of the model.
+        low: Lowest level; by default the `noise_level` of the model.
+        n: Number of levels; by default as many as `swap_rate` needs.
+        swap_rate: Smallest swap rate to reach if n is None.
+        sweeps: Number of sweeps in each of four rounds. The first half is warm-up; after each round the levels are
+            placed again.
+        steps_per_swap: Number of local moves in a sweep.
         generator: Random number generator; the same seed gives the same levels.
         progress: Show a progress bar.
-        pool: Where blocks of chains are run, as for `sample`.
+        pool: Workers that run blocks of chains, as for `sample`.
 
     Example:
         >>> import torch
@@ -508,7 +473,7 @@ def tune_levels(
         >>> g = torch.Generator().manual_seed(0)
         >>> x = 4 * torch.randn(100, 3, generator=g)
         >>> levels = tune_levels(kernel_at, x, model=normal, high=4.0, low=0.1, n=3, generator=g)
-        >>> 1 < levels[1] < 3  # half of the way in log(1 + level^2), and not in log level
+        >>> 1 < levels[1] < 3  # half way in log(1 + level^2), not in log level
         True
     """
     lowest, highest = known_span(model)
@@ -525,7 +490,7 @@ def tune_levels(
         for _ in range(ROUNDS):
             found = replica_exchange(kernel_at, levels, x, draws=sweeps - half, warmup=half, **options)
             levels = levels_of_equal_rates(levels, found.swap_rates, n, swap_rate)
-            # each of the new levels goes on from the points of the nearest old one
+            # each new level continues from the points of the nearest old level
             x = [found.last[_nearest(level, found.levels)] for level in levels]
             tick(1, f"{len(levels)} levels")
     return levels
@@ -534,13 +499,9 @@ def tune_levels(
 def levels_of_equal_rates(
     levels: Sequence[float], swap_rates: Sequence[float], n: int | None, swap_rate: float
 ) -> list[float]:
-    """Return levels at equal increments of the sum of rejection rates, with the same ends.
+    """Return n levels at equal increments of the sum of rejection rates, with the same ends.
 
-    Args:
-        levels: Noise levels of a run, from high to low.
-        swap_rates: Swap rates between them.
-        n: Number of levels to return; as many as `swap_rate` needs when None.
-        swap_rate: Swap rate to reach at least, where n is None.
+    If n is None, there are as many levels as a rate of at least `swap_rate` needs.
     """
     barrier = np.concatenate([[0.0], np.cumsum(np.clip(1 - np.asarray(swap_rates), 1e-3, 1))])  # rises strictly
     pairs = max(1, math.ceil(barrier[-1] / (1 - swap_rate))) if n is None else n - 1
