@@ -1,16 +1,16 @@
-r"""A score from samples: losses, and `fit_score`, which chooses all that is not given.
+r"""Learning a score from samples: losses, and `fit_score`, which chooses what is not given.
 
-| loss | what it minimises | needs |
+| loss | minimises | needs |
 |---|---|---|
 | `ImplicitScoreMatching` | E[ \|s\|^2 / 2 + tr J ] (Hyvarinen 2005) | a divergence |
 | `SlicedScoreMatching` | E[ \|s\|^2 / 2 + v.Jv ], or with (v.s)^2 for \|s\|^2 (Song et al. 2020) | one product with J |
 | `DenoisingScoreMatching` | E[ \|sigma s(x + sigma z) + z\|^2 ] / 2 (Vincent 2011) | nothing |
-| `MultilevelDenoising` | the same over a range of noise levels | a network that takes sigma |
+| `MultilevelDenoising` | the same over a range of noise levels | a network `net(x, sigma)` |
 
-s is the score, J its Jacobian, v and z are standard normal. The first two losses estimate the score itself, up to a
-constant half its mean square, and are unbounded below where samples have no width in some direction. The others
-estimate the score of the samples blurred by noise, which always exists. A noise-conditional score is read at the level
-at which its implicit loss on held-out samples is least.
+s is the score, J its Jacobian, v and z are standard normal. The first two losses are, up to a constant, half the mean
+square error of the score itself. They are unbounded below if the samples have no width in some direction. The others
+estimate the score of the samples blurred by noise, which always exists. The default noise level of a noise-conditional
+score is the one with the smallest implicit loss on held-out samples.
 """
 
 import inspect
@@ -46,12 +46,17 @@ __all__ = [
 ]
 
 
-CALL_COORDINATES = 200_000  # of the samples at which a network is differentiated in one call: images need memory
-MAX_EXACT_TRACE_SIZE = 32  # coordinates up to which a held-out trace is summed exactly; beyond, it is estimated
+CALL_COORDINATES = 200_000  # coordinates (samples x size) per call that differentiates a network, to limit memory
+MAX_EXACT_TRACE_SIZE = 32  # coordinates up to which a held-out trace is summed exactly; above, it is estimated
 
 
 def score_and_divergence(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the score and the trace of its Jacobian: the network's own closed form, or a batch of d products."""
+    """Return the score and the trace of its Jacobian, by the network's own closed form or by d products.
+
+    Args:
+        net: Score network.
+        x: Points `(sample, *event)`.
+    """
     own = getattr(net, "score_and_divergence", None)
     if own is not None:
         score, divergence = own(x)
@@ -68,7 +73,7 @@ class ImplicitScoreMatching:
     """E[ |s|^2 / 2 + tr J ], with the exact trace."""
 
     def each(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, " sample"]:
-        """Return the loss of every sample; nothing is random."""
+        """Return the loss of each sample; it is deterministic."""
         score, divergence = score_and_divergence(net, x)
         return inner(score, score) / 2 + divergence
 
@@ -79,10 +84,10 @@ class ImplicitScoreMatching:
 
 @dataclass(frozen=True)
 class SlicedScoreMatching:
-    """The trace by random normal projections v.
+    """E[ |s|^2 / 2 + v.Jv ]: the trace is estimated by random normal projections v.
 
     Args:
-        variance_reduced: Whether to use |s|^2 / 2, the mean over v of (v.s)^2 / 2: what the paper calls sliced.
+        variance_reduced: Use |s|^2 / 2, the mean of (v.s)^2 / 2 over v, as the paper's sliced score matching does.
         projections: Number of vectors v per sample.
     """
 
@@ -90,11 +95,11 @@ class SlicedScoreMatching:
     projections: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse bad parameters."""
+        """Check the parameters."""
         checks.count(self.projections, "projections")
 
     def each(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, " sample"]:
-        """Return the loss of every sample, a mean over its projections."""
+        """Return the loss of each sample, a mean over its projections."""
         many = x.detach().repeat(self.projections, *(1,) * (x.ndim - 1)).requires_grad_()
         v = rng.normal(tuple(many.shape), many, generator)
         score = net(many)
@@ -110,7 +115,7 @@ class SlicedScoreMatching:
 
 @dataclass(frozen=True)
 class DenoisingScoreMatching:
-    """The score of samples blurred by Gaussian noise of one level.
+    """Denoising at one noise level: learns the score of the samples blurred by Gaussian noise of this level.
 
     Args:
         noise_level: Standard deviation of the noise, in the coordinates of the network.
@@ -119,7 +124,7 @@ class DenoisingScoreMatching:
     noise_level: float
 
     def __post_init__(self) -> None:
-        """Refuse bad parameters."""
+        """Check the parameters."""
         checks.positive(self.noise_level, "noise_level")
 
     def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
@@ -131,21 +136,21 @@ class DenoisingScoreMatching:
 
 @dataclass(frozen=True)
 class MultilevelDenoising:
-    """The scores of samples blurred by noise of all levels from low to high, log-uniformly, for `net(x, sigma)`.
+    """Denoising at all noise levels from low to high, drawn log-uniformly, for a network `net(x, sigma)`.
 
-    The weight sigma^2 (1 + sigma^2) makes the targets of all levels as large, for samples of unit variance (Karras et
-    al. 2022).
+    The weight sigma^2 (1 + sigma^2) makes the regression targets of all levels equally large for samples of unit
+    variance (Karras et al. 2022).
 
     Args:
         low: Lowest noise level, in the coordinates of the network.
-        high: Highest noise level; a few times the spread of the samples, so that their modes merge.
+        high: Highest noise level; a few times the standard deviation of the samples, so that their modes merge.
     """
 
     low: float = 0.02
     high: float = 5.0
 
     def __post_init__(self) -> None:
-        """Refuse bad parameters."""
+        """Check the parameters."""
         checks.positive(self.low, "low")
         checks.positive(self.high, "high")
         if self.low >= self.high:
@@ -153,7 +158,7 @@ class MultilevelDenoising:
             raise ValueError(checks.message("low below high", got, "Swap or correct them."))
 
     def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
-        """Return the mean over a batch, each sample at a noise level of its own."""
+        """Return the mean over a batch; each sample has its own noise level."""
         sigma = self.low * (math.log(self.high / self.low) * rng.uniform((len(x),), x, generator)).exp()
         z = rng.normal(tuple(x.shape), x, generator)
         wide = per_chain(sigma, x)
@@ -161,23 +166,23 @@ class MultilevelDenoising:
         return ((1 + sigma.square()) * inner(error, error)).mean() / 2
 
     def noise_levels(self) -> list[float]:
-        """Return the noise levels at which to consider reading the score: seven, up to fifteen times the lowest."""
+        """Return seven candidates for the default noise level of the score, up to fifteen times the lowest level."""
         top = min(15 * self.low, self.high)
         return [self.low * (top / self.low) ** (i / 6) for i in range(7)]
 
 
 def implicit_losses_of(net: nn.Module, x: Float[Tensor, "sample *event"]) -> Float[Tensor, " sample"]:
-    """Return the implicit loss of every sample; the same projections every time make networks comparable."""
+    """Return the implicit loss of each sample; the projections are always the same, so that networks are comparable."""
     loss = ImplicitScoreMatching() if x[0].numel() <= MAX_EXACT_TRACE_SIZE else SlicedScoreMatching()
     generator, rows = rng.seeded(0, x.device), max(1, CALL_COORDINATES // x[0].numel())
     return torch.cat([loss.each(net, part, generator=generator).detach() for part in x.split(rows)])
 
 
 def best_noise_level(net: nn.Module, noise_levels: Sequence[float], x: Float[Tensor, "sample *event"]) -> float:
-    """Return the noise level at which a score is best, by its implicit loss on samples it has not seen.
+    """Return the noise level at which a score is best, by its implicit loss on held-out samples.
 
-    A low level is near the score of the samples themselves but hard to learn, a high one is blurred. From the middle
-    level on, the next one is taken as long as it is better by more than a standard error.
+    At a low level the score is close to that of the samples, but hard to learn; at a high level it is blurred. The
+    search starts at the middle level and moves to a neighbour as long as that is better by more than a standard error.
 
     Args:
         net: Noise-conditional network, `net(x, sigma)`.
@@ -196,7 +201,7 @@ def best_noise_level(net: nn.Module, noise_levels: Sequence[float], x: Float[Ten
     return noise_levels[here]
 
 
-ROUNDING = 1e-6  # relative: schedules of noise levels are rounded
+ROUNDING = 1e-6  # relative tolerance, because schedules of noise levels are rounded
 
 
 @dataclass(eq=False, repr=False)
@@ -204,17 +209,17 @@ class ScoreFit(Fit):
     """A learned score. It is a target: `metropolis_hastings(fit, MALA(0.1), LineIntegral())`.
 
     Args:
-        net: The network, called with samples: `net(x)`, or `net(x, sigma)` for a noise-conditional one.
-        history: From "step", "loss", "held_out" and "rate" to a number per check of the held-out loss.
-        recipe: How it was trained.
+        net: Network in the coordinates of the samples: `net(x)`, or `net(x, sigma)` if it is noise-conditional.
+        history: Lists by "step", "loss", "held_out" and "rate", with one number per check of the held-out loss.
+        recipe: Options of the training.
         seed: Random seed of the training; the same seed gives the same weights.
-        seconds: Time it took.
-        best: Step whose weights these are.
-        support: The box of the samples, a tenth of their range wider on either side; in coordinates of heavy tails
-            where the score was learned in those.
-        noise_level: The noise level at which a noise-conditional network is read, in its coordinates; None for others.
-        noise_range: Lowest and highest noise level that a noise-conditional network has learned; None for others.
-        loss: What was minimised, as text.
+        seconds: Duration of the training.
+        best: Step at which the network had these weights.
+        support: Box of the samples, wider by a tenth of their range on either side; with `heavy_tails`, a tenth of the
+            range in the coordinates of heavy tails.
+        noise_level: Noise level of `score`, in the coordinates of the network; None if it is not noise-conditional.
+        noise_range: Lowest and highest learned noise level; None if the network is not noise-conditional.
+        loss: Text that describes the loss.
     """
 
     own_fields: ClassVar[tuple[str, ...]] = ("noise_level", "noise_range", "loss")
@@ -234,9 +239,9 @@ class ScoreFit(Fit):
 
     @property
     def log_density(self) -> LogDensityFn | None:
-        """The function x -> log p(x) at the fit's noise level, normalised, through noise; None without noise levels.
+        """The function x -> log p(x), normalised, at the fit's noise level; None if the fit has no noise levels.
 
-        `scoremh.diffusion.log_density` has its options.
+        It is computed from the scores of all noise levels; `scoremh.diffusion.log_density` has options for it.
         """
         return None if self.noise_range is None else diffusion.LogDensity(self)
 
@@ -246,11 +251,11 @@ class ScoreFit(Fit):
         return score
 
     def at(self, noise_level: float) -> Target:
-        """Return the score of the samples blurred by noise of this level, as a target; for `anneal`.
+        """Return the score of the samples blurred by noise of this level, as a target, for example for `anneal`.
 
         Args:
-            noise_level: Noise level in the coordinates of the network: in units of the samples' spread where it is
-                standardised.
+            noise_level: Noise level in the coordinates of the network. If samples are standardised, it is in units of
+                their standard deviation.
         """
         self._require(noise_level)
         return Target(AtNoiseLevel(self.net, noise_level), levels=replace(self, noise_level=noise_level))
@@ -258,7 +263,7 @@ class ScoreFit(Fit):
     def level_score(
         self, x: Float[Tensor, "chain *event"], sigma: Tensor | float
     ) -> tuple[Float[Tensor, "chain *event"], Float[Tensor, " chain"]]:
-        """Return the score of the samples blurred by a noise level, and its divergence.
+        """Return the score of the samples blurred by noise of a level, and its divergence.
 
         Args:
             x: Points.
@@ -277,29 +282,29 @@ class ScoreFit(Fit):
 
     @property
     def event(self) -> Tensor:
-        """A corner of the box of the samples: an event of their shape, dtype and device."""
+        """An event of the shape, dtype and device of the samples: a corner of their box."""
         return self.support.low
 
     @property
     def standard(self) -> "ScoreFit":
-        """The same score in the coordinates u of the network: what is inside, with nothing around it."""
+        """The same score in the coordinates u of the network, without a support."""
         everywhere = torch.full_like(self.support.low, math.inf)
         return replace(self, net=self._inside, support=Box(-everywhere, everywhere))
 
     def _require(self, noise_level: float) -> None:
-        """Refuse a noise level that the score has not learned."""
+        """Raise an error unless the score was learned at this noise level."""
         if self.noise_range is None:
-            got = f"one by {type(self._inside).__name__}"
-            fix = "Fit it with MultilevelDenoising(), the default but for heavy tails."
+            got = f"a score by {type(self._inside).__name__}, which takes none"
+            fix = "Fit it with MultilevelDenoising(), the default without heavy_tails."
             raise ValueError(checks.message("a score that takes a noise level", got, fix))
         low, high = self.noise_range
         if not low * (1 - ROUNDING) <= noise_level <= high * (1 + ROUNDING):
-            fix = "Choose one of these, or fit with MultilevelDenoising(low, high) of your own."
+            fix = "Choose a level in this range, or fit with another MultilevelDenoising(low, high)."
             raise ValueError(checks.message(f"a noise level from {low:g} to {high:g}, as learned", noise_level, fix))
 
     @property
     def coordinates(self) -> Coordinates:
-        """The map x = f(u) from the coordinates u of the network; the identity where nothing is standardised."""
+        """The map x = f(u) from the coordinates u of the network; the identity if samples are not standardised."""
         if isinstance(self.net, InCoordinates):
             return self.net.coordinates
         return Affine(self.support.low.new_zeros(()), self.support.low.new_ones(()))
@@ -311,9 +316,9 @@ class ScoreFit(Fit):
 
     @property
     def covariance(self) -> Tensor | None:
-        """Covariance of noise of level 1 in the coordinates of the samples: their own where they are standardised.
+        """Covariance of noise of level 1; that of the samples if they are standardised. None means the identity.
 
-        For `annealing.flow`, and for proposals that are to fit the samples. None stands for the identity.
+        Pass it to `annealing.flow`, or to proposals that should have the shape of the samples.
         """
         if not isinstance(self.net, InCoordinates):
             return None
@@ -325,7 +330,7 @@ class ScoreFit(Fit):
 
     @property
     def _sinh(self) -> Sinh | None:
-        """The outermost coordinates, where they are those of heavy tails."""
+        """The outermost coordinates if they are `Sinh`, for heavy tails; else None."""
         outermost = self.coordinates
         while isinstance(outermost, Compose):
             outermost = outermost.outer
@@ -333,7 +338,7 @@ class ScoreFit(Fit):
 
     @property
     def middle(self) -> Middle:
-        """Middle and width of the samples of a score with heavy tails, for `LineIntegral(coordinates=...)`."""
+        """Middle and width of the samples, for `LineIntegral(coordinates=...)`; only for a fit with `heavy_tails`."""
         if (sinh := self._sinh) is None:
             fix = "Fit it with heavy_tails=True, or write LineIntegral() without coordinates."
             raise ValueError(checks.message("a score with heavy tails", "one without", fix))
@@ -341,10 +346,10 @@ class ScoreFit(Fit):
         return mean, scale
 
     def __repr__(self) -> str:
-        """Show what was learned, how long it took, and how well it went."""
+        """Show the network, the loss, the noise level, and how the training went."""
         heavy = "" if self._sinh is None else ", in coordinates of heavy tails"
         level = self.noise_level
-        read = "" if level is None else f", read at noise level {level:.3g} of the samples' spread"
+        read = "" if level is None else f", at noise level {level:.3g} of the samples' spread"
         return f"score by {type(self._inside).__name__} and {self.loss}{heavy}{read}\n{super().__repr__()}"
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -357,19 +362,19 @@ class ScoreFit(Fit):
 
 
 def implicit_losses(fit: ScoreFit, x: Float[Tensor, "sample *event"]) -> Float[Tensor, " sample"]:
-    """Return the implicit score-matching loss of a learned score at every sample, in the samples' own coordinates.
+    """Return the implicit score-matching loss of a learned score at each sample, in the coordinates of the samples.
 
     Args:
         fit: Learned score.
-        x: Samples that it was not learned from, `(sample, *event)`.
+        x: Held-out samples, `(sample, *event)`.
     """
     return implicit_losses_of(fit.net if fit.noise_level is None else AtNoiseLevel(fit.net, fit.noise_level), x)
 
 
-MIN_SAMPLES = 8  # to learn from
-# An implicit loss below -d times this, at unit scale, is taken for unbounded: in a plane, 4 % wide samples have it.
+MIN_SAMPLES = 8  # smallest number of samples to learn from
+# An implicit loss below -d times this, at unit scale, counts as unbounded. In a plane, samples 4 % wide reach it.
 MAX_LOSS_BELOW_ZERO = 150.0
-SUPPORT_MARGIN = 0.1  # by which a support is wider than the samples, as a share of their range, on either side
+SUPPORT_MARGIN = 0.1  # margin of the support on either side of the samples, as a fraction of their range
 
 
 def fit_score(
@@ -386,28 +391,29 @@ def fit_score(
 ) -> ScoreFit:
     """Learn the score of the distribution that samples were drawn from.
 
-    With no options: a noise-conditional network in standard coordinates, trained on all noise levels, with averaged
-    weights and early stopping, read at the level where held-out samples say that its score is best.
+    By default, it trains a noise-conditional network in standard coordinates at all noise levels, with averaged weights
+    and early stopping. `noise_level` of the result is the level with the best score on held-out samples.
 
     Args:
         samples: Samples to learn from, `(sample, *event)`.
-        loss: Loss to minimise; `MultilevelDenoising` where the network takes a level, `ImplicitScoreMatching` where a
-            network is given that does not.
-        net: Network, `net(x)` or `net(x, sigma)` for `MultilevelDenoising`, trained in place; one for the loss if None.
-        standardize: Whether to learn in coordinates where the samples have mean 0 and unit covariance (unit variance
-            on average, beyond 32 coordinates). Noise levels are in these.
-        heavy_tails: Whether to learn in coordinates in which tails like powers of x are like those of a normal
-            distribution (`Sinh`, then `SquareRoot`): in x the score then falls off as 1 / |x|. The loss is
-            `ImplicitScoreMatching` if None, since noise that suits the middle blurs such a tail; the support is wider
-            than the samples by a tenth of their range in these coordinates. Long steps want
+        loss: Loss to minimise. By default, `MultilevelDenoising` if the network takes a noise level, and
+            `ImplicitScoreMatching` if a network is given that does not.
+        net: Network `net(x)`, or `net(x, sigma)` for `MultilevelDenoising`; trained in place. By default, one that
+            suits the loss.
+        standardize: Learn in coordinates in which the samples have mean 0 and unit covariance (with more than 32
+            coordinates, unit variance on average). Noise levels are in these coordinates.
+        heavy_tails: Learn in coordinates in which power-law tails become Gaussian (`Sinh`, then `SquareRoot`); as a
+            function of x, the score then decreases as 1 / |x|. The default loss is then `ImplicitScoreMatching`,
+            because noise that is right for the middle blurs such tails. The support is wider than the samples by a
+            tenth of their range in these coordinates. For long steps use
             `LineIntegral("adaptive", coordinates=fit.middle)`.
-        recipe: How to train.
+        recipe: Options of the training.
         generator: Random number generator; the same seed gives the same weights.
         progress: Show a progress bar.
         checkpoint: File to write checkpoints to; the same call with the same file resumes an interrupted training.
 
     Returns:
-        The score, ready for `metropolis_hastings`, with the box of the samples as its support.
+        The learned score, a target for `metropolis_hastings`, with the box of the samples as its support.
 
     Example:
         >>> import torch
@@ -442,7 +448,7 @@ def fit_score(
         standard = Affine.whitening(light)
         coordinates = standard if heavy is None else Compose(heavy, standard)
     data = samples if coordinates is None else coordinates.inverse(samples)
-    _require_answer(net, data[:2], *([1.0] if takes_level else []))
+    _check_output(net, data[:2], *([1.0] if takes_level else []))
     spread = 1.0 if standardize else float(light.flatten(1).std(0).mean())
     fit = train(
         net,
@@ -477,52 +483,52 @@ def fit_score(
 
 
 def _takes_level(net: nn.Module) -> bool:
-    """Return whether a network is called with x and a noise level."""
+    """Return whether a network takes x and a noise level."""
     parameters = inspect.signature(net.forward).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return len([p for p in positional if p.default is p.empty]) == 2
 
 
 def _matching_loss(loss: Loss | None, *, takes_level: bool) -> Loss:
-    """Return the loss for a network, having refused one that does not fit it."""
+    """Return the loss for a network; raise an error if the given loss does not fit it."""
     if loss is None:
         return MultilevelDenoising() if takes_level else ImplicitScoreMatching()
     if takes_level != isinstance(loss, MultilevelDenoising):
         got = f"{loss} for a network of {'x and a level' if takes_level else 'x alone'}"
-        fix = "Leave loss or net out, and the other is chosen to fit."
+        fix = "Leave loss or net out; a matching one is chosen."
         raise TypeError(checks.message("MultilevelDenoising for networks that take a level, and no others", got, fix))
     return loss
 
 
 def _require_enough(samples: Tensor, loss: Loss) -> None:
-    """Refuse too few samples, and coordinates that are constant where no noise gives them some width."""
+    """Raise an error for too few samples, and for constant coordinates unless the loss adds noise to an image."""
     if len(samples) < MIN_SAMPLES:
-        got, fix = f"{len(samples)} samples", "Thousands are needed for a score one can trust."
+        got, fix = f"{len(samples)} samples", "A reliable score needs thousands."
         raise ValueError(checks.message(f"at least {MIN_SAMPLES} samples", got, fix))
     constant = (samples == samples[0]).all(0)
     blurred = isinstance(loss, DenoisingScoreMatching | MultilevelDenoising)
     if constant.any() and not (blurred and samples[0].numel() > MAX_WHITENED_SIZE):  # images have dark corners
-        fix = "Leave it out: a constant has no score."
+        fix = "Remove this coordinate: a constant has no score."
         got = f"a constant at {constant.nonzero()[0].tolist()}"
         raise ValueError(checks.message("samples that vary in every coordinate", got, fix))
 
 
 @torch.no_grad()
-def _require_answer(net: nn.Module, x: Tensor, *sigma: float) -> None:
-    """Refuse a network that does not answer with scores of these samples."""
+def _check_output(net: nn.Module, x: Tensor, *sigma: float) -> None:
+    """Raise an error unless a network returns scores of the shape, dtype and device of the samples."""
     try:
         with rng.for_layers_of(net, 0):
-            answer = net(x, *sigma)
+            output = net(x, *sigma)
     except (RuntimeError, ValueError) as error:
-        fix = "Check its input size, and its dtype: net.to(samples) takes that of the samples."
+        fix = "Check its input size, and its dtype: net.to(samples) converts it to the dtype of the samples."
         raise ValueError(checks.message(f"a net for {checks.describe(x)}", f"an error: {error}", fix)) from error
-    checks.returned(answer, x, x.shape, "net")
+    checks.returned(output, x, x.shape, "net")
 
 
 def _box(light: Tensor, heavy: Coordinates | None) -> Box:
-    """Return the box of samples with its margin, in coordinates of heavy tails where they are given."""
+    """Return the box of the samples with a margin, mapped from the coordinates of heavy tails if they are given."""
     low, high = light.amin(0), light.amax(0)
-    # Images are scaled by one number, and so is their margin: pixels that are always dark get some as well.
+    # Images are scaled by one number, and their margin too, so that pixels that are always dark have a margin.
     width = high - low if light[0].numel() <= MAX_WHITENED_SIZE else (high - low).amax()
     ends = low - SUPPORT_MARGIN * width, high + SUPPORT_MARGIN * width
     return Box(*ends) if heavy is None else Box(*(heavy(end[None])[0] for end in ends))

@@ -1,15 +1,16 @@
 """One optimisation loop for every network: Adam, a schedule, averaged weights, early stopping, checkpoints.
 
-What is judged and returned are averaged weights, `a += (1 - decay) (w - a)` after every step. The decay grows to its
-value from the start, so that the average forgets where the training began. A held-out loss is computed with the same
-random numbers every time: its changes are those of the network. A loss that is above the least one by no more than a
-standard error, or by 2 % of what was gained since the first, counts as equal, and the later wins: its weights are
-averaged longer and at a lower rate.
+`train` takes a network, a `Loss` and a `Recipe`, and returns a `Fit`, which can be saved and loaded.
 
-`train` takes a `Recipe` and a `Loss` and returns a `Fit`, which goes into a file and back. A `Checkpoint` holds the
-state of a training: the same call with the same file goes on and ends with the same weights, and another call is
-refused. The header of a file is text that anybody can edit: one that asks for a network of 10^12 weights, or of 10^9
-layers, is refused before memory is taken for it.
+The held-out loss is evaluated for averaged weights, `a += (1 - decay) (w - a)` after every step, and these are
+returned. The decay grows to its value from a small one, so that the average forgets the initial weights. The held-out
+loss uses the same random numbers every time, so only the network changes it. If a loss exceeds the smallest one by at
+most a standard error, or by 2 % of the improvement since the first check, the two count as equal. Then the later
+weights are kept: they were averaged longer, and at a lower learning rate.
+
+A `Checkpoint` holds the state of a training. The same call with the same file resumes it and ends with the same
+weights; a different call raises an error. Since anybody can edit the header of a file, a header that describes a
+network of 10^12 weights or 10^9 layers raises an error before memory is allocated.
 """
 
 import json
@@ -53,19 +54,20 @@ Schedule = Literal["cosine", "constant"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train.
+    """Options of a training.
 
     Args:
         steps: Largest number of optimiser steps.
         batch: Number of samples per step, drawn with replacement.
-        rate: Adam's learning rate, at the start.
+        rate: Adam's learning rate at the start.
         schedule: "cosine" down to 0, or "constant".
-        average: Decay of the weights' moving average; 0 takes the weights as they are.
-        clip: Largest norm of a gradient; None clips nothing.
+        average: Decay of the moving average of the weights; 0 for no averaging.
+        clip: Largest norm of a gradient; None for no clipping.
         check_every: Number of steps between two checks of the held-out loss.
-        patience: Number of checks without a better loss after which to stop; the best weights are returned, of those
-            within a standard error, or within 2 % of the gain, the latest. None runs to the end and returns the last.
-        held_out: Share of the samples held out for those checks, 5,000 of them at most.
+        patience: Number of checks without improvement after which to stop. The best weights are returned; losses within
+            a standard error, or 2 % of the improvement, count as equal, and the latest of them wins. None trains to the
+            end and returns the last weights.
+        held_out: Fraction of the samples held out for the checks, at most 5,000 samples.
     """
 
     steps: int = 8000
@@ -79,7 +81,7 @@ class Recipe:
     held_out: float = 0.1
 
     def __post_init__(self) -> None:
-        """Refuse bad parameters."""
+        """Check the parameters."""
         for name in ("steps", "batch", "check_every"):
             checks.count(getattr(self, name), name)
         if self.patience is not None:
@@ -89,15 +91,15 @@ class Recipe:
             checks.positive(self.clip, "clip")
         checks.one_of(self.schedule, get_args(Schedule), "schedule")
         if not 0 <= self.average < 1:
-            raise ValueError(checks.message("average in [0, 1)", self.average, "0 takes the weights as they are."))
+            raise ValueError(checks.message("average in [0, 1)", self.average, "0 means no averaging."))
         if not 0 < self.held_out < 1:
-            fix = "Training cannot be judged on what it has seen: 0.1 is a good share."
+            fix = "Early stopping needs samples that are not trained on; 0.1 is a good choice."
             raise ValueError(checks.message("held_out between 0 and 1", self.held_out, fix))
 
 
 @runtime_checkable
 class Loss(Protocol):
-    """What a network is trained on, or judged by."""
+    """A loss to train or to evaluate a network with."""
 
     def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the mean loss over a batch, differentiable in the weights."""
@@ -106,22 +108,22 @@ class Loss(Protocol):
 
 @runtime_checkable
 class DetailedLoss(Loss, Protocol):
-    """A loss of several parts, which may change in the course of a training."""
+    """A loss of several terms, which may change during the training."""
 
     def terms(
         self, net: nn.Module, x: Tensor, *, progress: float, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
-        """Return "loss" and what else to record of a batch, after this share of the training."""
+        """Return "loss" and other terms to record, for a batch, at this fraction (`progress`) of the training."""
         ...
 
 
 @runtime_checkable
 class ProbedLoss(Loss, Protocol):
-    """A loss with parts that its text does not tell apart, such as a user's own score."""
+    """A loss whose repr does not identify it, for example because it contains a user's own score."""
 
     @property
     def probe(self) -> Probe:
-        """Numbers that its parts answer: a checkpoint with other ones belongs to another training."""
+        """Numbers that its parts return; a checkpoint with other numbers belongs to another training."""
         ...
 
 
@@ -130,20 +132,20 @@ Kind = TypeVar("Kind", bound="Fit")
 
 @dataclass(eq=False, repr=False)
 class Fit:
-    """A trained network, and how it was trained. Printing it shows how long that took, and how well it went.
+    """A trained network with the record of its training. Printing it shows the duration and the losses.
 
     Args:
         net: Trained network, without gradients and in evaluation mode.
-        history: From "step", "loss", "held_out" and "rate", and the parts of a `DetailedLoss`, to a number per check of
-            the held-out loss.
-        recipe: How it was trained.
+        history: Lists by "step", "loss", "held_out", "rate" and the terms of a `DetailedLoss`, with one number per
+            check of the held-out loss.
+        recipe: Options of the training.
         seed: Random seed of the training; the same seed gives the same weights.
-        seconds: Time it took.
-        best: Step whose weights these are.
+        seconds: Duration of the training.
+        best: Step at which the network had these weights.
     """
 
     own_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields of a subclass that its file holds as JSON."""
+    """Fields of a subclass that are saved as JSON."""
 
     net: nn.Module
     history: dict[str, list[float]]
@@ -164,7 +166,11 @@ class Fit:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file, whose header describes in JSON what was fitted and how."""
+        """Write a safetensors file, with a JSON description of the network and its training in the header.
+
+        Args:
+            path: File to write.
+        """
         header = {name: getattr(self, name) for name in ("history", "seed", "seconds", "best", *self.own_fields)}
         header |= {"recipe": asdict(self.recipe), "net": networks.describe(self.net), "versions": versions()}
         weights = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
@@ -172,27 +178,27 @@ class Fit:
 
     @classmethod
     def load(cls: type[Kind], path: str | Path, net: nn.Module | None = None) -> Kind:
-        """Return what `save` wrote; no code in the file is run.
+        """Read a file written by `save`; no code in the file is run.
 
         Args:
-            path: The file.
-            net: A network like the one that was fitted, where that was not one of `scoremh.networks`.
+            path: File to read.
+            net: A network like the fitted one, if it is not from `scoremh.networks`.
         """
         fields, tensors = _read(path, cls.__name__, net)
         with naming(path, f"a file that {cls.__name__}.save wrote", "Fit again."):
             return cls._restored(fields, tensors)
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of a subclass that are no weights."""
+        """Return the tensors of a subclass other than weights."""
         return {}
 
     @classmethod
     def _restored(cls: type[Kind], fields: dict[str, Any], tensors: Mapping[str, Tensor]) -> Kind:
-        """Return a fit of the fields in a file and its tensors that are no weights."""
+        """Return a fit from the fields and the other tensors of a file."""
         return cls(**fields)
 
 
-SAVE_SECONDS = 10.0  # between two checkpoints
+SAVE_SECONDS = 10.0  # time between two checkpoints
 MAX_HELD_OUT_ROWS = 5000
 
 
@@ -207,18 +213,18 @@ def train(
     progress: bool = False,
     checkpoint: str | Path | None = None,
 ) -> Fit:
-    """Train a network, in place, to the least held-out loss.
+    """Train a network in place, and return it with the averaged weights of the smallest held-out loss.
 
     Args:
         net: Network to train; its weights are changed.
         loss: Loss to minimise.
         samples: Samples to draw batches from, `(sample, *event)`; some are held out.
-        floor: Held-out loss below which it is taken for one that has no least value.
-        recipe: How to train.
+        floor: Value below which a loss counts as unbounded, which raises a `DivergenceError`.
+        recipe: Options of the training.
         generator: Random number generator; the same seed gives the same weights.
         progress: Show a progress bar.
         checkpoint: File to write a checkpoint to every ten seconds. The same call with the same file resumes the
-            training, and ends with the same weights as one that was never interrupted.
+            training, and ends with the same weights as a training without interruption.
 
     Returns:
         The network with its best averaged weights, and its history.
@@ -237,7 +243,7 @@ def train(
         while state.step < recipe.steps and (recipe.patience is None or state.waited < recipe.patience):
             steps = min(recipe.check_every, recipe.steps - state.step)
             started = time.monotonic()
-            with rng.for_layers_of(net, state.seed + 1 + state.step):  # another stream than that of the batches
+            with rng.for_layers_of(net, state.seed + 1 + state.step):  # a different stream from the batches
                 state.advance(loss, kept, steps)
                 state.evaluate(loss, held, floor)
             state.seconds += time.monotonic() - started
@@ -251,24 +257,30 @@ def train(
 
 
 def split(samples: Tensor, recipe: Recipe, seed: int) -> tuple[Tensor, Tensor]:
-    """Return what `train` draws batches from, and what it holds out."""
+    """Return the samples that `train` draws batches from, and the samples that it holds out.
+
+    Args:
+        samples: All samples.
+        recipe: Options of the training.
+        seed: Random seed of the training.
+    """
     order = torch.randperm(len(samples), generator=rng.seeded(seed, torch.device("cpu"))).to(samples.device)
     held = min(MAX_HELD_OUT_ROWS, math.ceil(recipe.held_out * len(samples)))
     if held == len(samples):
-        fix = "Bring more samples."
+        fix = "Pass more samples."
         raise ValueError(checks.message("samples to train on and to hold out", f"{len(samples)} samples", fix))
     return samples[order[held:]], samples[order[:held]]
 
 
-TIE_SHARE = 0.02  # held-out losses this near, as a share of what was gained since the first, are equal; the later wins
-MAX_PARTS = 20  # of the held-out samples, whose losses give the standard error of their mean
+TIE_SHARE = 0.02  # held-out losses this close, as a fraction of the improvement since the first, count as equal
+MAX_PARTS = 20  # parts of the held-out samples, whose losses give the standard error of their mean
 MIN_PART_ROWS = 8
-DRAWS_PER_PART = 2  # of a loss's random numbers
+DRAWS_PER_PART = 2  # evaluations of a random loss per part
 
 
 @dataclass
 class State:
-    """All that the next step of a training needs."""
+    """Everything that the next step of a training needs."""
 
     net: nn.Module
     recipe: Recipe
@@ -279,7 +291,7 @@ class State:
     best: dict[str, Tensor] = field(default_factory=dict)
     step: int = 0
     best_step: int = 0
-    least: list[float] = field(default_factory=list)  # the losses of the parts, where their mean was least
+    least: list[float] = field(default_factory=list)  # losses of the parts at the check with the smallest mean
     waited: int = 0
     seconds: float = 0.0
     history: dict[str, list[float]] = field(
@@ -326,13 +338,13 @@ class State:
         self.history["rate"].append(self.rate())
 
     def terms(self, loss: Loss, x: Tensor) -> dict[str, Tensor]:
-        """Return the loss of a batch, and its parts where it has some."""
+        """Return the loss of a batch, and its terms if it is a `DetailedLoss`."""
         if isinstance(loss, DetailedLoss):
             return loss.terms(self.net, x, progress=self.step / self.recipe.steps, generator=self.generator)
         return {"loss": loss.loss(self.net, x, generator=self.generator)}
 
     def evaluate(self, loss: Loss, held: Tensor, floor: float) -> None:
-        """Judge the averaged weights on the held-out samples, and keep them if none were better."""
+        """Evaluate the averaged weights on the held-out samples, and keep them if they are (as good as) the best."""
         losses = self._part_losses(loss, held)
         value = statistics.fmean(losses)
         self.history["held_out"].append(value)
@@ -349,16 +361,16 @@ class State:
 
     def _part_losses(self, loss: Loss, held: Tensor) -> list[float]:
         """Return the losses of parts of the held-out samples, with the same random numbers every time."""
-        judged, generator = self.average.module, rng.seeded(0, held.device)
+        averaged, generator = self.average.module, rng.seeded(0, held.device)
         parts = held.tensor_split(max(1, min(MAX_PARTS, len(held) // MIN_PART_ROWS)))
         return [
-            sum(float(loss.loss(judged, part, generator=generator).detach()) for _ in range(DRAWS_PER_PART))
+            sum(float(loss.loss(averaged, part, generator=generator).detach()) for _ in range(DRAWS_PER_PART))
             / DRAWS_PER_PART
             for part in parts
         ]
 
     def _as_good_as_best(self, losses: list[float]) -> bool:
-        """Return whether losses of the parts are the least, up to a standard error or a share of what was gained."""
+        """Return whether the mean loss is the smallest, up to a standard error or `TIE_SHARE` of the improvement."""
         behind = [mine - best for mine, best in zip(losses, self.least, strict=True)]
         error = statistics.stdev(behind) / math.sqrt(len(losses)) if len(losses) > 1 else 0.0
         least = statistics.fmean(self.least)
@@ -367,7 +379,7 @@ class State:
 
 
 class DivergenceError(RuntimeError):
-    """Training diverged. Carries the `step`, the `loss` and the `history` up to there."""
+    """Raised if the training diverges; has the `step`, the `loss` and the `history` so far."""
 
     def __init__(self, text: str, step: int, loss: float, history: dict[str, list[float]]) -> None:
         super().__init__(text)
@@ -375,26 +387,17 @@ class DivergenceError(RuntimeError):
 
     @classmethod
     def at(cls, step: int, name: str, value: float, floor: float, history: dict[str, list[float]]) -> "DivergenceError":
-        """Return the error for a loss that is not finite or below its floor.
-
-        Args:
-            step: Step at which it was computed.
-            name: Name of the loss, for the text.
-            value: The loss.
-            floor: Loss below which it is taken for unbounded.
-            history: History up to there.
-        """
+        """Return the error for a loss called `name` that is not finite or below its floor."""
         if value < floor:
             expected, got = f"a {name} loss above {floor:.4g}", f"{value:.4g} at step {step}"
             fix = (
-                "It has no least value where the samples have no width in some direction. Use DenoisingScoreMatching "
+                "It is unbounded below if the samples have no width in some direction. Use DenoisingScoreMatching "
                 "or MultilevelDenoising, or add noise to the samples."
             )
         else:
             expected, got = f"a finite {name} loss", f"{value} at step {step}"
             fix = (
-                "Lower the rate, set clip, or look for outliers among the samples, and for places without a finite "
-                "score."
+                "Lower the rate, set clip, or check for outliers in the samples and for points without a finite score."
             )
         return cls(checks.message(expected, got, fix), step, value, history)
 
@@ -408,12 +411,12 @@ NUMBERS: dict[str, type] = {
     "seconds": float,
     "history": dict,
 }
-EXPECTED, FIX = "a checkpoint of a training", "Name another file, or delete this one to train from the beginning."
+EXPECTED, FIX = "a checkpoint of a training", "Pass another file, or delete this one to train from the beginning."
 
 
 @dataclass
 class Checkpoint:
-    """A file that holds one training."""
+    """A file with the state of one training."""
 
     path: Path | None
     header: dict[str, Any]
@@ -422,7 +425,7 @@ class Checkpoint:
     written: float = field(default_factory=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
-        """Refuse a folder."""
+        """Raise an error if the path is a folder."""
         if self.path is not None:
             require_file(self.path)
 
@@ -437,7 +440,7 @@ class Checkpoint:
         self.written = time.monotonic()
 
     def resume(self, state: State) -> None:
-        """Load the same training from the file into a state, where there is one."""
+        """Load the training from the file into the state, if the file exists and holds the same training."""
         if self.path is None or not self.path.exists():
             return
         parts: dict[str, dict[str, Tensor]] = {name: {} for name in _tensors(state)}
@@ -454,7 +457,7 @@ class Checkpoint:
         self.probe.require_same(
             known,
             f"{self.path} to hold this training",
-            "one whose score, proposal or support answers differently",
+            "a training whose score, proposal or support returns other values",
             "Use another file, or delete this one to begin again.",
         )
         with naming(self.path, EXPECTED, FIX):
@@ -462,13 +465,13 @@ class Checkpoint:
 
 
 def _require_numbers(numbers: dict[str, Any]) -> None:
-    """Refuse numbers of a state that are of another kind."""
+    """Raise an error unless the numbers of a state have the expected types."""
     values = [value for name in ("step", "loss", "held_out", "rate") for value in numbers["history"][name]]
     values += numbers["least"]
     if not all(isinstance(numbers[name], kind) for name, kind in NUMBERS.items()) or set(numbers) != set(NUMBERS):
-        raise TypeError("numbers of another kind")
+        raise TypeError("numbers of the wrong type")
     if not all(isinstance(value, float) for value in values):
-        raise TypeError("a history that does not consist of numbers")
+        raise TypeError("a history with entries that are not numbers")
 
 
 def _tensors(state: State) -> dict[str, dict[str, Tensor]]:
@@ -499,13 +502,13 @@ def _restore(state: State, parts: dict[str, dict[str, Tensor]], numbers: dict[st
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a file records."""
+    """Return the versions of Python, torch and scoremh, to be written into a file."""
     return {"python": platform.python_version(), "torch": torch.__version__, "scoremh": version("scoremh")}
 
 
 def _read(path: str | Path, kind: str, net: nn.Module | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return what a file of this kind of fit holds: fields, and tensors that are no weights."""
-    with reading(path, f"a file that {kind}.save wrote", "Name such a file, or fit again.") as (metadata, tensors):
+    """Return the fields of a saved fit of this kind, and its tensors other than weights."""
+    with reading(path, f"a file that {kind}.save wrote", "Pass such a file, or fit again.") as (metadata, tensors):
         _require_kind(metadata, path, kind)
         fields = json.loads(metadata[f"scoremh.{kind}"])
         weights = {name.removeprefix("net."): tensors.pop(name) for name in list(tensors) if name.startswith("net.")}
@@ -521,26 +524,26 @@ def _load_weights(network: nn.Module, weights: Mapping[str, Tensor], path: str |
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
-        fix = "Make the network with the arguments it was fitted with."
-        got = f"another ({' '.join(str(error).split())})"
+        fix = "Build the network with the same arguments as for the fit."
+        got = f"a different one ({' '.join(str(error).split())})"
         raise ValueError(checks.message(f"a net with the weights of {path}", got, fix)) from error
     network.requires_grad_(False).eval()
 
 
 def _require_kind(metadata: Mapping[str, str], path: str | Path, kind: str) -> None:
-    """Refuse the file of another kind of fit."""
+    """Raise an error if the file holds another kind of fit."""
     for name in (key.removeprefix("scoremh.") for key in metadata if key.startswith("scoremh.")):
         if name != kind:
             got = f"{path}, which {name}.save wrote"
             raise ValueError(checks.message(f"a file that {kind}.save wrote", got, f"Use {name}.load."))
 
 
-# Numbers that a network makes beside its weights: frequencies, and those of an initialisation.
+# Numbers that building a network allocates besides its weights: frequencies, and temporary ones for initialisation.
 SPARE_NUMBERS, EXPANSION = 100_000, 10
 
 
 class _Budget(TorchDispatchMode):
-    """Count the numbers that torch makes, and refuse to make too many; a size is looked at before it is made."""
+    """Count the numbers that torch allocates, and raise an error before there are too many."""
 
     def __init__(self, most: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -557,7 +560,7 @@ class _Budget(TorchDispatchMode):
 
 @contextmanager
 def within_budget(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Refuse to build a network that is far larger than its weights, within."""
+    """Raise an error if the network built inside the block is far larger than the saved weights."""
     size = sum(weight.numel() for weight in weights.values())
     most = EXPANSION * size + SPARE_NUMBERS
     if (largest := max(_whole_numbers(description), default=0)) > most:
