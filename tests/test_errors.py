@@ -40,7 +40,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "one chain without its axis": (
         lambda: sample(WALK, torch.zeros(2), draws=1),
         ValueError,
-        r"expected initial of shape \(n, \*event\).*got a float32 tensor of shape \(2,\).*initial\[None\] where this",
+        r"expected initial of shape \(n, \*event\).*got a float32 tensor of shape \(2,\).*initial\[None\] if this",
     ),
     "no chain": (lambda: sample(WALK, torch.zeros(0, 2), draws=1), ValueError, r"n of at least 1, got .*\(0, 2\)"),
     "integers": (

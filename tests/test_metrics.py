@@ -221,7 +221,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "a vector": (
         lambda: metrics.mmd_squared(normal(5), normal(5)),
         ValueError,
-        r"x\[:, None\] where events are numbers, x\[None\]",
+        r"x\[:, None\] if events are numbers, x\[None\]",
     ),
     "one point, unbiased": (
         lambda: metrics.energy_distance(normal(1, 2), normal(5, 2), unbiased=True),

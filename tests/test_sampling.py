@@ -359,7 +359,7 @@ def test_a_store_has_one_writer(tmp_path: Path) -> None:
     other = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
     assert other.stdout is not None
     assert other.stdout.readline() == b"held\n"
-    with pytest.raises(BlockingIOError, match=rf"got process {other.pid} on host \S+, since .* at work there. Wait"):
+    with pytest.raises(BlockingIOError, match=rf"got process {other.pid} on host \S+, since .* writing to it. Wait"):
         sample(KERNELS["fused"], start(), draws=2, generator=seeded(1), store=tmp_path)
     other.kill()
     other.communicate()

@@ -1,7 +1,6 @@
-r"""Coordinates: invertible maps x = f(u), and what they do to points, scores and densities.
+r"""Coordinates: invertible maps x = f(u), which transform points, scores and densities.
 
-With the Jacobian J = df / du, a gradient with respect to x is pulled back to one with respect to u, and a density gains
-the volume of J:
+With the Jacobian J = df / du, gradients g and densities transform as
 
     g_u = J^T g_x,    log p_u(u) = log p_x(x) + log |det J(u)|,    s_u(u) = J^T s_x(x) + grad log |det J(u)|
 
@@ -14,8 +13,8 @@ the volume of J:
 | `Logit(low, high)` | low + (high - low) / (1 + exp(-u)), one by one | sum log(dx / du) |
 | `Compose(outer, inner)` | outer(inner(u)) | the sum of both |
 
-Points are `(chain, *event)`; a matrix acts on the flattened event. Coordinates are modules without weights: they are
-saved with a network and follow it to its dtype and device.
+Points are `(chain, *event)`; a matrix acts on the flattened event. Coordinates are modules without weights, which are
+saved with a network and moved to its dtype and device.
 """
 
 import math
@@ -59,11 +58,11 @@ class Coordinates(nn.Module, ABC):
 
     @abstractmethod
     def pull_gradient(self, gradient: Points, u: Points) -> Points:
-        """Return J^T g: the gradient with respect to u, of one with respect to x."""
+        """Return J^T g, the gradient with respect to u, from the gradient g with respect to x."""
 
     @abstractmethod
     def push_gradient(self, gradient: Points, u: Points) -> Points:
-        """Return J^-T g: the gradient with respect to x, of one with respect to u."""
+        """Return J^-T g, the gradient with respect to x, from the gradient g with respect to u."""
 
     @abstractmethod
     def log_det(self, u: Points) -> Float[Tensor, " chain"]:
@@ -71,14 +70,14 @@ class Coordinates(nn.Module, ABC):
 
     @abstractmethod
     def log_det_gradient(self, u: Points) -> Tensor | float:
-        """Return the gradient of log |det J| with respect to u; 0.0 where the map is affine."""
+        """Return the gradient of log |det J| with respect to u; 0.0 if the map is affine."""
 
     def pull_score(self, score: Points, u: Points) -> Points:
-        """Return the score of the distribution of u, of the score of x."""
+        """Return the score of the distribution of u from the score of x."""
         return self.pull_gradient(score, u) + self.log_det_gradient(u)
 
     def push_score(self, score: Points, u: Points) -> Points:
-        """Return the score of the distribution of x, of the score of u."""
+        """Return the score of the distribution of x from the score of u."""
         return self.push_gradient(score - self.log_det_gradient(u), u)
 
 
@@ -86,8 +85,8 @@ class Compose(Coordinates):
     """The map x = outer(inner(u)).
 
     Args:
-        outer: Applied last on the way to x.
-        inner: Applied first.
+        outer: Map that is applied second.
+        inner: Map that is applied first.
     """
 
     def __init__(self, outer: Coordinates, inner: Coordinates) -> None:
@@ -112,7 +111,7 @@ class Compose(Coordinates):
         return self.outer.push_gradient(self.inner.push_gradient(gradient, u), self.inner(u))
 
     def log_det(self, u: Points) -> Float[Tensor, " chain"]:
-        """Return the sum of both."""
+        """Return the sum of both log determinants."""
         return self.outer.log_det(self.inner(u)) + self.inner.log_det(u)
 
     def log_det_gradient(self, u: Points) -> Tensor | float:
@@ -124,11 +123,18 @@ class Compose(Coordinates):
 
 
 MAX_WHITENED_SIZE = 32  # coordinates up to which samples are whitened; larger events (images) are scaled by one number
-MAX_ASYMMETRY = 1e-3  # of a covariance, relative to its largest entry: one that was written with three digits
+MAX_ASYMMETRY = (
+    1e-3  # relative to the largest entry of a covariance; allows entries that were written with three digits
+)
 
 
 def cholesky(matrix: Float[Tensor, "*batch d d"], name: str = "covariance") -> Float[Tensor, "*batch d d"]:
-    """Return L with L L^T = matrix, computed in float64; refuse one that is not symmetric and positive definite."""
+    """Return L with L L^T = matrix, computed in float64.
+
+    Args:
+        matrix: Symmetric positive definite matrices; others raise an error.
+        name: Name of the argument, for the error.
+    """
     exact = matrix.detach().to("cpu", torch.float64)
     root: Tensor
     root, failed = torch.linalg.cholesky_ex(exact)
@@ -142,7 +148,12 @@ def cholesky(matrix: Float[Tensor, "*batch d d"], name: str = "covariance") -> F
 
 
 def times(matrix: Tensor, v: Points) -> Points:
-    """Return a matrix over the flattened event, a diagonal or a number, times every event."""
+    """Return the product of a matrix with each event.
+
+    Args:
+        matrix: Matrix `(d, d)` over the flattened event, diagonal `(d,)`, or number `()`.
+        v: Events.
+    """
     matrix = matrix.to(v)
     if matrix.ndim == 0:
         return v * matrix
@@ -204,10 +215,10 @@ class Affine(Coordinates):
 
     @classmethod
     def whitening(cls, samples: Float[Tensor, "sample *event"]) -> "Affine":
-        """Return the coordinates in which samples have mean 0 and unit covariance; unit variance on average for images.
+        """Return the coordinates in which samples have mean 0 and unit covariance (images: unit variance on average).
 
         Args:
-            samples: `(sample, *event)`; whitened up to 32 coordinates, scaled by one number beyond.
+            samples: `(sample, *event)`. With up to 32 coordinates they are whitened, with more scaled by one number.
         """
         exact = samples.detach().double()
         mean = exact.mean(0)
@@ -230,7 +241,7 @@ class Affine(Coordinates):
         return self.whiten(x - self.mean.to(x))
 
     def color(self, z: Points) -> Points:
-        """Return L z: standard normal noise with this covariance."""
+        """Return L z, which has the covariance C if z is standard normal."""
         return times(self.root, z)
 
     def whiten(self, v: Points) -> Points:
@@ -273,11 +284,11 @@ class Affine(Coordinates):
 
 
 class Elementwise(Coordinates):
-    """A map that acts on every coordinate alone: a subclass says the slope dx / du, and the slope of its log."""
+    """A map that acts on each coordinate separately. A subclass defines dx / du, and the derivative of its log."""
 
     @abstractmethod
     def slope(self, u: Points) -> Points:
-        """Return dx / du; a map whose slope is negative says its `log_slope` as well."""
+        """Return dx / du; a map with a negative slope also defines `log_slope`."""
 
     @abstractmethod
     def log_det_gradient(self, u: Points) -> Points:
@@ -301,7 +312,7 @@ class Elementwise(Coordinates):
 
 
 class Sinh(Elementwise):
-    """The map x = m + w sinh(u): a long way into a tail is a short one in u.
+    """The map x = m + w sinh(u): long distances in the tails of x are short in u.
 
     Args:
         mean: m, broadcast to the event's shape.
@@ -318,11 +329,11 @@ class Sinh(Elementwise):
 
     @classmethod
     def of(cls, samples: Float[Tensor, "sample *event"]) -> "Sinh":
-        """Return the map for samples: their median, and their median distance from it."""
+        """Return the map with the median of the samples as m, and their median distance from it as w."""
         mean = samples.detach().median(0).values
         scale = (samples.detach() - mean).abs().median(0).values
         if not (scale > 0).all():
-            got = "samples of which half or more are the same"
+            got = "samples of which at least half are equal"
             fix = "Leave heavy_tails out: such a distribution has no density."
             raise ValueError(checks.message("samples that differ from each other", got, fix))
         return cls(mean, scale)
@@ -345,9 +356,9 @@ class Sinh(Elementwise):
 
 
 class SquareRoot(Elementwise):
-    """The map whose inverse is u = v / (1 + v^2)^(1/4), near v at 0 and sqrt(|v|) far out.
+    """The map with the inverse u = v / (1 + v^2)^(1/4), which is about v near 0 and about sqrt(|v|) far out.
 
-    After `Sinh`, a tail like |x|^-a, which is exp(-(a - 1) |v|) in v, is like that of a normal distribution in u.
+    After `Sinh`, a tail |x|^-a is exp(-(a - 1) |v|) in v, and a Gaussian tail in u.
     """
 
     def forward(self, u: Points) -> Points:
@@ -376,7 +387,7 @@ class Log(Elementwise):
 
     Args:
         bound: b, broadcast to the event's shape.
-        sign: 1 where numbers are above the bound, -1 where they are below; broadcast to the event's shape.
+        sign: 1 for numbers above the bound, -1 for numbers below; broadcast to the event's shape.
     """
 
     bound: Tensor
@@ -396,7 +407,7 @@ class Log(Elementwise):
         return self.bound.to(u) + self.slope(u)
 
     def inverse(self, x: Points) -> Points:
-        """Return log |x - b|; not a number beyond the bound."""
+        """Return log |x - b|; NaN beyond the bound."""
         return (self.sign.to(x) * (x - self.bound.to(x))).log()
 
     def slope(self, u: Points) -> Points:
@@ -432,13 +443,13 @@ class Logit(Elementwise):
         self.register_buffer("high", high.detach().clone())
 
     def forward(self, u: Points) -> Points:
-        """Return low + (high - low) / (1 + exp(-u)), from the nearer bound: digits next to either are kept."""
+        """Return low + (high - low) / (1 + exp(-u)), computed from the nearer bound for precision."""
         low, high = self.low.to(u), self.high.to(u)
         from_low, from_high = low + (high - low) * u.sigmoid(), high - (high - low) * (-u).sigmoid()
         return torch.where(u < 0, from_low, from_high)
 
     def inverse(self, x: Points) -> Points:
-        """Return log(x - low) - log(high - x); not a number beyond the bounds."""
+        """Return log(x - low) - log(high - x); NaN beyond the bounds."""
         return (x - self.low.to(x)).log() - (self.high.to(x) - x).log()
 
     def slope(self, u: Points) -> Points:
@@ -446,7 +457,7 @@ class Logit(Elementwise):
         return (self.high.to(u) - self.low.to(u)) * u.sigmoid() * (-u).sigmoid()
 
     def log_slope(self, u: Points) -> Points:
-        """Return log(high - low) + u - 2 log(1 + exp(u)), finite wherever u is."""
+        """Return log(high - low) + u - 2 log(1 + exp(u)), which is finite for every finite u."""
         return (self.high.to(u) - self.low.to(u)).log() + logsigmoid(u) + logsigmoid(-u)
 
     def log_det_gradient(self, u: Points) -> Points:

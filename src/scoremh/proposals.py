@@ -1,7 +1,7 @@
 r"""Proposals q(x' | x): random walks, Langevin (MALA), preconditioned Crank-Nicolson and Barker's skewed walk.
 
-All but the last two are Gaussian: `x' = mean(x) + std L z` with `z ~ N(0, I)` and `L L^T = C`, an optional covariance
-that fits the proposal to the target's shape. With v = x' - x:
+All except `StudentWalk` and `Barker` are Gaussian: `x' = mean(x) + std L z` with `z ~ N(0, I)`. The optional covariance
+C = L L^T adapts a proposal to the shape of the target. With v = x' - x:
 
 | proposal | mean(x) | std | log q(x \| x') - log q(x' \| x) |
 |---|---|---|---|
@@ -9,11 +9,11 @@ that fits the proposal to the target's shape. With v = x' - x:
 | `MALA` | x + h C s(x) | sqrt(2h) | -(s + s').v / 2 - (h / 4) (s' - s).C(s' + s) |
 | `ScaledMALA` | x + h(x) C s(x) | sqrt(2h(x)) | -(s + s').v / 2 + (1 / h - 1 / h') v.C^-1 v / 4 - (d / 2) log(h' / h) |
 | `PCN` | m + sqrt(1 - beta^2) (x - m) | beta scale | v.C^-1 (x + x' - 2m) / (2 scale^2) |
-| `StudentWalk` | x | scale, with Student's t in place of z | 0 |
+| `StudentWalk` | x | scale, with Student's t instead of z | 0 |
 | `Barker` | skewed by the score | sqrt(2h) | sum_i log sigmoid(-w_i g_i') - log sigmoid(w_i g_i), v = L w, g = L^T s |
 
-A Gaussian proposal defines its mean and standard deviation once, in `moments`; `sample` and `log_prob` both derive from
-them. A covariance is a tensor over the flattened event: `(d,)` is a diagonal, `(d, d)` a matrix.
+A Gaussian proposal defines its mean and standard deviation once, in `moments`; `sample` and `log_prob` use them. A
+covariance is a tensor over the flattened event: a diagonal `(d,)` or a matrix `(d, d)`.
 """
 
 import math
@@ -48,11 +48,11 @@ class Preconditioned(Proposal):
 
     optimal_rates: ClassVar[Mapping[Balance, float]] = RANDOM_WALK_RATES
     step_name: ClassVar[str | None] = None
-    """Name of the parameter that sets the length of a step; None in a class that checks its own parameters."""
+    """Name of the parameter for the size of a step; None in a class that checks its own parameters."""
     covariance: Tensor | None
 
     def __post_init__(self) -> None:
-        """Check the length of a step and the covariance."""
+        """Check the size of a step and the covariance."""
         if self.step_name is not None:
             checks.positive(getattr(self, self.step_name), self.step_name, ", or use tune()")
             _ = self.coordinates
@@ -63,7 +63,7 @@ class Preconditioned(Proposal):
 
     @cached_property
     def coordinates(self) -> Affine | None:
-        """The coordinates u in which the noise is standard; None for those of x."""
+        """The coordinates u in which the noise is standard normal; None if they are the coordinates x."""
         return None if self.covariance is None else Affine.from_covariance(self.covariance)
 
     def color(self, z: Tensor) -> Tensor:
@@ -87,14 +87,11 @@ class Preconditioned(Proposal):
 
 
 class GaussianProposal(Preconditioned):
-    """A proposal `x' = mean + std L z`. A subclass defines mean and std, once, in `moments`."""
+    """A proposal `x' = mean + std L z`. A subclass defines mean and std in `moments`."""
 
     @abstractmethod
     def moments(self, at: Point) -> tuple[Float[Tensor, "chain *event"], float | Float[Tensor, " chain"]]:
-        """Return the mean of x' given the point, and its standard deviation in the coordinates that L whitens.
-
-        The standard deviation is a number, or one per chain.
-        """
+        """Return the mean of x' given the point, and std: a number, or one number per chain."""
 
     def noise(self, steps: int, like: Tensor, generator: torch.Generator | None) -> Float[Tensor, "step chain *event"]:
         """Draw L z for several steps of all chains."""
@@ -126,7 +123,7 @@ class RandomWalk(GaussianProposal):
 
     Args:
         std: Standard deviation of a step; the paper's sigma.
-        covariance: C = L L^T, `(d,)` or `(d, d)`; the identity when None.
+        covariance: C = L L^T, `(d,)` or `(d, d)`; the identity if None.
     """
 
     step_name: ClassVar[str] = "std"
@@ -147,13 +144,13 @@ class RandomWalk(GaussianProposal):
 class PCN(GaussianProposal):
     """`x' = m + sqrt(1 - beta^2) (x - m) + beta L z`, reversible for its reference N(m, L L^T).
 
-    The reference has to fit the data: where it is far from them, every candidate is rejected.
+    The reference must be close to the target, otherwise nearly all candidates are rejected.
 
     Args:
-        beta: Share of fresh noise, in (0, 1]; at 1 the candidates are independent draws of the reference.
+        beta: Weight of fresh noise, in (0, 1]; at 1 the candidates are independent draws from the reference.
         mean: Mean m of the reference, a number or a tensor of the event's shape.
         scale: Standard deviation of the reference, a number.
-        covariance: Covariance of the reference, `(d,)` or `(d, d)`, in place of a scale.
+        covariance: Covariance of the reference, `(d,)` or `(d, d)`, instead of `scale`.
     """
 
     step_name: ClassVar[str] = "beta"
@@ -171,7 +168,7 @@ class PCN(GaussianProposal):
             fix = "Pass torch.as_tensor(mean), of the shape of one event."
             raise TypeError(checks.message("mean to be a number or a tensor", checks.describe(self.mean), fix))
         if self.beta > 1:
-            fix = "beta is the share of fresh noise; 0.2 is a common start."
+            fix = "beta is the weight of fresh noise; 0.2 is a common first choice."
             raise ValueError(checks.message("beta in (0, 1]", self.beta, fix))
         if self.covariance is not None and self.scale != 1:
             got = f"scale={self.scale} and a covariance"
@@ -186,7 +183,7 @@ class PCN(GaussianProposal):
         return m + math.sqrt(1 - self.beta**2) * (at.x - m), self.beta * self.scale
 
     def log_q_ratio(self, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
-        """Return log q(current | proposed) - log q(proposed | current): minus the change of the reference."""
+        """Return log q(current | proposed) - log q(proposed | current), which is log N(x; m, C) - log N(x'; m, C)."""
         step, _ = self.whiten((proposed.x - current.x) / self.scale)
         centred, _ = self.whiten((proposed.x + current.x - 2 * self._mean(current.x)) / self.scale)
         return inner(step, centred) / 2
@@ -194,16 +191,16 @@ class PCN(GaussianProposal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StudentWalk(Preconditioned):
-    """`x' = x + scale L t`, t of Student's distribution: a random walk that now and then makes a large step.
+    """`x' = x + scale L t`, with t from Student's distribution: a random walk that occasionally makes a large step.
 
-    In a heavy tail a Gaussian walk needs as many steps to come back as the tail is long; here the steps have a tail of
-    their own (Jarner and Roberts 2007). The score along so long a step is integrated in other coordinates:
+    A Gaussian walk needs very many steps to return from a heavy tail; here the steps are heavy-tailed themselves
+    (Jarner and Roberts 2007). Integrate the score along such steps in other coordinates:
     `LineIntegral("adaptive", coordinates=...)`.
 
     Args:
-        scale: Scale of a step; its standard deviation is larger by sqrt(nu / (nu - 2)), and infinite up to nu = 2.
-        freedom: Degrees of freedom nu, a whole number; 1 is Cauchy, many are nearly Gaussian.
-        covariance: L L^T, `(d,)` or `(d, d)`; the identity when None.
+        scale: Scale of a step. The standard deviation is larger by sqrt(nu / (nu - 2)), and infinite for nu <= 2.
+        freedom: Degrees of freedom nu, a whole number; 1 is Cauchy, a large number is nearly Gaussian.
+        covariance: L L^T, `(d,)` or `(d, d)`; the identity if None.
     """
 
     step_name: ClassVar[str] = "scale"
@@ -233,7 +230,7 @@ class StudentWalk(Preconditioned):
         return constant - d * math.log(self.scale) - log_det - tail
 
     def log_q_ratio(self, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
-        """Return 0: a walk is symmetric."""
+        """Return 0: a random walk is symmetric."""
         return current.x.new_zeros(len(current.x))
 
 
@@ -243,7 +240,7 @@ class MALA(GaussianProposal):
 
     Args:
         step_size: Step size h; the paper's epsilon is sqrt(2h).
-        covariance: C = L L^T, `(d,)` or `(d, d)`; the identity when None.
+        covariance: C = L L^T, `(d,)` or `(d, d)`; the identity if None.
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({"score"})
@@ -269,17 +266,17 @@ class MALA(GaussianProposal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScaledMALA(GaussianProposal):
-    """`x' = x + h s(x) + sqrt(2h) z` with a step of every chain's own, `h(x) = 2 snr^2 d / |s(x)|^2`.
+    """`x' = x + h s(x) + sqrt(2h) z` with a step size for each chain, `h(x) = 2 snr^2 d / |s(x)|^2`.
 
-    The corrector of score-based diffusion models (Song et al. 2021): where a chain carries more noise than its level
-    has, the score is large and the step small. Its density in the reverse direction is that of the step at x', so a
-    rule with a ratio leaves the target as it is. The drift h |s| is snr times the expected norm of the noise; on
-    N(0, sigma^2 I) in many dimensions h is near 2 snr^2 sigma^2. A chain at a point where the score is 0 stays there.
+    This is the corrector of score-based diffusion models (Song et al. 2021): if a chain has more noise than its level,
+    the score is large and the step small. The reverse density uses the step size at x', so a rule with a ratio leaves
+    the target invariant. The drift h |s| is snr times the expected norm of the noise; for N(0, sigma^2 I) in many
+    dimensions, h is about 2 snr^2 sigma^2. A chain at a point with score 0 stays there.
 
     Args:
-        snr: Ratio of signal to noise in one step, as in score_sde; the paper's tau.
-        covariance: C = L L^T, `(d,)` or `(d, d)`; then the drift is h C s, the noise L z, and L^T s takes the place of
-            s in h. The identity when None.
+        snr: Signal-to-noise ratio of a step, as in score_sde; the paper's tau.
+        covariance: C = L L^T, `(d,)` or `(d, d)`. The drift is then h C s, the noise L z, and h uses L^T s instead of
+            s. The identity if None.
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({"score"})
@@ -305,7 +302,7 @@ class ScaledMALA(GaussianProposal):
         return torch.addcmul(at.x, drift, per_chain(h, drift)), (2 * h).sqrt()
 
     def log_q_ratio(self, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
-        """Return log q(current | proposed) - log q(proposed | current): h |L^T s|^2 is a constant, and cancels."""
+        """Return log q(current | proposed) - log q(proposed | current); h |L^T s|^2 is constant and cancels."""
         here, there = self._slope_square(current), self._slope_square(proposed)
         assert current.score is not None
         assert proposed.score is not None
@@ -317,14 +314,15 @@ class ScaledMALA(GaussianProposal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Barker(Preconditioned):
-    """`x' = x + L w`: Gaussian steps w, each coordinate of which is turned about unless the score favours its sign.
+    """`x' = x + L w`: Gaussian steps w, with signs that the score makes more or less probable.
 
-    Livingstone and Zanella (2022). With z ~ N(0, 2h) and g = L^T s(x), w_i is z_i with probability sigmoid(z_i g_i),
-    else -z_i. Small steps are those of `MALA(h)`; a step is never longer than its noise, however large the score.
+    With z ~ N(0, 2h) and g = L^T s(x), w_i is z_i with probability sigmoid(z_i g_i), otherwise -z_i (Livingstone and
+    Zanella 2022). Small steps are like those of `MALA(h)`, but a step is never longer than its noise, however large the
+    score.
 
     Args:
-        step_size: Step size h; the noise has the standard deviation sqrt(2h), as that of MALA.
-        covariance: C = L L^T, `(d,)` or `(d, d)`; the identity when None.
+        step_size: Step size h; the noise has the standard deviation sqrt(2h), as in MALA.
+        covariance: C = L L^T, `(d,)` or `(d, d)`; the identity if None.
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({"score"})
@@ -347,7 +345,7 @@ class Barker(Preconditioned):
         return log_skew - w.square().sum(1) / (4 * h) - w.shape[1] * 0.5 * math.log(math.pi * h) - log_det
 
     def log_q_ratio(self, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
-        """Return log q(current | proposed) - log q(proposed | current): the Gaussian factors cancel."""
+        """Return log q(current | proposed) - log q(proposed | current); the Gaussian factors cancel."""
         w, _ = self.whiten(proposed.x - current.x)
         there, here = (self.slope(point).flatten(1) for point in (proposed, current))
         return (logsigmoid(-w * there) - logsigmoid(w * here)).sum(1)

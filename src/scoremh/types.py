@@ -3,14 +3,15 @@
 A transition of Metropolis-Hastings from `x` proposes `x' ~ q(. | x)` and accepts it with probability `a(x', x)`.
 The first axis of every tensor is the chain; the others are one event of any shape. Log quantities are `(chain,)`.
 
-| name | what |
+| name | contents |
 |---|---|
-| `Target` | what is known of p: score, log density, support |
-| `Point` | one position per chain, with what the next transition needs there |
-| `Move`, `Trace` | what happened in one transition, and in several |
+| `Target` | the known functions of p: score, log density, support |
+| `Point` | one position per chain, with the values that the next transition needs there |
+| `Move`, `Trace` | the record of one transition, and of several |
+| `Proposal` | base class of the proposals in `scoremh.proposals` |
 | `Kernel` | `point = init(x)`, then `point, move = step(point, generator=g)` |
 
-Proposals and acceptance rules have base classes of their own, in `scoremh.proposals` and `scoremh.acceptance`.
+The base class of the acceptance rules is `scoremh.Rule`.
 """
 
 from abc import ABC, abstractmethod
@@ -30,16 +31,16 @@ ScoreFn = Callable[[Tensor], Tensor]
 LogDensityFn = Callable[[Tensor], Tensor]
 SupportFn = Callable[[Tensor], Tensor]
 Balance = Literal["metropolis", "barker"]
-# Where most of a heavy-tailed distribution lies, and how wide that is: numbers, or tuples over the flattened event.
+# Location and width of the bulk of a heavy-tailed distribution: numbers, or tuples over the flattened event.
 Middle = tuple[float | tuple[float, ...], float | tuple[float, ...]]
 
-# What a proposal or a rule needs of the target: at every point "score", "log_density" and, of a product with known
-# parts, the "rest_score" of the other parts; "inner_score" between the points.
+# Functions of the target that a proposal or a rule needs: "score" and "log_density" at every point; "inner_score", the
+# score between the points; for a product with known parts "rest_score", the score of the other parts at every point.
 Need = Literal["score", "inner_score", "log_density", "rest_score"]
 
 
 class Target(NamedTuple):
-    """What is known of p. Any object with the first three attributes serves as one."""
+    """The known functions of p. Any object with the first three attributes can be used as a target."""
 
     score: ScoreFn | None = None
     """x -> grad log p(x), batched, from `(chain, *event)` to the same shape."""
@@ -48,17 +49,17 @@ class Target(NamedTuple):
     support: SupportFn | None = None
     """x -> bool, `(chain,)`; outside it p is 0. The paper's truncated density p*."""
     known_score: ScoreFn | None = None
-    """Of a product in a kernel, the score of the parts that have `log_density`; `score` is that of the others."""
+    """Inside a kernel, for a product: the score of the parts that have a log density; `score` is then the others'."""
     levels: "ScoreModel | None" = None
-    """The scores at all noise levels, of which this target is one, for `ThroughNoise`."""
+    """The model with scores at all noise levels that this target belongs to, for `ThroughNoise`."""
     blurred: Callable[[float], Any] | None = None
-    """Of a product or a power, the function from a noise level to the same of the parts at that level."""
+    """For a product or a power: the function from a noise level to the same combination of the parts at this level."""
 
     def at(self, noise_level: float) -> Any:
         """Return the target at a noise level.
 
         Args:
-            noise_level: Noise level, in the coordinates of the models that know it.
+            noise_level: Noise level, in the coordinates of the models.
         """
         function = self.blurred if self.levels is None else self.levels.at
         if function is None:
@@ -86,7 +87,7 @@ def _no_arithmetic(got: str) -> TypeError:
 
 @runtime_checkable
 class TargetLike(Protocol):
-    """A `Target`, or anything that has its three attributes (all of `scoremh.targets` do)."""
+    """A `Target`, or any object with its first three attributes, such as all of `scoremh.targets`."""
 
     @property
     def score(self) -> ScoreFn | None:
@@ -103,15 +104,18 @@ class TargetLike(Protocol):
 
 @runtime_checkable
 class ScoreModel(Protocol):
-    """The scores of all p * N(0, sigma^2 I) in coordinates u: of `fit_score`, a diffusion model, a normal mixture."""
+    """A model with the scores of p * N(0, sigma^2 I) at all noise levels sigma, in coordinates u.
+
+    Examples are a fit of `fit_score`, a diffusion model, and a normal mixture.
+    """
 
     @property
     def noise_level(self) -> float | None:
-        """The noise level at which the model is read, in units of u; None where it knows no levels."""
+        """The noise level of the model's `score`, in units of u; None if the model has no noise levels."""
 
     @property
     def noise_range(self) -> tuple[float, float] | None:
-        """The lowest and the highest noise level that the model knows; None where it knows no levels."""
+        """The lowest and the highest noise level of the model; None if the model has no noise levels."""
 
     @property
     def coordinates(self) -> Coordinates:
@@ -119,11 +123,11 @@ class ScoreModel(Protocol):
 
     @property
     def variance(self) -> float:
-        """The variance of p in the coordinates u, a mean over them."""
+        """The variance of p in the coordinates u, averaged over them."""
 
     @property
     def event(self) -> Tensor | None:
-        """An event of the shape, dtype and device of the data, with any values; None where the model knows none."""
+        """An event of the shape, dtype and device of the data, with any values; None if they are unknown."""
 
     @property
     def probes(self) -> int | None:
@@ -143,19 +147,19 @@ class ScoreModel(Protocol):
 
 
 class Point(NamedTuple):
-    """One position per chain, with what the next transition needs there; the rest is None."""
+    """One position per chain, with the values that the next transition needs there; other values are None."""
 
     x: Float[Tensor, "chain *event"]
     score: Float[Tensor, "chain *event"] | None = None
     log_density: Float[Tensor, " chain"] | None = None
-    """log p(x) up to a constant: that of the target, that of its known parts, or in groups of moves what the accepted
-    moves add up to."""
+    """log p(x) up to a constant: of the target, of the known parts of a product, or in `grouped` the sum of the
+    estimated changes over the accepted moves."""
     rest_score: Float[Tensor, "chain *event"] | None = None
-    """Of a product with known parts, the score of the others; a rule integrates it."""
+    """For a product with known parts, the score of the other parts, which a rule integrates."""
 
     @classmethod
     def at(cls, x: Tensor, target: Target, needs: frozenset[Need]) -> "Point":
-        """Evaluate what is needed at x, and nothing else."""
+        """Return the point at x; only the needed functions are evaluated."""
         score = target.score(x) if target.score is not None and needs & {"score", "rest_score"} else None
         log_density = target.log_density(x) if target.log_density is not None and "log_density" in needs else None
         if score is None or target.known_score is None:
@@ -165,7 +169,7 @@ class Point(NamedTuple):
 
     @property
     def integrated_score(self) -> Float[Tensor, "chain *event"]:
-        """The score that a rule integrates: of a product with known parts, that of the other parts."""
+        """The score that a rule integrates; for a product with known parts, the score of the other parts."""
         score = self.score if self.rest_score is None else self.rest_score
         assert score is not None  # the kernel fills what `needs` names
         return score
@@ -177,12 +181,12 @@ class Point(NamedTuple):
 
 
 class Move(NamedTuple):
-    """What happened in one transition. The next one needs none of it."""
+    """The record of one transition. The next transition does not need it."""
 
     proposed: Float[Tensor, "chain *event"]
     """The candidate, accepted or not."""
     log_accept: Float[Tensor, " chain"]
-    """log a(x', x); -inf if p(x') is 0, NaN if a number was not finite. Both are rejections."""
+    """log a(x', x); -inf if p(x') is 0, NaN if a value was not finite. Both are rejections."""
     accepted: Bool[Tensor, " chain"]
     score_calls: int = 0
     """Number of points at which the score was evaluated, over all chains."""
@@ -193,7 +197,7 @@ class Move(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """Several transitions in a row; the first axis is the step."""
+    """The record of several consecutive transitions; the first axis is the step."""
 
     x: Float[Tensor, "step chain *event"]
     """Positions after each step."""
@@ -205,7 +209,7 @@ class Trace(NamedTuple):
 
     @classmethod
     def of(cls, points: list[Tensor], moves: list[Move]) -> "Trace":
-        """Return the trace of these moves, with the positions after each."""
+        """Return the trace of these moves, given the positions after each of them."""
         calls, factors, clipped = (sum(counts) for counts in zip(*(move[3:] for move in moves), strict=True))
         log_accept = torch.stack([move.log_accept for move in moves])
         accepted = torch.stack([move.accepted for move in moves])
@@ -213,15 +217,15 @@ class Trace(NamedTuple):
 
 
 class Proposal(ABC):
-    """A proposal distribution q(x' | x). A subclass defines `sample`, `log_prob` and what it `needs`."""
+    """A proposal distribution q(x' | x). A subclass defines `sample`, `log_prob` and `needs`."""
 
     needs: ClassVar[frozenset[Need]] = frozenset()
-    """What has to be known of p at the current point."""
+    """The functions of p that are needed at the current point."""
     optimal_rates: ClassVar[Mapping[Balance, float]] = {}
-    """The most efficient acceptance rate under each balance, for `tune`; empty if it is not known."""
+    """The most efficient acceptance rate for each balance, for `tune`; empty if unknown."""
 
     def __init_subclass__(cls) -> None:
-        """Do not inherit a closed form of the ratio: a subclass may have another distribution."""
+        """Reset `log_q_ratio` unless the subclass defines it: a closed form may be wrong for its distribution."""
         super().__init_subclass__()
         if "log_q_ratio" not in vars(cls):
             cls.log_q_ratio = Proposal.log_q_ratio  # type: ignore[method-assign]
@@ -235,7 +239,7 @@ class Proposal(ABC):
         """Return log q(to | given), differentiable in both."""
 
     def log_q_ratio(self, current: Point, proposed: Point) -> Float[Tensor, " chain"]:
-        """Return log q(current | proposed) - log q(proposed | current); a subclass may have a closed form."""
+        """Return log q(current | proposed) - log q(proposed | current); a subclass may define a closed form."""
         return self.log_prob(current, given=proposed) - self.log_prob(proposed, given=current)
 
 
@@ -244,7 +248,7 @@ class Step(Protocol):
     """One transition."""
 
     def __call__(self, point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
-        """Return where the chains are then, and what happened."""
+        """Return the next point, and the move that led to it."""
 
 
 @runtime_checkable
@@ -252,7 +256,7 @@ class Run(Protocol):
     """Several transitions."""
 
     def __call__(self, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
-        """Return where the chains are then, and what happened at every step."""
+        """Return the last point, and the record of every step."""
 
 
 class Kernel(NamedTuple):
@@ -261,17 +265,17 @@ class Kernel(NamedTuple):
     init: Callable[[Tensor], Point]
     step: Step
     run: Run | None = None
-    """Several steps at once, if that is faster than calling `step`: the same Markov chain, but not the same bits."""
+    """Several steps at once, if this is faster than calling `step`: the same Markov chain, but not the same bits."""
     target_rate: float | None = None
     """The acceptance rate at which this kernel is most efficient; `tune` aims at it."""
     least_steps: int = 1
-    """`run` is called with multiples of this many steps, except at the end: the length of a group of moves."""
+    """`run` is called with multiples of this number of steps, except at the end of sampling; for groups of moves."""
     parts: tuple[object, ...] = ("a kernel",)
-    """What the kernel is made of: its proposal and its rule."""
+    """The proposal and the acceptance rule of the kernel."""
     unadjusted: Callable[[], "Kernel"] | None = None
-    """Builds the kernel of the same moves without an accept step; None if the moves do not follow the score."""
+    """Returns the kernel of the same moves without an accept step; None if the moves do not follow the score."""
     target: Target | None = None
-    """What the parts use of p; its score only if one of them needs it. None for a kernel that does not say."""
+    """The target as the parts use it, with a score only if one of them needs it; None if unknown."""
 
     def steps(self, point: Point, n: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
         """Make n transitions, by `run` if the kernel has it."""
@@ -286,7 +290,7 @@ class Kernel(NamedTuple):
 
     @property
     def description(self) -> str:
-        """The parts as text, written on demand: it may hash the weights of a network."""
+        """The parts as text; a property, because it may hash the weights of a network."""
         return " with ".join(part if isinstance(part, str) else checks.named(part) for part in self.parts)
 
 
@@ -305,12 +309,16 @@ class Box:
 
 
 def box(low: Values, high: Values) -> Box:
-    """Return the support of all x between two bounds, each a number (for every coordinate) or event-shaped.
+    """Return the support of all x between two bounds.
+
+    Args:
+        low: Lower bound: a number for all coordinates, or a tensor or list of the event's shape.
+        high: Upper bound, likewise.
 
     >>> box(0.0, [1.0, 2.0])(torch.tensor([[0.5, 1.5], [1.5, 0.5]]))
     tensor([ True, False])
     """
-    # Numbers are kept in float64: the bound 0.1 shall not become that of float32 when x is in float64.
+    # Numbers are kept in float64, so that the bound 0.1 is not rounded to float32 if x is in float64.
     bounds = [b.clone() if isinstance(b, Tensor) else torch.tensor(b, dtype=torch.float64) for b in (low, high)]
     if not (bounds[0] < bounds[1]).all():
         got = f"low={bounds[0].tolist()} and high={bounds[1].tolist()}"
@@ -319,7 +327,7 @@ def box(low: Values, high: Values) -> Box:
 
 
 def require_event(x: Tensor, event: tuple[int, ...]) -> None:
-    """Raise an error if the events of x have another shape: it would broadcast silently."""
+    """Raise an error unless the events of x have this shape; a different one would broadcast silently."""
     if x.shape[1:] != event:
         fix = "The first axis is the chain; the rest is one event."
         raise ValueError(checks.message(f"x of shape {written('chain', *event)}", checks.describe(x), fix))

@@ -1,7 +1,7 @@
-"""Small operations over chains, along a line and along a flow.
+"""Small operations over chains, quadratures along a line, and Runge-Kutta steps.
 
-`D = log p(x') - log p(x) = int_0^1 s(x + t v) . v dt` with `v = x' - x`: a quadrature is a list of nodes t in [0, 1]
-and weights w, and the integral is `(sum_i w_i s(x + t_i v)) . v`.
+With `v = x' - x`, `log p(x') - log p(x) = int_0^1 s(x + t v) . v dt`. A quadrature with nodes t_i in [0, 1] and weights
+w_i estimates it by `(sum_i w_i s(x + t_i v)) . v`.
 """
 
 import itertools
@@ -30,13 +30,13 @@ def per_chain(value: Tensor, like: Tensor) -> Tensor:
 
 
 def rows_finite(x: Float[Tensor, "chain *event"]) -> Bool[Tensor, " chain"]:
-    """Return which chains hold finite numbers only."""
-    # 0 times NaN or inf is NaN; three times faster than isfinite and all
+    """Return which chains have only finite numbers."""
+    # 0 times NaN or inf is NaN; this is three times faster than isfinite and all
     return x.mul(0).flatten(1).sum(1) == 0
 
 
 class Quadrature(NamedTuple):
-    """Weights at both ends of [0, 1], and nodes with their weights strictly inside."""
+    """A quadrature on [0, 1]: the weight at both ends, and the inner nodes with their weights."""
 
     ends: float
     nodes: tuple[float, ...]
@@ -68,7 +68,7 @@ def line(x: Tensor, v: Tensor, nodes: tuple[float, ...]) -> Float[Tensor, "node 
 
 
 def whole_way(support: SupportFn, x: Tensor, v: Tensor, nodes: tuple[float, ...]) -> Bool[Tensor, " chain"]:
-    """Return which chains are inside a support at x + v and at all nodes t of the way there."""
+    """Return which chains are inside a support at x + v and at x + t v for all nodes t."""
     places = line(x, v, (*nodes, 1.0))
     return support(places.flatten(0, 1)).reshape(len(places), len(x)).all(0)
 
@@ -89,7 +89,7 @@ def weighted_sum(weights: tuple[float, ...], values: Float[Tensor, "node *rest"]
 
 
 def runge_kutta(rate: Rate, x: Tensor, times: Sequence[float]) -> Tensor:
-    """Integrate dx / dt = rate(x, t) through these times by Kutta's 3/8 rule, of order four with four rates a step."""
+    """Integrate dx / dt = rate(x, t) through these times by Kutta's 3/8 rule: order four, four rates per step."""
     for start, end in itertools.pairwise(times):
         width = end - start
         first = rate(x, start)

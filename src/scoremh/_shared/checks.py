@@ -1,8 +1,7 @@
-"""One format for every error: what was expected, what was passed, what to do.
+"""Checks of arguments, with one format for every error: what was expected, what was passed, what to do.
 
-Reading the parameters of a distribution: tensors, lists or numbers in, checked tensors of one dtype out.
-
-Samples as they come: tensors, arrays, data frames.
+Also conversions: parameters of distributions (tensors, lists, numbers) to tensors of one dtype, and samples (arrays,
+data frames) to tensors.
 """
 
 import math
@@ -43,7 +42,7 @@ def short(x: object) -> str:
 
 
 def named(part: object) -> str:
-    """Return the repr of a part, or the name of its class where it defines none."""
+    """Return the repr of a part, or the name of its class if it defines no repr."""
     return type(part).__name__ if type(part).__repr__ is object.__repr__ else repr(part)
 
 
@@ -65,7 +64,7 @@ def brief(part: Any) -> str:
 
 
 def positive(value: float, name: str, hint: str = "", *, zero: bool = False) -> None:
-    """Refuse a number that is not finite and above 0, or at least 0 if `zero`; `hint` ends the advice."""
+    """Raise an error unless a number is finite and above 0 (at least 0 if `zero`); `hint` ends the advice."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         fix = f"Pass {name} as a Python number, for example {name}=0.1."
         raise TypeError(message(f"{name} to be a number", describe(value), fix))
@@ -75,7 +74,7 @@ def positive(value: float, name: str, hint: str = "", *, zero: bool = False) -> 
 
 
 def count(value: int | Integral, name: str, *, at_least: int = 1) -> None:
-    """Refuse a value that is not a whole number of at least `at_least`."""
+    """Raise an error unless a value is a whole number of at least `at_least`."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(message(f"{name} to be an int", describe(value), f"Pass a whole number as {name}."))
     if int(value) < at_least:
@@ -83,7 +82,7 @@ def count(value: int | Integral, name: str, *, at_least: int = 1) -> None:
 
 
 def kind(part: object, wanted: type, expected: str, fix: str) -> None:
-    """Refuse a value that is not an instance of a class or protocol; a class itself is not one."""
+    """Raise an error unless a value is an instance of a class or protocol."""
     if isinstance(part, type) or not isinstance(part, wanted):
         members = dir(wanted) if getattr(wanted, "_is_protocol", False) else []
         missing = [name for name in members if not name.startswith("_") and not hasattr(part, name)]
@@ -92,20 +91,20 @@ def kind(part: object, wanted: type, expected: str, fix: str) -> None:
 
 
 def optional(part: object, wanted: type, name: str) -> None:
-    """Refuse an argument that is neither None nor an instance."""
+    """Raise an error unless an argument is None or an instance of a class."""
     if part is not None:
-        kind(part, wanted, f"{name} to be a {wanted.__name__}", f"Leave {name} out for a good choice.")
+        kind(part, wanted, f"{name} to be a {wanted.__name__}", f"Leave {name} out for the default.")
 
 
 def one_of(value: object, options: tuple[object, ...], name: str) -> None:
-    """Refuse a value that is not among the options."""
+    """Raise an error unless a value is one of the options."""
     if value not in options:
         expected = f"{name} to be one of {', '.join(map(repr, options))}"
         raise ValueError(message(expected, repr(value), "Choose one of these."))
 
 
 def events(x: Tensor, name: str = "x", *, finite: bool = True) -> None:
-    """Refuse a value that is not a floating tensor `(n, *event)` with n of at least 1, and finite if `finite`."""
+    """Raise an error unless x is a floating tensor `(n, *event)` with n of at least 1, and finite if `finite`."""
     if not isinstance(x, Tensor):
         plain = f"{name}.to_numpy()" if hasattr(x, "to_numpy") else name
         fix = f"Convert it with torch.as_tensor({plain}, dtype=torch.get_default_dtype())."
@@ -113,7 +112,7 @@ def events(x: Tensor, name: str = "x", *, finite: bool = True) -> None:
     if not x.is_floating_point():
         raise TypeError(message(f"{name} to be a floating tensor", describe(x), f"Call {name}.float() first."))
     if x.ndim < 2 or x.numel() == 0:
-        fix = f"One event a row: {name}[:, None] where events are numbers, {name}[None] where this is a single event."
+        fix = f"Pass one event per row: {name}[:, None] if events are numbers, {name}[None] if this is a single event."
         raise ValueError(message(f"{name} of shape (n, *event) with n of at least 1", describe(x), fix))
     if finite and not x.isfinite().all():
         bad = (~x.isfinite().flatten(1).all(1)).nonzero().flatten().tolist()
@@ -140,7 +139,7 @@ def returned(value: object, like: Tensor, shape: torch.Size, name: str) -> None:
 
 
 def inside(value: object, x: Tensor) -> Tensor:
-    """Return the value of a support; refuse one that is not a bool for every chain."""
+    """Return the value of a support after checking that it is one bool per chain."""
     if not isinstance(value, Tensor) or value.dtype != torch.bool or value.shape != x.shape[:1]:
         expected = f"support(x) to be a bool tensor of shape ({len(x)},)"
         raise ValueError(message(expected, describe(value), "Return one bool per chain."))
@@ -148,22 +147,24 @@ def inside(value: object, x: Tensor) -> Tensor:
 
 
 def to_learn_from(samples: Tensor) -> Tensor:
-    """Return samples that autograd can differentiate through; refuse to train in inference mode."""
+    """Return samples that autograd can differentiate through; raise an error in inference mode."""
     if torch.is_inference_mode_enabled():
-        fix = "Train outside of torch.inference_mode; sampling opens it by itself."
-        raise RuntimeError(message("a training that autograd can record", "torch.inference_mode", fix))
+        fix = "Train outside of torch.inference_mode; sampling enters it by itself."
+        raise RuntimeError(message("training with autograd", "torch.inference_mode", fix))
     return samples.clone() if samples.is_inference() else samples.detach()
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Explain errors of a user's network or score: another dtype, or autograd in inference mode."""
+    """Explain errors in a user's network or score: a wrong dtype, or autograd in inference mode."""
     try:
         yield
     except RuntimeError as error:
         if "same dtype" in str(error):
             fix = "Convert the points, for example with x.float(), or the network, with net.to(x.dtype)."
-            raise TypeError(message("points of the dtype of the network", f"another ({error})", fix)) from error
+            raise TypeError(
+                message("points of the dtype of the network", f"a different dtype ({error})", fix)
+            ) from error
         if "grad" not in str(error) and "inference" not in str(error).lower():
             raise
         fix = (
@@ -174,12 +175,12 @@ def explained() -> Iterator[None]:
         raise RuntimeError(message("a score that needs no autograd graph", got, fix)) from error
 
 
-Values = Tensor | Sequence[Any] | float | int  # to a run-time checker an int is no float
-ROUNDING = 1e-3  # a sum of 1 may be off by this much: a weight of 1/3 written as 0.333
+Values = Tensor | Sequence[Any] | float | int  # a run-time type checker does not accept an int as a float
+ROUNDING = 1e-3  # tolerance for a sum of 1, so that a weight of 1/3 can be written as 0.333
 
 
 def shared_dtype(*values: Values | None) -> Tensor:
-    """Return an empty tensor with the dtype and device that the parameters ask for together."""
+    """Return an empty tensor with the common dtype and the device of the parameters."""
     given = [torch.as_tensor(value) for value in values if hasattr(value, "dtype")]
     floating = [tensor.dtype for tensor in given if tensor.is_floating_point()]
     dtype = reduce(torch.promote_types, floating) if floating else torch.get_default_dtype()
@@ -187,7 +188,7 @@ def shared_dtype(*values: Values | None) -> Tensor:
 
 
 def parameter(value: Values, like: Tensor, name: str, *shape: Any, positive: bool = False) -> Tensor:
-    """Return a parameter as a tensor of its own. Letters in `shape` stand for any size, `...` for any shape."""
+    """Return a parameter as a new tensor, after checking it. Letters in `shape` mean any size, `...` any shape."""
     tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device).detach().clone()
     wanted = tuple(have if isinstance(want, str) else want for have, want in zip(tensor.shape, shape, strict=False))
     if tensor.numel() == 0 or (shape != (...,) and (len(shape) != tensor.ndim or wanted != tensor.shape)):
@@ -201,7 +202,7 @@ def parameter(value: Values, like: Tensor, name: str, *shape: Any, positive: boo
 
 
 def matrices(value: Values | None, location: Tensor, name: str) -> Tensor:
-    """Return one matrix per location, the identity where none is given."""
+    """Return one matrix per location; the identity if `value` is None."""
     *batch, d = location.shape
     value = torch.eye(d) if value is None else value
     shared = torch.as_tensor(value).ndim == 2
@@ -209,13 +210,13 @@ def matrices(value: Values | None, location: Tensor, name: str) -> Tensor:
 
 
 def written(*shape: int | str) -> str:
-    """Return a shape as it is written in a message."""
+    """Return a shape as text for a message."""
     return str(shape).replace("'", "")
 
 
 @runtime_checkable
 class Frame(Protocol):
-    """A table that gives its numbers as an array; data frames of pandas and polars do."""
+    """A table with a method `to_numpy`, such as a data frame of pandas or polars."""
 
     def to_numpy(self) -> NDArray[Any]:
         """Return the numbers, one row per sample."""
@@ -227,15 +228,15 @@ Samples = Tensor | NDArray[Any] | Frame
 
 
 def as_tensor(samples: Samples, name: str = "x", dtype: torch.dtype | None = None) -> Tensor:
-    """Return samples as a floating tensor; a tensor is returned as it is, numbers of an array keep their digits.
+    """Return samples as a floating tensor; a tensor is returned unchanged.
 
     Args:
         samples: Tensor, array or data frame, one sample per row.
         name: Name of the argument, for an error.
-        dtype: Type of the numbers of an array or a data frame, such as that of a network; their own if None.
+        dtype: Type for the numbers of an array or a data frame; by default their own floating type, or float64.
     """
     if isinstance(samples, Tensor) or not isinstance(samples, np.ndarray | Frame):
-        return samples  # what is neither is refused by the caller's `events`
+        return samples  # the caller's `events` raises the error for other types
     rows = samples if isinstance(samples, np.ndarray) else samples.to_numpy()
     try:
         numbers = np.asarray(rows, dtype=rows.dtype if rows.dtype.kind == "f" else np.float64)

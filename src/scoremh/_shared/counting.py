@@ -1,10 +1,10 @@
-"""Score calls, counted where they happen: at how many points a score was evaluated.
+"""Counting of score calls, the points at which a score is evaluated.
 
     with score_calls() as calls:
         point, move = kernel.step(point, generator=g)
     calls.total
 
-A divergence costs one call more for each of the directions along which it is differentiated.
+A divergence costs one more call for each direction along which the score is differentiated.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _current: ContextVar[ScoreCalls | None] = ContextVar("score_calls", default=None
 def score_calls(*, apart: bool = False) -> Iterator[ScoreCalls]:
     """Count the score calls of this thread within the block.
 
-    A surrounding block counts them too, unless they are to be counted `apart`, by who brings the result home.
+    A surrounding block counts them too, unless `apart`: then the caller adds them where the result is used.
     """
     calls, outer = ScoreCalls(), _current.get()
     token = _current.set(calls)
@@ -52,7 +52,7 @@ def count(calls: int) -> None:
 
 
 class CheckedScore:
-    """A score whose values must have the shape and dtype of x: others would broadcast silently and change the step."""
+    """A score with a check of shape and dtype at every call: a wrong shape would broadcast silently."""
 
     def __init__(self, score: ScoreFn) -> None:
         self.score = score

@@ -1,10 +1,11 @@
 """Files: atomic writes, checksums, safetensors without pickled code, and checks that a file belongs to its run.
 
-A file is written under a new name of its own and then renamed: a killed write leaves the old file, a full disk too, and
-a symbolic link in its place is replaced and never followed. A checksum covers every byte of a file: the file is made
-with 64 zeros in its place, hashed, and the hash takes the place of the zeros.
+A file is written under a temporary name and then renamed. If the write is killed or the disk is full, the old file
+stays; a symbolic link is replaced and never followed. A checksum covers every byte of a file: the file is hashed with
+64 zeros in place of the checksum, which are then replaced by the hash.
 
-One writer at a time: a lock on a folder that names its owner, and that the operating system frees when it dies.
+A lock on a folder allows one writer at a time. It names its owner, and the operating system frees it when the owner
+dies.
 """
 
 import glob
@@ -27,12 +28,12 @@ from torch import Tensor
 
 from scoremh._shared import checks
 
-MAX_SHOWN_CHARACTERS = 120  # of two values that differ
-STALE_SECONDS = 3600.0  # after which a temporary file is one that a killed process left
-MAX_HEADER_BYTES = 100_000_000  # of a safetensors file, its own limit
+MAX_SHOWN_CHARACTERS = 120  # shown of each of two different values
+STALE_SECONDS = 3600.0  # age at which a temporary file counts as left by a killed process
+MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors for its header
 BLANK = "0" * 64
 _SEAL = re.compile(rb'"sha256": ?"([0-9a-f]{64})"')
-# What reading the contents of a damaged or forged file may raise.
+# Errors that reading a damaged or forged file may raise.
 DAMAGE = (
     SafetensorError,
     KeyError,
@@ -61,7 +62,7 @@ def replacing(path: Path) -> Iterator[Path]:
         raise FileNotFoundError(checks.message("a folder to write to", got, fix))
     _remove_stale(path)
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
-    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))  # never through a link that is there
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))  # never through an existing link
     try:
         yield partial
         partial.replace(path)
@@ -70,7 +71,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Delete the temporary files that killed writes of this file have left."""
+    """Delete temporary files that killed writes of this file left."""
     for old in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
         with suppress(OSError):
             if time.time() - old.lstat().st_mtime > STALE_SECONDS:
@@ -78,38 +79,38 @@ def _remove_stale(path: Path) -> None:
 
 
 def write_bytes(path: Path, data: bytes | bytearray | memoryview) -> None:
-    """Write a file, all of it or nothing."""
+    """Write a file, completely or not at all."""
     with replacing(path) as partial:
         partial.write_bytes(data)
 
 
 def require_file(path: Path) -> None:
-    """Refuse a folder where a file is to be."""
+    """Raise an error if the path is a folder."""
     if path.is_dir():
-        raise IsADirectoryError(checks.message("a file", f"{path}, which is a folder", "Name a file in it."))
+        raise IsADirectoryError(checks.message("a file", f"{path}, which is a folder", "Pass a file in it."))
 
 
 def require_no_links(folder: Path) -> None:
-    """Refuse a folder with a symbolic link to a folder outside of it, through which files would be written there."""
+    """Raise an error if a folder has a symbolic link to a folder outside, so that files would be written there."""
     root = folder.resolve()
     for place, names, _ in os.walk(folder):
         for link in (Path(place) / name for name in names):
             if link.is_symlink() and not link.resolve().is_relative_to(root):
                 got = f"{link}, a symbolic link to {link.resolve()}"
-                fix = "Replace the link by a folder: nothing is written outside of the folder of a run."
+                fix = "Replace the link by a folder: nothing is written outside the folder of a run."
                 raise ValueError(checks.message(f"{folder} to hold all of its folders", got, fix))
 
 
 def sealed(raw: bytes) -> bytearray:
-    """Return the bytes of a JSON or safetensors file with its checksum in the place of `BLANK`, under "sha256"."""
+    """Return the bytes of a JSON or safetensors file with its checksum in place of `BLANK`, under "sha256"."""
     data, place = bytearray(raw), _SEAL.search(raw)
-    assert place is not None  # the writer has put it there
+    assert place is not None  # `BLANK` was written there
     data[slice(*place.span(1))] = hashlib.sha256(raw).hexdigest().encode()
     return data
 
 
 def require_seal(raw: bytes, path: str | Path, expected: str, fix: str) -> None:
-    """Refuse the bytes of a file that are not those that were written."""
+    """Raise an error if the checksum of a file is missing or wrong."""
     place = _SEAL.search(raw)
     if place is None:
         raise ValueError(checks.message(expected, f"{path}, which has no checksum and cannot be read", fix))
@@ -127,7 +128,7 @@ def write_json(path: Path, contents: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, fix: str) -> dict[str, Any]:
-    """Return the contents of a file that `write_json` wrote; refuse any other."""
+    """Return the contents of a file that `write_json` wrote, after verifying its checksum."""
     raw = path.read_bytes()
     require_seal(raw, path, f"{path} as it was written", fix)
     with naming(path, f"{path} to be JSON", fix):
@@ -138,14 +139,14 @@ def read_json(path: Path, fix: str) -> dict[str, Any]:
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write a safetensors file with a checksum of all its bytes."""
-    # cloned: weights that are tied share their memory
+    # cloned, because safetensors does not accept tensors that share memory, such as tied weights
     whole = {name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
     write_bytes(path, sealed(safetensors.torch.save(whole, {**metadata, "sha256": BLANK})))
 
 
 @contextmanager
 def reading(path: str | Path, expected: str, fix: str) -> Iterator[TensorFile]:
-    """Yield the contents of a safetensors file; an error in it, or of what is read from it, names the file."""
+    """Yield the contents of a safetensors file; errors in reading or using them name the file."""
     require_file(Path(path))
     if not Path(path).is_file():
         raise FileNotFoundError(checks.message(expected, f"{path}, which does not exist", fix))
@@ -160,7 +161,7 @@ def reading(path: str | Path, expected: str, fix: str) -> Iterator[TensorFile]:
 
 @contextmanager
 def naming(path: str | Path, expected: str, fix: str) -> Iterator[None]:
-    """Name a file in the errors that its contents raise."""
+    """Add the name of a file to errors that its contents cause."""
     try:
         yield
     except DAMAGE as error:
@@ -171,7 +172,7 @@ def naming(path: str | Path, expected: str, fix: str) -> Iterator[None]:
 
 
 def require_same(header: Mapping[str, object], found: Mapping[str, object], path: Path, what: str, place: str) -> None:
-    """Refuse a file or folder (`place`) that holds another run or training (`what`) than the header describes."""
+    """Raise an error if a file or folder (`place`) holds another run or training (`what`) than the header describes."""
     for key, value in header.items():
         if found.get(key) != value:
             wanted, got = _where_they_differ(repr(value), repr(found.get(key)))
@@ -181,7 +182,7 @@ def require_same(header: Mapping[str, object], found: Mapping[str, object], path
 
 
 def _where_they_differ(a: str, b: str) -> tuple[str, str]:
-    """Return two texts, cut to the part where they begin to differ if they are long."""
+    """Return two texts; long ones are cut to the part where they begin to differ."""
     shared = zip(a, b, strict=False)
     apart = next((place for place, (one, other) in enumerate(shared) if one != other), min(len(a), len(b)))
     start = max(0, apart - MAX_SHOWN_CHARACTERS // 2) if max(len(a), len(b)) > MAX_SHOWN_CHARACTERS else 0
@@ -189,7 +190,7 @@ def _where_they_differ(a: str, b: str) -> tuple[str, str]:
 
 
 def _cut(text: str, start: int) -> str:
-    """Return the part of a text from a place on, with dots where something is left out."""
+    """Return the part of a text from `start` on, with dots for omitted parts."""
     end = start + MAX_SHOWN_CHARACTERS
     return f"{'...' * (start > 0)}{text[start:end]}{'...' * (len(text) > end)}"
 
@@ -202,7 +203,7 @@ def fingerprint(x: Tensor) -> str:
 
 try:
     import fcntl
-except ImportError:  # Windows, where there is no lock
+except ImportError:  # Windows has no such lock
     fcntl = None  # type: ignore[assignment]
 
 LOCK = "writer.lock"
@@ -210,11 +211,7 @@ LOCK = "writer.lock"
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder; refuse where another process holds it, and take over what a dead one has left.
-
-    Args:
-        folder: Folder to write to; it exists.
-    """
+    """Hold the lock of an existing folder; raise an error if another process holds it. A dead owner's lock is free."""
     if fcntl is None:
         yield
         return
@@ -224,7 +221,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
         os.pwrite(file, json.dumps(_owner()).encode(), 0)
         yield
     finally:
-        (folder / LOCK).unlink(missing_ok=True)  # while it is held: a later writer locks a file of its own
+        (folder / LOCK).unlink(missing_ok=True)  # before it is released: a later writer creates a new file
         os.close(file)
 
 
@@ -233,10 +230,10 @@ def _owner() -> dict[str, object]:
 
 
 def _locked_file(path: Path, folder: Path) -> int:
-    """Return a descriptor of the lock's file, locked; the file is the one that other processes see."""
+    """Return a descriptor of the locked lock file, after checking that the path still leads to it."""
     if path.is_symlink():
         got = f"a symbolic link to {path.readlink()}"
-        raise OSError(checks.message(f"no link in the place of {path}", got, "Remove the link; it is not followed."))
+        raise OSError(checks.message(f"no symbolic link at {path}", got, "Remove the link; it is not followed."))
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
@@ -249,12 +246,12 @@ def _locked_file(path: Path, folder: Path) -> int:
             os.close(file)
             fix = "Wait for it to end, end it, or choose another folder."
             raise BlockingIOError(
-                checks.message(f"no other writer in {folder}", f"{text} at work there", fix)
+                checks.message(f"no other writer in {folder}", f"{text} writing to it", fix)
             ) from error
 
 
 def _described_owner(raw: bytes) -> str:
-    """Return who holds a lock, as its file says."""
+    """Return the owner of a lock, from the contents of its file."""
     try:
         owner = json.loads(raw)
         return f"process {owner['process']} on host {owner['host']}, since {owner['since']},"

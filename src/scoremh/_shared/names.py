@@ -1,7 +1,4 @@
-"""Names by which settings are chosen; here, so that the command line knows them without torch.
-
-Optional libraries: imported where they are used; where one is missing, the error names the extra to install.
-"""
+"""Names of settings, which the command line needs without importing torch, and imports of optional libraries."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +13,7 @@ Extra = Literal["cli", "report", "metrics", "flows", "parquet", "cluster", "zarr
 
 @contextmanager
 def extra(name: Extra) -> Iterator[None]:
-    """Import libraries of an extra within; refuse with the command that installs them where one is missing.
+    """Import libraries of an extra inside the block; if one is missing, the error has the command that installs it.
 
     >>> with extra("parquet"):
     ...     import pyarrow
@@ -24,7 +21,7 @@ def extra(name: Extra) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        from scoremh._shared import checks  # it loads torch, which the command line does without
+        from scoremh._shared import checks  # imports torch, which the command line avoids
 
         expected = f"{error.name}, of the extra {name!r}, to be installed"
         fix = f"Run: pip install 'scoremh[{name}]'"

@@ -1,4 +1,4 @@
-"""One progress bar for every long computation, in a terminal and in a notebook; rich is all it needs."""
+"""One progress bar for every long computation, in a terminal and in a notebook; it needs only rich."""
 
 import html
 import time
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable
 
-NOTEBOOK_SECONDS = 0.2  # between two updates of a bar in a notebook
+NOTEBOOK_SECONDS = 0.2  # time between two updates of a bar in a notebook
 
 
 @runtime_checkable
@@ -15,18 +15,18 @@ class Tick(Protocol):
     """Advance a progress bar."""
 
     def __call__(self, advance: int, note: str = "") -> None:
-        """Advance by so many units, and show a note beside the bar."""
+        """Advance by this number of units, and show a note beside the bar."""
         ...
 
 
 class Steps:
-    """The number of bars that a command shows, and how many of them it has shown."""
+    """The total number of bars of a command, and the number of bars shown so far."""
 
     def __init__(self, total: int) -> None:
         self.total, self.shown = total, 0
 
     def label(self, label: str) -> str:
-        """Return the label of the next bar, with its number; without one where there are more than announced."""
+        """Return the label of the next bar with its number; without a number if there are more bars than announced."""
         self.shown += 1
         return f"step {self.shown} of {self.total}: {label}" if self.shown <= self.total else label
 
@@ -36,11 +36,7 @@ STEPS: ContextVar[Steps | None] = ContextVar("steps", default=None)
 
 @contextmanager
 def numbered_steps(total: int) -> Iterator[None]:
-    """Number the progress bars within: "step 2 of 6".
-
-    Args:
-        total: Number of bars that there will be.
-    """
+    """Number the progress bars inside the block, up to `total`: "step 2 of 6"."""
     token = STEPS.set(Steps(total))
     try:
         yield
@@ -87,8 +83,8 @@ def _terminal_bar(total: int, label: str, unit: str, console: Any) -> Iterator[T
 
 @contextmanager
 def _notebook_bar(total: int, label: str, unit: str, console: Any) -> Iterator[Tick]:
-    """Yield the function of a bar in HTML: rich draws none in a notebook without ipywidgets."""
-    from IPython.display import HTML, display  # every notebook has it
+    """Yield the function of a bar in HTML: without ipywidgets, rich shows no bar in a notebook."""
+    from IPython.display import HTML, display  # always installed in a notebook
 
     began, done, updated = time.monotonic(), 0, 0.0
     handle = display(HTML(_bar(label, 0, total, "")), display_id=True)

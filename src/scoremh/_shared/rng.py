@@ -1,9 +1,9 @@
 """Random numbers: everything random takes a `torch.Generator`.
 
-Where none is given, a private one seeded by the operating system serves. torch's global generator is not used: not by
-kernels and sampling, not for the first weights of our networks, not in their training. The exception are networks with
-layers of other classes than ours and `DETERMINISTIC_LAYERS`: dropout, for example, can draw from nowhere else. They are
-trained in a fork of the global generator with a seed of ours, whose own state comes back after.
+Without one, a private generator seeded by the operating system is used. Kernels, sampling, the initial weights of our
+networks and their training never use torch's global generator. The exception are networks with layers other than ours
+and `DETERMINISTIC_LAYERS`: dropout, for example, can draw only from the global generator. They are trained in a fork of
+it with its own seed, and its state is restored afterwards.
 """
 
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from scoremh._shared import checks
 
-DETERMINISTIC_LAYERS = (nn.Conv2d, nn.Linear, nn.ModuleList, nn.Sequential)  # of torch, in our networks
+DETERMINISTIC_LAYERS = (nn.Conv2d, nn.Linear, nn.ModuleList, nn.Sequential)  # torch's layers in our networks
 _unseeded: dict[torch.device, torch.Generator] = {}
 
 
 def resolve(generator: torch.Generator | None, device: torch.device) -> torch.Generator:
-    """Return the generator given, or this process's own unseeded one for the device."""
+    """Return the given generator, or the unseeded generator of this process for the device."""
     if generator is not None:
         if not isinstance(generator, torch.Generator):
             fix = "Use torch.Generator().manual_seed(0), for example."
@@ -44,8 +44,8 @@ def uniform(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | N
 def log_uniform(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Draw log u with u uniform on (0, 1].
 
-    `uniform_` draws from [0, 1), and 0 comes once in 2^24 float32 numbers: its log would accept any proposal.
-    1 - u is never 0.
+    `uniform_` draws from [0, 1), and gives 0 once in 2^24 float32 numbers; log 0 would accept any candidate. 1 - u is
+    never 0.
     """
     return uniform(shape, like, generator).neg_().log1p_()
 
@@ -64,12 +64,12 @@ def seeded(seed: int, device: torch.device) -> torch.Generator:
 
 
 def child(generator: torch.Generator | None) -> torch.Generator:
-    """Return a new generator on the CPU, seeded from this one: for the first weights of a network."""
+    """Return a new generator on the CPU, seeded from this one, for the initial weights of a network."""
     return seeded(seeds(1, generator)[0], torch.device("cpu"))
 
 
 def draws_globally(net: nn.Module) -> bool:
-    """Return whether a network may draw from torch's global generator: one that is not made of our layers alone."""
+    """Return whether a network may draw from torch's global generator: it has layers other than ours."""
     return not all(
         type(part) in DETERMINISTIC_LAYERS or type(part).__module__.startswith("scoremh.") for part in net.modules()
     )
@@ -77,12 +77,12 @@ def draws_globally(net: nn.Module) -> bool:
 
 @contextmanager
 def global_fork(seed: int) -> Iterator[None]:
-    """Seed torch's global generator within, and restore its state after: for code that draws from it."""
+    """Seed torch's global generator inside the block, and restore its state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs as well
         yield
 
 
 def for_layers_of(net: nn.Module, seed: int) -> AbstractContextManager[None]:
-    """Return a context for calling a network: a fork of the global generator where its layers may draw from it."""
+    """Return a context for calling a network: a fork of the global generator if its layers may draw from it."""
     return global_fork(seed) if draws_globally(net) else nullcontext()
