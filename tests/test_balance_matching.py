@@ -638,7 +638,7 @@ def test_anchors_of_none_raise_an_error(target: Any) -> None:
 
 
 def test_values_through_noise_need_noise_levels() -> None:
-    with pytest.raises(ValueError, match="a target that knows the scores of all noise levels, got a score of one"):
+    with pytest.raises(ValueError, match="a target with scores of all noise levels, got a score of one"):
         fit_acceptance(Target(GAUSSIAN.score), RandomWalk(1.0), X, anchors=True)
 
 
@@ -649,7 +649,7 @@ REFUSED: dict[str, tuple[type[Exception], Any, str]] = {
     "no density": (
         ValueError,
         lambda x: x.sum(1) * 0 - math.inf,
-        "anchors that are numbers .* and finite ones at 0 samples",
+        "anchors that are numbers .* and finite values at 0 samples",
     ),
 }
 
@@ -820,7 +820,7 @@ def test_a_score_without_a_graph_raises_an_error_where_the_proposal_needs_one() 
         return score
 
     short: Any = {"recipe": Recipe(steps=1, batch=8, check_every=1)}
-    with pytest.raises(ValueError, match=r"a score to differentiate, as MALA\(step_size=0.2\) needs.*create_graph"):
+    with pytest.raises(ValueError, match=r"a differentiable score, which MALA\(step_size=0.2\) needs.*create_graph"):
         fit_acceptance(Target(closed), MALA(0.2), X, form="free", **short)
     fit_acceptance(Target(closed), MALA(0.2), X, form="potential", **short)  # its gradient is that of the score alone
     fit_acceptance(Target(closed), RandomWalk(0.2), X, form="free", **short)
@@ -856,7 +856,7 @@ def test_a_log_density_without_a_graph_raises_an_error_too() -> None:
         return log_density
 
     short: Any = {"form": "free", "recipe": Recipe(steps=1, batch=8, check_every=1)}
-    with pytest.raises(ValueError, match="a log_density to differentiate, as Local"):
+    with pytest.raises(ValueError, match="a differentiable log_density, which Local"):
         fit_acceptance(Target(MIXTURE.score, closed), Local(), X, **short)
     fit_acceptance(MIXTURE, Local(), X, **short)
 
@@ -889,7 +889,7 @@ WITHOUT_GRADIENT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def test_a_proposal_that_autograd_cannot_see_raises_an_error(how: str) -> None:
     options: Any = {"recipe": Recipe(steps=1, batch=8, check_every=1)}
     with pytest.raises(
-        ValueError, match=r"differentiable by autograd in both points, got gradients that add up to .*potential"
+        ValueError, match=r"differentiable by autograd in both points, got gradients that integrate to .*potential"
     ):
         fit_acceptance(MIXTURE, Own(WITHOUT_GRADIENT[how]), X, form="antisymmetric", **options)
     fit_acceptance(MIXTURE, Own(WITHOUT_GRADIENT[how]), X, form="potential", **options)
@@ -970,7 +970,7 @@ def test_a_free_network_returns_log_a() -> None:
         def forward(self, proposed: Tensor, current: Tensor) -> Tensor:
             return self.logit(proposed, current)
 
-    with pytest.raises(ValueError, match=r"to answer log a, at most 0, got .*logsigmoid"):
+    with pytest.raises(ValueError, match=r"to return log a, at most 0, got .*logsigmoid"):
         fitted("free", net=Unbounded(2))
     fitted("antisymmetric", net=Unbounded(2))  # any number is half of a log ratio
 
@@ -995,7 +995,7 @@ FIT_ACCEPTANCE_REFUSED: dict[str, tuple[Any, str]] = {
     "negative scale": (lambda: BalanceMatching(scale=-1.0), "scale to be finite and at least 0, got -1.0"),
     "entropy where no scale is free": (
         lambda: fit_acceptance(GAUSSIAN, MALA(0.1), X, matching=BalanceMatching(entropy=2.0)),
-        "entropy and scale with form=\"free\" alone, got BalanceMatching.* with form='potential'",
+        "entropy and scale with form=\"free\" only, got BalanceMatching.* with form='potential'",
     ),
     "a score that is not finite": (
         lambda: fit_acceptance(Target(lambda x: x.log()), RandomWalk(1.0), X),
@@ -1012,7 +1012,7 @@ FIT_ACCEPTANCE_REFUSED: dict[str, tuple[Any, str]] = {
     "the log density of a pair": (lambda: fitted().log_density(X), "a potential, got an acceptance of Antis"),
     "a potential of two minds": (
         lambda: fitted("potential", net=Wavy(2)),
-        "a value_and_gradient for the forward of Wavy, got that of PotentialMLP. Write it too",
+        "a value_and_gradient for the forward of Wavy, got that of PotentialMLP. Define it too",
     ),
     "a rule for a network": (
         lambda: diagnostics.balance_residual(LineIntegral(), GAUSSIAN, MALA(0.1), X),

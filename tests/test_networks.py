@@ -364,7 +364,7 @@ def test_forms_are_what_they_say() -> None:
 def test_an_acceptance_serves_its_own_proposal_only(form: Any, trained: Proposal, other: Proposal) -> None:
     rule = Learned(fitted(form, trained, recipe=Recipe(steps=1, batch=8, check_every=1)))
     metropolis_hastings(GAUSSIAN, trained, rule)
-    text = r"for which this acceptance was learned, got .*use form=\"potential\", which serves every"
+    text = r"for which this acceptance was learned, got .*use form=\"potential\", which is valid for every"
     with pytest.raises(ValueError, match=text):
         metropolis_hastings(GAUSSIAN, other, rule)
     with pytest.raises(ValueError, match=text):
@@ -510,7 +510,7 @@ def test_a_fourth_form_is_a_class_and_a_default_loss(monkeypatch: pytest.MonkeyP
     found = diagnostics.balance_residual(fit, GAUSSIAN, RandomWalk(1.0), X, generator=seeded())
     expected = diagnostics.balance_residual(direct, GAUSSIAN, RandomWalk(1.0), X, generator=seeded())
     assert found.integral.rms == pytest.approx(expected.integral.rms, rel=0.2)  # the scale of a does not matter
-    with pytest.raises(ValueError, match='entropy and scale with form="free" alone'):
+    with pytest.raises(ValueError, match='entropy and scale with form="free" only'):
         fitted("antisymmetric", matching=BalanceMatching(scale=1.0))
 
 

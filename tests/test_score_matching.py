@@ -271,10 +271,12 @@ def test_a_fit_of_ones_own_network_is_saved_too(tmp_path: Path) -> None:
     assert fit.loss == "ImplicitScoreMatching()"
     fit.save(tmp_path / "own")
     assert torch.equal(ScoreFit.load(tmp_path / "own", net=Own()).score(x), fit.score(x))
-    with pytest.raises(ValueError, match=r"in .*own, got one of class Own\. Pass the network: load\(path, net=Own"):
+    with pytest.raises(
+        ValueError, match=r"in .*own, got a network of class Own\. Pass the network: load\(path, net=Own"
+    ):
         ScoreFit.load(tmp_path / "own")
     with pytest.raises(
-        ValueError, match=r"a net with the weights of .*own, got another \(.*size mismatch for net\.line"
+        ValueError, match=r"a net with the weights of .*own, got a different one \(.*size mismatch for net\.line"
     ):
         ScoreFit.load(tmp_path / "own", net=Own(3))
 

@@ -1,20 +1,20 @@
-r"""`fit_acceptance`: an acceptance function from a score, by Score Balance Matching.
+r"""`fit_acceptance`: learning an acceptance function from a score, by Score Balance Matching.
 
-It chooses the form, the loss, the coordinates and the network that are not given, tries target, proposal and network
-at a few samples before a training is spent on them, and trains. The loss is in `balance_matching.losses`.
+It chooses the form, the loss, the coordinates and the network unless they are given; tests target, proposal and network
+at a few samples; and trains the network. The loss is in `balance_matching.losses`.
 
-Anchors are values of log p that join the gradients. Gradients say nothing of the weights of modes that no path of
-accurate scores connects; values do. For a pair (x, x')
+Anchors are values of log p that are learned together with the gradients. Gradients do not determine the weights of
+modes that no path of accurate scores connects; values do. For a pair (x, x') the error is
 
     e = D_a(x', x) - [log p(x') - log p(x)] - [log q(x | x') - log q(x' | x)]
 
-and the term is the mean of Huber's loss of e. The pairs are those that a chain may propose: x' comes from q(. | x), or,
-for a potential, which serves every proposal, from the whole table. The points are samples, samples moved by noise of
-all sizes, points on lines between samples, points all around, and candidates from all of these: with samples alone,
-nothing keeps a network from putting mass elsewhere.
+and the term is the mean of Huber's loss of e. In a pair, x' is drawn from q(. | x), or, for a potential, which is valid
+for every proposal, from the whole table. The points are samples, samples with noise of all sizes, points on lines
+between samples, points all around, and candidates from all of these. With samples alone, a network could put mass
+elsewhere.
 
-Below a floor log p is bounded and not learned: between a point above the floor and one below it log p has to change by
-at least as much as it does to the floor; a pair with both points below it does not count.
+Below a floor, log p is only bounded, not learned: between a point above the floor and one below, log p must change by
+at least its difference to the floor. A pair with both points below the floor does not count.
 """
 
 import math
@@ -42,36 +42,36 @@ from scoremh.training import Fit, Recipe, train
 from scoremh.types import LogDensityFn, Point, Proposal, Target, TargetLike
 
 FormName = Literal["free", "antisymmetric", "potential"]  # the names of `networks.FORMS`
-# A potential serves every proposal: it learns from points half way to proposals, nearer to where chains are.
+# A potential is valid for every proposal. It learns from points half way to candidates, closer to the chains.
 MATCHING: Mapping[str, BalanceMatching] = {
     "free": BalanceMatching(scale=1.0),
     "antisymmetric": BalanceMatching(),
     "potential": BalanceMatching(pairs="independent", alpha=0.5),
 }
-# With anchors: largest norm of a gradient per root of its size, in standard coordinates. Slopes are steeper off the
-# samples, where a learned score is not to be trusted and would outweigh the anchors.
+# With anchors: largest norm of a gradient, divided by the root of its size, in standard coordinates. Far from the
+# samples, gradients are larger and a learned score is unreliable; without clipping it would outweigh the anchors.
 ANCHORED_CLIP = 2.5
-RECIPE = Recipe(4000, batch=256, rate=4e-3)  # larger steps than a score's: a pair has 2 d numbers to learn from
-TRIED_SAMPLES = 32  # at which a proposal is tried
-TRIED_PAIRS = 100  # with which a network is tried
-COUNTED_SAMPLES = 900  # that a support is asked for: one more or less is beyond the tolerance of a probe
-STRETCHES = (1.0, 1.2, 1.5, 2.0, 4.0)  # by which samples are moved away from their mean, to tell supports apart
+RECIPE = Recipe(4000, batch=256, rate=4e-3)  # a larger rate than for a score, since a pair gives 2 d numbers
+TRIED_SAMPLES = 32  # number of samples at which a proposal is tested
+TRIED_PAIRS = 100  # number of pairs with which a network is tested
+COUNTED_SAMPLES = 900  # number of samples that identify a support; one more inside exceeds the tolerance of a probe
+STRETCHES = (1.0, 1.2, 1.5, 2.0, 4.0)  # factors by which samples are moved away from their mean to identify supports
 
 
 @dataclass(eq=False, repr=False)
 class AcceptanceFit(Fit):
-    """A learned acceptance function. `Learned(fit)` is the rule it makes.
+    """A learned acceptance function; `Learned(fit)` is the acceptance rule.
 
     Args:
-        net: A `Free`, `Antisymmetric` or `Potential` form, called with samples.
-        history: From "step", "loss", "held_out", "rate", and the terms of `BalanceMatching`, to a number per check of
-            the held-out loss.
-        recipe: How it was trained.
+        net: A `Free`, `Antisymmetric` or `Potential` form, in the coordinates of the samples.
+        history: Lists by "step", "loss", "held_out", "rate" and the terms of `BalanceMatching`, with one number per
+            check of the held-out loss.
+        recipe: Options of the training.
         seed: Random seed of the training; the same seed gives the same weights.
-        seconds: Time it took.
-        best: Step whose weights these are.
-        loss: What was minimised, as text.
-        proposal: Proposal it was trained with, as text.
+        seconds: Duration of the training.
+        best: Step at which the network had these weights.
+        loss: Text that describes the loss.
+        proposal: Text that describes the proposal of the training.
     """
 
     own_fields: ClassVar[tuple[str, ...]] = ("loss", "proposal")
@@ -81,11 +81,11 @@ class AcceptanceFit(Fit):
     proposal: str
 
     def __repr__(self) -> str:
-        """Show what was learned, for which proposal, how long it took, and how well it went."""
-        serves = "no other proposal than" if self.net.one_proposal else "any proposal, trained with"
-        lines = [f"{type(self.net).__name__.lower()} acceptance by {self.loss}, for {serves} {self.proposal}"]
+        """Show the form, the loss, the proposal, and how the training went."""
+        valid = "only" if self.net.one_proposal else "any proposal, trained with"
+        lines = [f"{type(self.net).__name__.lower()} acceptance by {self.loss}, for {valid} {self.proposal}"]
         lines.append(super().__repr__())
-        if self.net.one_proposal:  # else its pairs are no moves
+        if self.net.one_proposal:  # the pairs of a potential are not moves
             lines.append(f"mean of a(x', x) {self.history['acceptance'][-1]:.3f} over its pairs")
         if self.history["clipped"][-1]:
             lines.append(f"{self.history['clipped'][-1]:.1%} of gradients clipped")
@@ -94,7 +94,11 @@ class AcceptanceFit(Fit):
         return "\n".join(lines)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """Return log p at x, up to a constant, as a potential has it."""
+        """Return log p at x up to a constant; only for a potential.
+
+        Args:
+            x: Points, `(point, *event)`.
+        """
         potential = self.net.potential
         if potential is None:
             fix = 'Fit one with form="potential".'
@@ -119,31 +123,31 @@ def fit_acceptance(
     progress: bool = False,
     checkpoint: str | Path | None = None,
 ) -> AcceptanceFit:
-    """Learn when to accept: an acceptance function under which a proposal is in detailed balance with a score.
+    """Learn an acceptance function under which a proposal is in detailed balance with a score.
 
     Args:
         target: Target with a score; pairs outside its support do not count.
-        proposal: q. Free and antisymmetric forms need a `log_prob` without jumps that autograd can differentiate, and
-            reversible steps: q(x | x') > 0 where q(x' | x) > 0.
-        samples: Samples of the target, `(sample, *event)`; those outside the support are left out.
+        proposal: q. Free and antisymmetric forms need a `log_prob` that is continuous and differentiable by autograd,
+            and reversible steps: q(x | x') > 0 if q(x' | x) > 0.
+        samples: Samples of the target, `(sample, *event)`; samples outside the support are left out.
         form: "free" (the paper's), "antisymmetric" or "potential", which is the default.
-        matching: The loss and its pairs; `balance_matching.MATCHING[form]` if None, with anchors clipped at 2.5 times
-            the root of the number of coordinates of a pair. To change one setting:
+        matching: The loss and its pairs; by default `balance_matching.MATCHING[form]`, with gradients clipped at 2.5
+            times the root of the number of coordinates of a pair if there are anchors. To change one setting:
             `dataclasses.replace(MATCHING["free"], clip=10.0)`.
-        net: `net(proposed, current)` for log a (free) or for half of the log ratio (antisymmetric), `net(x)` for a
-            potential, trained in place; one for the form if None.
-        standardize: Whether the network sees coordinates in which the samples have mean 0 and unit covariance.
-        recipe: How to train; `balance_matching.RECIPE` if None.
-        anchors: Function x -> log p(x), up to a constant, such as `fit.log_density` of a learned score, or True for
-            log p through noise of a target that knows noise levels: its values at thousands of points on, between and
-            around the samples join the loss, with the weight `matching.anchor_weight`. Gradients alone leave the
-            weights of modes open that lie far from each other.
+        net: Network, trained in place: `net(proposed, current)` for log a (free) or for f in
+            log r = f(x', x) - f(x, x') (antisymmetric), `net(x)` for a potential. By default, one for the form.
+        standardize: Give the network coordinates in which the samples have mean 0 and unit covariance.
+        recipe: Options of the training; `balance_matching.RECIPE` if None.
+        anchors: Function x -> log p(x), up to a constant, such as `fit.log_density` of a learned score; or True for the
+            log density of a target with noise levels, computed from its scores. The loss then includes its values at
+            thousands of points on, between and around the samples, with the weight `matching.anchor_weight`. Gradients
+            alone do not determine the weights of distant modes.
         generator: Random number generator; the same seed gives the same weights.
         progress: Show a progress bar.
         checkpoint: File to write checkpoints to; the same call with the same file resumes an interrupted training.
 
     Returns:
-        The acceptance function, for `Learned`.
+        The acceptance function, to be passed to `Learned`.
 
     Example:
         >>> import torch
@@ -166,7 +170,7 @@ def fit_acceptance(
         matching = replace(MATCHING[form], clip=clip)
     if not kind.free_scale and (matching.entropy or matching.scale):
         got, fix = f"{matching} with form={form!r}", "Leave them out: the scale of this form is not free."
-        raise ValueError(checks.message('entropy and scale with form="free" alone', got, fix))
+        raise ValueError(checks.message('entropy and scale with form="free" only', got, fix))
 
     net = kind.network(tuple(samples.shape[1:]), generator=rng.child(generator)) if net is None else net
     net.to(samples)
@@ -203,35 +207,35 @@ def fit_acceptance(
 
 
 def _samples_inside(target: Target, samples: Tensor) -> Tensor:
-    """Return the samples inside the support, refused where they are too few."""
+    """Return the samples inside the support; raise an error if there are too few."""
     checks.events(samples, "samples")
     samples = checks.to_learn_from(samples)
     if target.support is not None:
         samples = samples[checks.inside(target.support(samples), samples)]
     if len(samples) < PROBED_SAMPLES:
-        got, fix = f"{len(samples)}", "Thousands are needed for an acceptance one can trust."
+        got, fix = f"{len(samples)}", "A reliable acceptance function needs thousands."
         raise ValueError(checks.message(f"at least {PROBED_SAMPLES} samples inside the support", got, fix))
     return samples
 
 
 def anchor_function(anchors: LogDensityFn | bool | None, target: Target) -> LogDensityFn | None:
-    """Return the function x -> log p(x) of the anchors, through noise where they are True; None for False."""
+    """Return the function x -> log p(x) for the anchors, from scores of all noise levels if True; None if False."""
     if anchors is False:
         return None
     if anchors is None:
-        fix = "A score of one noise level knows no log p; leave anchors out to train on gradients alone."
+        fix = "A score of one noise level has no log p; leave anchors out to train on gradients alone."
         raise ValueError(checks.message("anchors to be a function of x, True or False", "None", fix))
     if anchors is not True:
         return anchors
     if target.levels is None:
-        fix = "Pass a function x -> log p(x), or what fit_score returns as the target."
+        fix = "Pass a function x -> log p(x), or use a fit of fit_score as the target."
         got = "a score of one level, or a product"
-        raise ValueError(checks.message("a target that knows the scores of all noise levels", got, fix))
+        raise ValueError(checks.message("a target with scores of all noise levels", got, fix))
     return diffusion.LogDensity(target.levels)
 
 
 def problem_probe(target: Target, proposal: Proposal, samples: Tensor) -> Probe:
-    """Return numbers of the proposal, the score and the support: a checkpoint belongs to one problem."""
+    """Return values of the proposal, the score and the support, which identify the problem of a checkpoint."""
     assert target.score is not None
     log_q = ProposalProbe.of(target, proposal, samples).probe
     few = samples[:COUNTED_SAMPLES]
@@ -240,20 +244,20 @@ def problem_probe(target: Target, proposal: Proposal, samples: Tensor) -> Probe:
     return log_q.joined(Probe.of(target.score(samples[:4]), torch.tensor(counts)))
 
 
-TABLE_PAIRS = 8192
-MIN_PAIRS = 20  # at which log p has to be a number
+TABLE_PAIRS = 8192  # number of pairs in the table of anchors
+MIN_PAIRS = 20  # smallest number of pairs with a valid log p
 PAIRS_PER_STEP = 256
-HELD_OUT_SHARE = 0.1  # of the pairs
-TABLE_SEED = 0xA2C4  # a training that is resumed has the same points, also where no seed was given
-CALL_POINTS = 2048  # at which log p is asked in one call
-LEAST_NOISE, MOST_NOISE = 0.02, 2.0  # of the noise that moves samples, in units of their spread
+HELD_OUT_SHARE = 0.1  # fraction of the pairs that are held out
+TABLE_SEED = 0xA2C4  # fixed, so that a resumed training has the same points even without a seed
+CALL_POINTS = 2048  # largest number of points in one call of log p
+LEAST_NOISE, MOST_NOISE = 0.02, 2.0  # range of the noise added to samples, in units of their standard deviation
 WIDTH_AROUND = 2.0  # standard deviation of the points all around, in the same units
-TAIL_SHARE, DEPTH = 0.01, 10.0  # the floor is this much below log p at all samples but this share
+TAIL_SHARE, DEPTH = 0.01, 10.0  # the floor is DEPTH below the TAIL_SHARE quantile of log p at the samples
 
 
 @dataclass(frozen=True)
 class Anchors:
-    """A table of pairs of points, with log p at both."""
+    """A table of pairs of points, with log p at both points."""
 
     proposal: Proposal
     points: Point
@@ -285,13 +289,13 @@ class Anchors:
         error = form.log_density_change(x, y, proposal=self.proposal) - wanted
         error = torch.where(after < self.floor, error.clamp(min=0), error)
         error = torch.where(before < self.floor, error.clamp(max=0), error)
-        asked = (before >= self.floor) | (after >= self.floor)
-        return huber_loss(error, torch.zeros_like(error), reduction="sum") / asked.sum().clamp_min(1)
+        counted = (before >= self.floor) | (after >= self.floor)
+        return huber_loss(error, torch.zeros_like(error), reduction="sum") / counted.sum().clamp_min(1)
 
 
 @dataclass(frozen=True)
 class MatchedLoss:
-    """The loss for one target and one proposal, as `train` takes it."""
+    """The loss for one target and one proposal, for `train`."""
 
     matching: BalanceMatching
     target: Target
@@ -324,11 +328,11 @@ class MatchedLoss:
         return terms | {"loss": terms["loss"] + self.matching.anchor_weight * error, "anchors": error.detach()}
 
     def loss(self, net: nn.Module, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return the held-out loss: without the graph of the gradients, and without crossing thousands of samples."""
-        held_out = None if self.anchors is None else replace(self.anchors, held_out=True)
-        judge = replace(self, matching=replace(self.matching, all_pairs=False), anchors=held_out)
+        """Return the held-out loss, without a graph and without `all_pairs`, which would be thousands squared."""
+        anchors = None if self.anchors is None else replace(self.anchors, held_out=True)
+        held_out = replace(self, matching=replace(self.matching, all_pairs=False), anchors=anchors)
         with torch.no_grad():
-            return judge.terms(net, x, progress=1.0, generator=generator)["loss"]
+            return held_out.terms(net, x, progress=1.0, generator=generator)["loss"]
 
 
 def anchor_table(
@@ -338,7 +342,7 @@ def anchor_table(
     with torch.no_grad(), checks.explained():
         current, proposed, is_sample = _pairs(target, proposal, samples)
         before, after = _values(anchors, torch.cat([current.x, proposed.x]), progress).chunk(2)
-        known = (before < math.inf) & (after < math.inf)  # NaN is not
+        known = (before < math.inf) & (after < math.inf)  # False for NaN
         if form.one_proposal:
             known &= proposal.log_q_ratio(current, proposed).isfinite()
         at_samples = before[is_sample & before.isfinite()]
@@ -365,7 +369,7 @@ def _inside(target: Target, x: Tensor) -> Bool[Tensor, " point"]:
 
 
 def _points(samples: Tensor, generator: torch.Generator) -> tuple[Tensor, Bool[Tensor, " point"]]:
-    """Return samples, samples with noise, points between samples and points around, in turn; and which are samples."""
+    """Return samples, noisy samples, points between samples and points around, alternately; and which are samples."""
     standard = Affine.whitening(samples)
     rows = torch.randint(len(samples), (2, TABLE_PAIRS), generator=generator, device=samples.device)
     u, v = standard.inverse(samples[rows.flatten()]).chunk(2)
@@ -390,29 +394,29 @@ def _values(anchors: LogDensityFn, x: Tensor, progress: bool) -> Float[Tensor, "
 
 
 def _require_known(known: Tensor, at_samples: Tensor) -> None:
-    """Refuse log p that is a number almost nowhere."""
+    """Raise an error if log p is valid at too few points."""
     if known.sum() < MIN_PAIRS or not len(at_samples):
-        got = f"{int(known.sum())} of {len(known)} pairs, and finite ones at {len(at_samples)} samples"
-        fix = "Pass log p itself, up to a constant; where p is 0 it may be -inf."
+        got = f"{int(known.sum())} of {len(known)} pairs, and finite values at {len(at_samples)} samples"
+        fix = "Pass log p itself, up to a constant; it may be -inf if p is 0."
         raise ValueError(checks.message("anchors that are numbers at the samples and around them", got, fix))
 
 
-# Two rules each: their difference says how far to trust the finer one.
+# Pairs of rules; the difference of a pair estimates the error of its finer rule.
 ROUGH = gauss_legendre(16), gauss_legendre(8)
 FINE = gauss_legendre(256), gauss_legendre(128)
-CANDIDATE_SEED = 0x5C0AE  # unlikely to be that of the samples
-MAX_WRONG_SHARE = 1 / 20  # of the candidates, whose gradients may not add up before a proposal is refused
+CANDIDATE_SEED = 0x5C0AE  # unlikely to be the seed of the samples
+MAX_WRONG_SHARE = 1 / 20  # fraction of the candidates with wrong gradients above which a proposal is rejected
 
 
 def try_proposal(target: Target, proposal: Proposal, x: Tensor, *, differentiate: bool) -> None:
-    """Refuse a score or a proposal with answers of a wrong shape or type, or with gradients that are not its own."""
+    """Raise an error if the score or the proposal returns wrong shapes or types, or has wrong gradients."""
     with checks.explained():
         at = Point.at(x, target, proposal.needs | {"score"})
     checks.returned(at.score, x, x.shape, "score")
     assert at.score is not None
     if not (finite := rows_finite(at.score)).all():
         got = f"NaN or inf at {int((~finite).sum())} of {len(x)}, the first at {checks.short(x[~finite][0].tolist())}"
-        fix = "Correct the score, or give the target a support that leaves such points out."
+        fix = "Correct the score, or give the target a support without such points."
         raise ValueError(checks.message("a score that is finite at the samples", got, fix))
     candidates = proposal.sample(at, generator=rng.seeded(CANDIDATE_SEED, x.device))
     checks.returned(candidates, x, x.shape, "proposal.sample")
@@ -424,63 +428,64 @@ def try_proposal(target: Target, proposal: Proposal, x: Tensor, *, differentiate
 
 @torch.no_grad()
 def try_network(form: Form, kind: type[nn.Module], x: Tensor) -> None:
-    """Refuse a network that does not answer with a number per pair, or per point."""
+    """Raise an error unless a network returns one number per pair (per point for a potential)."""
     _require_own_gradient(kind)
     try:
         with rng.for_layers_of(form, 0):
-            answer = form(*form.inputs(x))
+            output = form(*form.inputs(x))
     except (RuntimeError, ValueError, TypeError) as error:
-        fix = "net(proposed, current) answers for pairs, net(x) for a potential; check its input size and its dtype."
+        fix = "Use net(proposed, current) for pairs, net(x) for a potential; check its input size and its dtype."
         expected = f"{form.call} to take {checks.describe(x)}"
         raise ValueError(checks.message(expected, f"an error: {error}", fix)) from error
-    checks.returned(answer, x, x.shape[:1], "net")
-    form.require_answer(answer)
+    checks.returned(output, x, x.shape[:1], "net")
+    form.require_answer(output)
 
 
 @torch.no_grad()
 def try_anchors(anchors: LogDensityFn, x: Tensor) -> None:
-    """Refuse anchors that do not answer with a number per point."""
+    """Raise an error unless the anchors are a function that returns one number per point."""
     if not callable(anchors):
-        fix = "Pass fit.log_density, or another function that answers log p, up to a constant."
+        fix = "Pass fit.log_density, or another function that returns log p, up to a constant."
         raise TypeError(checks.message("anchors to be a function of x", checks.describe(anchors), fix))
     with checks.explained():
         checks.returned(anchors(x), x, x.shape[:1], "anchors")
 
 
 def _require_own_gradient(kind: type) -> None:
-    """Refuse a potential with a forward of its own and the closed form of another's gradient."""
+    """Raise an error if a subclass overrides `forward` but inherits `value_and_gradient`, which no longer fits."""
     forward, gradient = (
         next((cls for cls in kind.__mro__ if name in vars(cls)), object) for name in ("forward", "value_and_gradient")
     )
     if gradient is not object and forward is not gradient and issubclass(forward, gradient):
-        got, fix = f"that of {gradient.__name__}", "Write it too, or derive the class from torch.nn.Module."
+        got, fix = f"that of {gradient.__name__}", "Define it too, or derive the class from torch.nn.Module."
         raise ValueError(checks.message(f"a value_and_gradient for the forward of {forward.__name__}", got, fix))
 
 
 def _require_graph(target: Target, proposal: Proposal, x: Tensor) -> None:
-    """Refuse a score that autograd cannot see through, where the proposal's gradient has to go through it."""
+    """Raise an error if the proposal's gradient needs a score or log density that autograd cannot differentiate."""
     near = x.lerp(x.roll(1, 0), 1e-3)
     if target.support is not None:
         near = near.where(per_chain(target.support(near), x), x)
     here, beside = leaf(x, target, proposal), Point.at(near, target, proposal.needs)
     for name in ("score", "log_density"):
-        answer, moved = getattr(here, name), getattr(beside, name)
-        if name not in proposal.needs or answer.requires_grad:
+        value, moved = getattr(here, name), getattr(beside, name)
+        if name not in proposal.needs or value.requires_grad:
             continue
-        if (answer != moved).reshape(len(x), -1).any(1).float().mean() > 0.5:  # one that is flat has no gradient
-            got = "one that autograd does not see: its answer requires no gradient though x does"
+        if (value != moved).reshape(len(x), -1).any(1).float().mean() > 0.5:  # a constant one needs no gradient
+            got = "one that is detached from autograd: its value requires no gradient though x does"
             fix = (
                 f"Use targets.from_log_density, or compute the {name} with create_graph=True and without torch.no_grad;"
                 ' or use form="potential", which needs no gradient of it.'
             )
-            expected = f"a {name} to differentiate, as {checks.named(proposal)} needs"
+            expected = f"a differentiable {name}, which {checks.named(proposal)} needs"
             raise ValueError(checks.message(expected, got, fix))
 
 
 def _compare_gradients(target: Target, proposal: Proposal, at: Point, candidates: Tensor) -> None:
-    """Refuse a log q whose gradient by autograd does not add up to its values: detached, without torch, or with jumps.
+    """Raise an error if the gradient of log q by autograd does not integrate to its values.
 
-    log q(x | x') - log q(x' | x) is 0 where x' = x: elsewhere it is the integral of its gradient along the way there.
+    log q(x | x') - log q(x' | x) is 0 at x' = x, and elsewhere the integral of its gradient along the line from x to
+    x'. This fails if log q is detached, computed without torch, or discontinuous.
     """
     v = candidates - at.x
     if target.support is not None:
@@ -491,22 +496,22 @@ def _compare_gradients(target: Target, proposal: Proposal, at: Point, candidates
     tried, name = len(v), checks.named(proposal)
     values = _along(target, proposal, at, v, (1.0,))[0][0]
     if lost := int((values == -math.inf).sum()):
-        got = f"{lost} of {tried} candidates x' with q(x | x') = 0, where its gradient says nothing"
+        got = f"{lost} of {tried} candidates x' with q(x | x') = 0, where log q has no gradient"
         fix = 'Use form="potential", which does not need it.'
         raise ValueError(checks.message(f"reversible steps of {name}", got, fix))
-    for rules in (ROUGH, FINE):  # what looks wrong is looked at more closely
+    for rules in (ROUGH, FINE):  # candidates that look wrong are checked again with more nodes
         total, other = (weighted_sum(one.weights, _along(target, proposal, at, v, one.nodes)[1]) for one in rules)
-        wrong = (total - values).abs() > 0.1 + 0.05 * values.abs() + 2 * (total - other).abs()  # NaN is not
+        wrong = (total - values).abs() > 0.1 + 0.05 * values.abs() + 2 * (total - other).abs()  # False for NaN
         at, v, values, total = at.map(lambda part, rows=wrong: part[rows]), v[wrong], values[wrong], total[wrong]
         if len(v) <= MAX_WRONG_SHARE * tried:
             return
     worst = (total - values).abs().argmax()
     score = ", and the score it needs," if "score" in proposal.needs else ""
     expected = f"log_prob of {name}{score} to be smooth and differentiable by autograd in both points"
-    got = f"gradients that add up to {float(total[worst]):.3g} where log q changes by {float(values[worst]):.3g}"
+    got = f"gradients that integrate to {float(total[worst]):.3g} while log q changes by {float(values[worst]):.3g}"
     fix = (
-        "Compute it with torch alone, without detach, torch.no_grad and jumps, from x and from what the proposal needs "
-        'at both points; or use form="potential", which needs no gradient of it.'
+        "Compute it with torch alone, without detach, torch.no_grad or jumps, from x and the values that the proposal "
+        'needs at both points; or use form="potential", which needs no gradient of it.'
     )
     raise ValueError(checks.message(expected, got, fix))
 

@@ -1,4 +1,4 @@
-"""The loss of Score Balance Matching, and the pairs it is a mean over; its equations are in the package's docstring."""
+"""The loss of Score Balance Matching and the distribution of its pairs; the package's docstring has the equations."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -17,7 +17,7 @@ from scoremh.networks.acceptance import leaf
 from scoremh.types import Point, Proposal, Target
 
 Pairs = Literal["independent", "proposed", "mixed"]
-LEAST_LOG_DISTANCE = 1e-6  # a log a nearer to 0 is taken as this far from it: at 0 the parts of H are not finite
+LEAST_LOG_DISTANCE = 1e-6  # log a is clamped to at most minus this, because the terms of H are not finite at 0
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,19 @@ class BalanceMatching:
 
     Args:
         entropy: lambda, the weight of H; for the free form.
-        clip: C, the largest norm of a gradient, per pair, in the coordinates in which the sides of the regression are
-            compared (standard ones, in `fit_acceptance`): both are scaled down to it, by factors that are taken for
-            constants in the gradient of the loss. (The paper clips every term of both on its own; an acceptance in
-            balance would then have a loss.) None takes them as they are.
-        pairs: Distribution of x'. "proposed": q(. | x), where chains ask for a. "independent" (the paper's
-            Algorithm 2): `x' = alpha v' + (1 - alpha) y` with another sample y and v' from q(. | y). "mixed": half of
-            each.
-        alpha: Weight of v' in x', for independent pairs: a number, or values reached one after the other at equal
-            times of a training, interpolated linearly between.
-        all_pairs: Whether to cross the first half of a batch with the x' of the second (the paper's Algorithm 1),
-            rather than to take one x' for every x. For independent pairs.
-        scale: Weight of the pull of log a(x', x) + log a(x, x') to Barker's, by a smooth absolute loss; for the free
-            form. It rises from 0 to this in the course of a training: the ratio comes first.
-        anchor_weight: Weight of the errors of log p at anchors, where `fit_acceptance` is given some.
+        clip: C, the largest norm of the gradients per pair, in the coordinates in which both sides of the regression
+            are compared (in `fit_acceptance`, standard coordinates). Longer gradients are scaled down, by factors that
+            count as constants in the gradient of the loss. None for no clipping. (The paper clips every term of both
+            sides separately; then an acceptance in balance would have a positive loss.)
+        pairs: Distribution of x'. "proposed": q(. | x), as in a chain. "independent" (the paper's Algorithm 2):
+            `x' = alpha v' + (1 - alpha) y` with another sample y and v' from q(. | y). "mixed": half of each.
+        alpha: Weight of v' in x' for independent pairs: a number, or several values at equally spaced times of the
+            training, interpolated linearly.
+        all_pairs: Combine every x in the first half of a batch with every x' of the second half (the paper's
+            Algorithm 1), instead of one x' per x. For independent pairs.
+        scale: Weight of a smooth absolute loss that pulls log a(x', x) + log a(x, x') to its value under Barker's rule;
+            for the free form. It increases from 0 during the training, so that the ratio is learned first.
+        anchor_weight: Weight of the errors of log p at anchors, if `fit_acceptance` has anchors.
     """
 
     entropy: float = 0.0
@@ -51,7 +50,7 @@ class BalanceMatching:
     anchor_weight: float = 100.0
 
     def __post_init__(self) -> None:
-        """Refuse bad parameters."""
+        """Check the parameters."""
         for name in ("entropy", "scale", "anchor_weight"):
             checks.positive(getattr(self, name), name, zero=True)
         if self.clip is not None:
@@ -60,13 +59,13 @@ class BalanceMatching:
         values = self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
         if not values or not all(isinstance(value, int | float) and 0 <= value <= 1 for value in values):
             fix = "(0.0, 1.0) goes from samples to proposals, as the paper does."
-            raise ValueError(checks.message("alpha in [0, 1], or a tuple of such", self.alpha, fix))
+            raise ValueError(checks.message("alpha in [0, 1], or a tuple of such numbers", self.alpha, fix))
         if self.all_pairs and self.pairs != "independent":
             fix = 'Use pairs="independent": crossed pairs are independent.'
             raise ValueError(checks.message("all_pairs with independent pairs", f"pairs={self.pairs!r}", fix))
 
     def alpha_at(self, progress: float) -> float:
-        """Return alpha after this share of a training."""
+        """Return alpha at this fraction of the training."""
         values = self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
         return float(np.interp(progress, np.linspace(0, 1, len(values)), values))
 
@@ -80,14 +79,14 @@ class BalanceMatching:
         progress: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> tuple[Point, Tensor]:
-        """Return pairs: where a chain would be, as leaves to differentiate at, and x'.
+        """Draw pairs (x, x'); return x as a point whose x is a leaf, and x'.
 
         Args:
             target: Target whose score is evaluated at x.
             proposal: q.
             x: Samples, `(sample, *event)`.
-            others: Samples that the x' of independent pairs come from; the same ones, moved on by one, if None.
-            progress: Share of the training that is done, for alpha.
+            others: Samples y of independent pairs; x shifted by one row if None.
+            progress: Fraction of the training that is done, for alpha.
             generator: Random number generator; the same seed gives the same pairs.
         """
         if others is None:
@@ -101,7 +100,7 @@ class BalanceMatching:
         return leaf(x, target, proposal), proposed
 
     def _proposed_pairs(self, pairs: int) -> int:
-        """Return the number of pairs, the first ones, in which x' comes from x itself."""
+        """Return the number of pairs, the first ones, with x' proposed from x itself."""
         return {"independent": 0, "mixed": pairs // 2, "proposed": pairs}[self.pairs]
 
     def _candidates(
@@ -121,14 +120,14 @@ class BalanceMatching:
         coordinates: Coordinates | None = None,
         progress: float = 1.0,
     ) -> dict[str, Float[Tensor, ""]]:
-        """Return the terms of the loss, as `terms` does, over pairs that were drawn; `current` are leaves."""
+        """Return the terms of the loss, like `terms`, over given pairs; the x of `current` must be a leaf."""
         inside = None
-        if target.support is not None:  # no chain will ask for a there, and the score may be worth nothing
+        if target.support is not None:  # chains do not use a outside, and the score may be meaningless there
             inside = target.support(proposed)
             proposed = torch.where(per_chain(inside, proposed), proposed, _another(current.x.detach()))
         there = leaf(proposed, target, proposal)
         learned, wanted, forth, back = Form.of(net).regression(current, there, proposal=proposal)
-        if inside is not None:  # what the proposal says of such a pair may not be a number
+        if inside is not None:  # log q of a replaced pair may not be finite
             wanted = torch.where(inside[:, None], wanted, learned.detach())
         if coordinates is not None:
             u = coordinates.inverse(torch.cat([current.x, there.x]).detach())
@@ -150,7 +149,7 @@ class BalanceMatching:
         return {"loss": loss} | {name: value.detach() for name, value in terms.items()}
 
     def _clipped(self, learned: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return both gradients with norms of at most C, and 1 for every pair where one was longer."""
+        """Return both gradients with norms of at most C, and per pair 1 if one of them was longer, else 0."""
         if self.clip is None:
             return learned, wanted, learned.new_zeros(len(learned))
         factors = [(self.clip / side.detach().norm(dim=1)).clamp(max=1) for side in (learned, wanted)]
@@ -158,13 +157,13 @@ class BalanceMatching:
         return learned, wanted, (torch.minimum(*factors) < 1).to(learned)
 
     def _negative_entropy(self, log_accept: Tensor) -> Tensor:
-        """Return H(a); what has no weight needs no graph."""
+        """Return H(a); without a weight it is computed without a graph."""
         log_a = (log_accept if self.entropy else log_accept.detach()).clamp(max=-LEAST_LOG_DISTANCE)
         rest = -log_a.expm1()
         return log_a * log_a.exp() + rest * rest.log()
 
     def _distance_from_barker(self, forth: Tensor, back: Tensor) -> Tensor:
-        """Return how far log a(x', x) + log a(x, x') is from that of Barker's rule, as a smooth absolute loss."""
+        """Return a smooth absolute loss of log a(x', x) + log a(x, x') against its value under Barker's rule."""
         ratio = (forth - back).detach()
         barker = logsigmoid(ratio) + logsigmoid(-ratio)
         product = forth + back if self.scale else (forth + back).detach()
@@ -184,20 +183,19 @@ class BalanceMatching:
         """Draw pairs and return the terms of their loss.
 
         Args:
-            net: A form, or any network that answers log a as `net(proposed, current)`. A form that learns from points,
-                of which a pair has two, takes half as many pairs, x from the first half of the samples and x' from the
-                second.
+            net: A form, or any network with `net(proposed, current)` = log a. A form that learns from points uses half
+                as many pairs, with x from the first half of the samples and x' from the second.
             target: Target whose score is matched.
             proposal: q, whose `log_prob` is differentiated.
             x: Samples, `(sample, *event)`.
-            coordinates: Coordinates in which gradients are compared; those of x itself if None.
-            progress: Share of the training that is done, for alpha and scale.
+            coordinates: Coordinates in which gradients are compared; the coordinates x if None.
+            progress: Fraction of the training that is done, for alpha and scale.
             generator: Random number generator; the same seed gives the same pairs.
 
         Returns:
-            "loss", the weighted sum of "balance", "entropy" and "scale", which can be differentiated; "acceptance", the
-            mean of a(x', x); "clipped", the share of pairs with a gradient beyond C. Pairs with x' outside the support
-            do not count.
+            "loss", the differentiable weighted sum of "balance", "entropy" and "scale"; "acceptance", the mean of
+            a(x', x); "clipped", the fraction of pairs with a clipped gradient. Pairs with x' outside the support do not
+            count.
         """
         half = len(x) // 2
         halves = (x[:half], x[half : 2 * half]) if half and (self.all_pairs or Form.of(net).from_points) else (x,)
@@ -206,7 +204,7 @@ class BalanceMatching:
 
 
 def _another(x: Float[Tensor, "sample *event"]) -> Float[Tensor, "sample *event"]:
-    """Return another sample for each, to stand in for an x' that does not count: at x' = x a net may have no slope."""
+    """Return another sample for each x, to replace an x' that does not count; at x' = x, a gradient may not exist."""
     first = x[:1]
     farthest = x[(x - first).flatten(1).norm(dim=1).argmax()][None]
     return torch.where(per_chain((x == first).flatten(1).all(1), x), farthest, first)
@@ -215,6 +213,6 @@ def _another(x: Float[Tensor, "sample *event"]) -> Float[Tensor, "sample *event"
 def _pulled(
     gradient: Float[Tensor, "pair both"], coordinates: Coordinates, u: Float[Tensor, "two_pairs *event"]
 ) -> Float[Tensor, "pair both"]:
-    """Return the gradient with respect to u, from that with respect to x, of both points of every pair."""
+    """Return the gradient with respect to u from the gradient with respect to x, for both points of each pair."""
     at_points = torch.cat(gradient.chunk(2, 1)).reshape(u.shape)
     return torch.cat(coordinates.pull_gradient(at_points, u).flatten(1).chunk(2), 1)

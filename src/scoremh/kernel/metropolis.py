@@ -100,9 +100,9 @@ class Transition:
         """Make one transition."""
         generator = rng.resolve(generator, point.x.device)
         with score_calls() as calls:
-            x = self.proposal.sample(point, generator=generator)
-            log_uniform = rng.log_uniform((len(x),), x, generator)
-            point, move = self.move(point, x, log_uniform, generator)
+            candidate = self.proposal.sample(point, generator=generator)
+            log_uniform = rng.log_uniform((len(candidate),), candidate, generator)
+            point, move = self.move(point, candidate, log_uniform, generator)
         return point, move._replace(score_calls=calls.total)
 
     @torch.inference_mode()
@@ -119,22 +119,27 @@ class Transition:
                 moves.append(move)
         return point, Trace.of(positions, moves)._replace(score_calls=calls.total)
 
-    def move(self, point: Point, x: Tensor, log_uniform: Tensor, generator: torch.Generator) -> tuple[Point, Move]:
-        """Move the chains that accept their candidate x; the others stay."""
-        proposed, move = self.decide(point, x, log_uniform, generator)
+    def move(
+        self, point: Point, candidate: Tensor, log_uniform: Tensor, generator: torch.Generator
+    ) -> tuple[Point, Move]:
+        """Move the chains that accept their candidate x'; the others stay."""
+        proposed, move = self.decide(point, candidate, log_uniform, generator)
         taken = proposed.map(lambda new, old: torch.where(per_chain(move.accepted, new), new, old), point)
         return taken, move
 
-    def decide(self, point: Point, x: Tensor, log_uniform: Tensor, generator: torch.Generator) -> tuple[Point, Move]:
+    def decide(
+        self, point: Point, candidate: Tensor, log_uniform: Tensor, generator: torch.Generator
+    ) -> tuple[Point, Move]:
         """Return the candidates as points, and which of them are accepted.
 
         If a candidate is not finite or outside the support, its point holds the values at the current position instead.
         """
         target, proposal, rule = self.target, self.proposal, self.rule
-        finite = rows_finite(x)
-        possible = finite if target.support is None else finite & target.support(x)
+        finite = rows_finite(candidate)
+        possible = finite if target.support is None else finite & target.support(candidate)
         everywhere = bool(possible.all())  # then nothing needs to be replaced
-        proposed = Point.at(x if everywhere else torch.where(per_chain(possible, x), x, point.x), target, self.needs)
+        x = candidate if everywhere else torch.where(per_chain(possible, candidate), candidate, point.x)
+        proposed = Point.at(x, target, self.needs)
         if self.accumulates:
             log_ratio = rule.log_ratio(point, proposed, target=target, proposal=proposal)
             change = log_ratio - proposal.log_q_ratio(point, proposed)
@@ -153,9 +158,10 @@ class Transition:
         if proposed.score is not None:  # a chain must not move to a point from which no step can be computed
             log_accept = log_accept.masked_fill(~rows_finite(proposed.score), math.nan)
         if not everywhere:
-            log_accept = torch.where(possible, log_accept, torch.where(finite, -math.inf, math.nan).to(log_accept))
+            rejected = torch.where(finite, -math.inf, math.nan).to(log_accept)  # outside the support, or not finite
+            log_accept = torch.where(possible, log_accept, rejected)
         accepted = log_uniform < log_accept  # False for NaN
-        return proposed, Move(x, log_accept, accepted, factors=decision.factors, clipped=decision.clipped)
+        return proposed, Move(candidate, log_accept, accepted, factors=decision.factors, clipped=decision.clipped)
 
     def fused(self) -> Run | None:
         """Return the fastest loop for this proposal and rule; None if there is only `step`."""

@@ -1,4 +1,4 @@
-"""Networks for scores and acceptance functions: the paper's, their forms, and their coordinates."""
+"""Networks for scores and acceptance functions, the forms of acceptance functions, and networks in coordinates."""
 
 from scoremh.networks.acceptance import FORMS, AcceptanceMLP, Antisymmetric, Form, Free, Potential, PotentialMLP
 from scoremh.networks.saving import build, describe

@@ -1,4 +1,4 @@
-r"""Networks for acceptance functions, and the forms in which an acceptance is learned.
+r"""Networks for acceptance functions, and the three forms in which an acceptance function is learned.
 
 | form | log a(x', x) | D_a = log a(x', x) - log a(x, x') |
 |---|---|---|
@@ -6,9 +6,9 @@ r"""Networks for acceptance functions, and the forms in which an acceptance is l
 | `Antisymmetric` | logsigmoid g, with g = f(x', x) - f(x, x') | g |
 | `Potential` | logsigmoid g, with g = phi(x') - phi(x) + log q(x \| x') - log q(x' \| x) | g |
 
-f is a network of pairs, `AcceptanceMLP` by default, and phi one of points, `PotentialMLP`. The first two forms belong
-to one proposal and its step, which a `ProposalProbe` recognises by its values of log q. A potential is a log density up
-to a constant: it serves all. All that differs between forms is in these classes; the default loss of each is in
+f is a network of pairs, `AcceptanceMLP` by default; phi is a network of points, `PotentialMLP` by default. The first
+two forms are valid for one proposal and step size only; a `ProposalProbe` recognises the proposal by its values of
+log q. A potential is a log density up to a constant and valid for every proposal. The default loss of each form is in
 `balance_matching.MATCHING`.
 """
 
@@ -45,16 +45,16 @@ class _Residual(nn.Module):
 
 
 class AcceptanceMLP(nn.Module):
-    """The paper's acceptance network: the pair in one vector, residual blocks, GELU, and a sigmoid.
+    """The paper's acceptance network: both points in one vector, residual blocks, GELU, and a sigmoid.
 
-    The paper puts a GELU between the last layer and the sigmoid, which would keep every acceptance above .458; here it
-    comes before the last layer. The sigmoid is never taken: `forward` is the logsigmoid of `logit`.
+    In the paper, a GELU between the last layer and the sigmoid keeps every acceptance above 0.458; here it is before
+    the last layer. `forward` returns the logsigmoid of `logit`.
 
     Args:
         event: Shape of one event, or its dimension.
         hidden: Width of all layers.
         blocks: Number of residual blocks, of two layers each.
-        generator: Random number generator of the first weights; the same seed gives the same weights.
+        generator: Random number generator for the initial weights; the same seed gives the same weights.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class AcceptanceMLP(nn.Module):
 
     @property
     def config(self) -> dict[str, object]:
-        """The arguments that make such a network again."""
+        """The arguments to build such a network."""
         return {"event": list(self.event), "hidden": self.hidden, "blocks": self.blocks}
 
     def logit(self, proposed: Points, current: Points) -> PerChain:
@@ -85,7 +85,7 @@ class AcceptanceMLP(nn.Module):
 
 
 class _SiluAndSlope(torch.autograd.Function):
-    """silu(a) and silu'(a), with their derivatives written down: torch would make many small products of them."""
+    """silu(a) and silu'(a) with explicit derivatives, which are faster than those that autograd would build."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,18 +99,18 @@ class _SiluAndSlope(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, for_y: Tensor, for_slope: Tensor) -> Tensor:
         a, s, slope = ctx.saved_tensors
-        bend: Tensor = (1 - 2 * s).mul_(a).add_(2).mul_(s - s * s)  # silu''
-        return bend.mul_(for_slope).addcmul_(for_y, slope)
+        curvature: Tensor = (1 - 2 * s).mul_(a).add_(2).mul_(s - s * s)  # silu''
+        return curvature.mul_(for_slope).addcmul_(for_y, slope)
 
 
 class PotentialMLP(nn.Module):
-    """A log density up to a constant, `phi(x) = net(x) - |x|^2 / 2`: a standard normal before it is trained.
+    """A log density up to a constant, `phi(x) = net(x) - |x|^2 / 2`; initially a standard normal.
 
     Args:
         event: Shape of one event, or its dimension.
         hidden: Width of the hidden layers, with silu.
         layers: Number of hidden layers.
-        generator: Random number generator of the first weights; the same seed gives the same weights.
+        generator: Random number generator for the initial weights; the same seed gives the same weights.
     """
 
     def __init__(
@@ -122,12 +122,12 @@ class PotentialMLP(nn.Module):
         self.event, self.hidden, self.layers = event_shape(event), hidden, layers
         sizes = [math.prod(self.event), *[hidden] * layers]
         self.body = nn.ModuleList(linear(a, b, generator) for a, b in pairwise(sizes))
-        self.last = linear(hidden, 1, generator, bias=False)  # a constant changes no gradient
+        self.last = linear(hidden, 1, generator, bias=False)  # a constant does not change the gradient
         nn.init.zeros_(self.last.weight)
 
     @property
     def config(self) -> dict[str, object]:
-        """The arguments that make such a network again."""
+        """The arguments to build such a network."""
         return {"event": list(self.event), "hidden": self.hidden, "layers": self.layers}
 
     def forward(self, x: Points) -> PerChain:
@@ -152,26 +152,26 @@ class PotentialMLP(nn.Module):
         return phi - flat.square().sum(1) / 2, (gradient - flat).reshape(x.shape)
 
 
-PROBED_SAMPLES = 6  # between which log q is computed, from each of three to one of the others
+PROBED_SAMPLES = 6  # number of samples for a probe: log q is computed from each of three to one of the others
 
 
-# Detailed balance in terms of a score. An acceptance a is balanced for p and q if D_a(x', x) = log r(x', x), with
+# Detailed balance in terms of a score. An acceptance a is in balance for p and q if D_a(x', x) = log r(x', x), with
 #
 #     D_a(x', x) = log a(x', x) - log a(x, x'),    log r = log p(x') - log p(x) + log q(x | x') - log q(x' | x)
 #
-# A score knows neither side, but it knows the gradient of log r with respect to (x, x'):
+# A score does not give log r, but its gradient with respect to (x, x'):
 #
 #     (-s(x), s(x')) + grad [log q(x | x') - log q(x' | x)]
 
 
 def log_accepts(net: Callable[[Tensor, Tensor], Tensor], proposed: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the values of a network of pairs in both orders, log a(x', x) and log a(x, x'), from one forward."""
+    """Return a network of pairs in both orders, log a(x', x) and log a(x, x'), from one forward pass."""
     forth, back = net(torch.cat([proposed, current]), torch.cat([current, proposed])).chunk(2)
     return forth, back
 
 
 def leaf(x: Tensor, target: Target, proposal: Proposal) -> Point:
-    """Return a point with its score; what the proposal needs of x can be differentiated."""
+    """Return a point with its score, at a leaf x; values that the proposal needs are differentiable in x."""
     x = x.detach().requires_grad_()
     with torch.set_grad_enabled(bool(proposal.needs)), checks.explained():
         return Point.at(x, target, proposal.needs | {"score"})
@@ -185,7 +185,7 @@ def score_gradient(current: Point, proposed: Point) -> Float[Tensor, "chain grad
 
 
 def q_gradient(proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, "chain gradient"]:
-    """Return the gradient of log q(x | x') - log q(x' | x) with respect to (x, x'), flattened; both are leaves."""
+    """Return the gradient of log q(x | x') - log q(x' | x) with respect to (x, x'), flattened; both must be leaves."""
     ends = current.x, proposed.x
     gradients = tuple(map(torch.zeros_like, ends))
     with torch.enable_grad():
@@ -196,12 +196,12 @@ def q_gradient(proposal: Proposal, current: Point, proposed: Point) -> Float[Ten
 
 
 def wanted_gradient(proposal: Proposal, current: Point, proposed: Point) -> Float[Tensor, "chain gradient"]:
-    """Return the gradient of log r with respect to (x, x'), flattened; both points are leaves."""
+    """Return the gradient of log r with respect to (x, x'), flattened; both x must be leaves."""
     return score_gradient(current, proposed) + q_gradient(proposal, current, proposed)
 
 
 def log_q_between(target: Target, proposal: Proposal, x: Tensor) -> Float[Tensor, " value"]:
-    """Return log q from the first half of some points to the second, and to points on the way for bounded steps."""
+    """Return log q from the first half of x to the second half, and to nearer points, in case steps are bounded."""
     with checks.explained():
         every, half = Point.at(x, target, proposal.needs), -(-len(x) // 2)
     given, to = every.map(lambda part: part[:half]), every.map(lambda part: part[half:])
@@ -212,7 +212,7 @@ def log_q_between(target: Target, proposal: Proposal, x: Tensor) -> Float[Tensor
 
 @dataclass(frozen=True)
 class ProposalProbe:
-    """A proposal: what it is called, and its log q between a few samples."""
+    """A proposal, identified by its repr and its values of log q between a few samples."""
 
     proposal: str
     samples: tuple[float, ...]
@@ -221,36 +221,36 @@ class ProposalProbe:
 
     @classmethod
     def of(cls, target: Target, proposal: Proposal, samples: Tensor) -> "ProposalProbe":
-        """Return the probe of a proposal at the first samples."""
+        """Return the probe of a proposal at the first few samples."""
         few = samples[:PROBED_SAMPLES].detach().double()
         probe = Probe.of(log_q_between(target, proposal, few.to(samples)))
         return cls(checks.named(proposal), tuple(few.flatten().tolist()), tuple(few.shape[1:]), probe)
 
     def require(self, target: Target, proposal: Proposal, like: Tensor) -> None:
-        """Refuse a proposal with other answers: its own, or because the target's score is another."""
+        """Raise an error if log q has other values, because of another proposal, step size or score."""
         few = torch.tensor(self.samples, dtype=like.dtype, device=like.device).reshape(-1, *self.event)
         name = checks.named(proposal)
         Probe.of(log_q_between(target, proposal, few)).require_same(
             self.probe,
             f"{self.proposal}, for which this acceptance was learned",
             f"{name} with another {'step or score' if name == self.proposal else 'log q'}",
-            'Call fit_acceptance again, or use form="potential", which serves every proposal and step.',
+            'Call fit_acceptance again, or use form="potential", which is valid for every proposal and step.',
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a JSON file holds of it."""
+        """Return the probe for a JSON file."""
         lists = {"samples": list(self.samples), "event": list(self.event)}
         return {"proposal": self.proposal, **lists, "probe": self.probe.to_json()}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "ProposalProbe":
-        """Return the probe that a JSON file holds."""
+        """Return the probe that `to_json` wrote."""
         samples, event = (tuple(fields[name]) for name in ("samples", "event"))
         return cls(fields["proposal"], samples, event, Probe.from_json(fields["probe"]))
 
 
-# First logit of a free form. Where log a is near 0 it is flat, and a form that begins there may never learn: it begins
-# at a = 0.007 instead, where log a is the logit itself, and its scale is pulled up as it learns.
+# Initial logit of a free form. log a is flat near a = 1, and a form that starts there may never learn. It starts at
+# a = 0.007 instead, where log a is nearly the logit itself, and its scale increases during training.
 FIRST_LOGIT = -5.0
 
 
@@ -258,9 +258,9 @@ class Regression(NamedTuple):
     """Both sides of the regression of Score Balance Matching over pairs, and log a in both orders."""
 
     learned: Float[Tensor, "pair gradient"]
-    """Gradient of D_a with respect to (x, x'), flattened, but for terms that both sides have."""
+    """Gradient of D_a with respect to (x, x'), flattened, without terms that both sides share."""
     wanted: Float[Tensor, "pair gradient"]
-    """Gradient of log r, but for the same terms."""
+    """Gradient of log r, without the same terms."""
     log_accept: Float[Tensor, " pair"]
     log_accept_back: Float[Tensor, " pair"]
 
@@ -269,18 +269,18 @@ class Form(nn.Module, ABC):
     """An acceptance function in one of several forms.
 
     Args:
-        net: What is learned.
-        made_for: The proposal that the acceptance was learned for, where it belongs to one.
+        net: Network to learn.
+        made_for: Probe of the proposal that it was learned for; None for a potential, or if unknown.
     """
 
     one_proposal: ClassVar[bool] = True
-    """Whether the acceptance belongs to one proposal and its step."""
+    """Whether the acceptance is valid for one proposal and step size only."""
     free_scale: ClassVar[bool] = False
-    """Whether a / M is as good as a, so that entropy or scale may be asked for."""
+    """Whether a / M is as good as a, so that the terms for entropy and scale apply."""
     from_points: ClassVar[bool] = False
-    """Whether it learns from points: a pair has two of them, and half as many pairs are drawn."""
+    """Whether it learns from points rather than pairs; then half as many pairs are drawn."""
     call: ClassVar[str] = "net(proposed, current)"
-    """How its network is called, for errors."""
+    """The call of its network, for error messages."""
 
     def __init__(self, net: nn.Module, made_for: ProposalProbe | None = None) -> None:
         super().__init__()
@@ -288,35 +288,35 @@ class Form(nn.Module, ABC):
 
     @staticmethod
     def of(net: nn.Module) -> "Form":
-        """Return a network as a form: itself where it is one, else the free form of it."""
+        """Return a network as a form: itself if it is one, otherwise the free form with this network."""
         return net if isinstance(net, Form) else Free(net)
 
     @classmethod
     @abstractmethod
     def network(cls, event: tuple[int, ...], *, generator: torch.Generator | None = None, **sizes: int) -> nn.Module:
-        """Return the network that this form has by default, of other sizes where they are given."""
+        """Return the default network of this form, with other sizes if they are given."""
 
     @abstractmethod
     def log_accepts(self, current: Point, proposed: Point, *, proposal: Proposal) -> tuple[PerChain, PerChain]:
-        """Return log a(x', x) and log a(x, x'), in one forward."""
+        """Return log a(x', x) and log a(x, x'), from one forward pass."""
 
     @property
     def potential(self) -> LogDensityFn | None:
-        """The log density up to a constant that the form stands for, or None."""
+        """The log density up to a constant, if the form is a potential; else None."""
         return None
 
     def log_ratio(self, current: Point, proposed: Point, *, proposal: Proposal) -> PerChain:
-        """Return the log r that the form stands for."""
+        """Return log r = log a(x', x) - log a(x, x')."""
         forth, back = self.log_accepts(current, proposed, proposal=proposal)
         return forth - back
 
     def log_density_change(self, current: Point, proposed: Point, *, proposal: Proposal) -> PerChain:
-        """Return what the form takes log p(x') - log p(x) for."""
+        """Return the form's estimate of log p(x') - log p(x)."""
         ratio = self.log_ratio(current, proposed, proposal=proposal)
         return ratio - proposal.log_q_ratio(current, proposed)
 
     def regression(self, current: Point, proposed: Point, *, proposal: Proposal) -> Regression:
-        """Return what the loss compares; both points are leaves."""
+        """Return both sides of the regression; the x of both points must be leaves."""
         learning = torch.is_grad_enabled()
         with torch.enable_grad():
             forth, back = self.log_accepts(current, proposed, proposal=proposal)
@@ -326,15 +326,15 @@ class Form(nn.Module, ABC):
         return Regression(torch.cat([gradient.flatten(1) for gradient in gradients], 1), wanted, forth, back)
 
     def inputs(self, x: Points) -> tuple[Points, ...]:
-        """Return points to try the network with, made of samples."""
+        """Return inputs to try the network with, made from samples."""
         return x.roll(1, 0), x
 
-    def require_answer(self, answer: Tensor) -> None:
-        """Refuse an answer that the form cannot be made of; its shape and type are right."""
+    def require_answer(self, output: Tensor) -> None:
+        """Raise an error if output values of the network are not valid for this form."""
         return
 
     def require(self, target: Target, proposal: Proposal) -> None:
-        """Refuse a proposal that the acceptance was not learned for; it has what it needs of the target."""
+        """Raise an error if the acceptance was learned for another proposal."""
         if self.made_for is not None:
             self.made_for.require(target, proposal, next(self.parameters(), torch.zeros(())))
 
@@ -348,7 +348,7 @@ class Free(Form):
     def network(
         cls, event: tuple[int, ...], *, generator: torch.Generator | None = None, **sizes: int
     ) -> AcceptanceMLP:
-        """Return a network of pairs at its first logit."""
+        """Return a network of pairs that starts at `FIRST_LOGIT`."""
         net = Antisymmetric.network(event, generator=generator, **sizes)
         nn.init.constant_(net.last.bias, FIRST_LOGIT)
         return net
@@ -359,18 +359,18 @@ class Free(Form):
         return log_accept
 
     def log_accepts(self, current: Point, proposed: Point, *, proposal: Proposal) -> tuple[PerChain, PerChain]:
-        """Return log a(x', x) and log a(x, x'), in one forward."""
+        """Return log a(x', x) and log a(x, x'), from one forward pass."""
         return log_accepts(self.net, proposed.x, current.x)
 
-    def require_answer(self, answer: Tensor) -> None:
-        """Refuse an acceptance above 1."""
-        if bool((answer > 0).any()):
+    def require_answer(self, output: Tensor) -> None:
+        """Raise an error for an acceptance above 1."""
+        if bool((output > 0).any()):
             fix = "End the network with torch.nn.functional.logsigmoid."
-            raise ValueError(checks.message(f"{self.call} to answer log a, at most 0", float(answer.max()), fix))
+            raise ValueError(checks.message(f"{self.call} to return log a, at most 0", float(output.max()), fix))
 
 
 class Antisymmetric(Form):
-    """A network for half of the log ratio: the other half is itself, with the points exchanged."""
+    """A network f with log r = f(x', x) - f(x, x')."""
 
     @classmethod
     def network(
@@ -384,7 +384,7 @@ class Antisymmetric(Form):
         return logsigmoid(self._ratio(proposed, current))
 
     def log_accepts(self, current: Point, proposed: Point, *, proposal: Proposal) -> tuple[PerChain, PerChain]:
-        """Return log a(x', x) and log a(x, x'), in one forward."""
+        """Return log a(x', x) and log a(x, x'), from one forward pass."""
         ratio = self._ratio(proposed.x, current.x)
         return logsigmoid(ratio), logsigmoid(-ratio)
 
@@ -434,7 +434,7 @@ class Potential(Form):
         return self.log_density(proposed.x) - self.log_density(current.x)
 
     def value_and_gradient(self, x: Points) -> tuple[PerChain, Points]:
-        """Return phi(x) and its gradient: the network's own closed form, or by differentiation."""
+        """Return phi(x) and its gradient, by the network's closed form or by autograd."""
         if own := getattr(self.net, "value_and_gradient", None):
             phi, gradient = own(x)
             return phi, gradient
@@ -446,10 +446,10 @@ class Potential(Form):
         return phi, gradient
 
     def regression(self, current: Point, proposed: Point, *, proposal: Proposal) -> Regression:
-        """Return the gradients of phi(x') - phi(x) and of log p(x') - log p(x): those of log q cancel."""
+        """Return the gradients of phi(x') - phi(x) and of log p(x') - log p(x); the terms of log q cancel."""
         phi, gradient = self.value_and_gradient(torch.cat([current.x, proposed.x]).detach())
         before, after = phi.chunk(2)
-        with torch.no_grad():  # a bounded step may allow neither direction, and its log ratio is NaN
+        with torch.no_grad():  # with bounded steps, both directions may be impossible, and the log ratio NaN
             log_q = proposal.log_q_ratio(current, proposed).nan_to_num()
         at_current, at_proposed = gradient.flatten(1).chunk(2)
         ratio = after - before + log_q

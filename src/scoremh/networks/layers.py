@@ -1,4 +1,4 @@
-"""What the networks are built of: seeded layers, and inputs of unit scale at every noise level."""
+"""Building blocks of the networks: seeded layers, and inputs of unit scale at every noise level."""
 
 import math
 
@@ -11,7 +11,7 @@ Event = int | tuple[int, ...]
 
 
 def event_shape(event: Event) -> tuple[int, ...]:
-    """Return the shape of one event, given it or its dimension."""
+    """Return the shape of one event, given the shape or the dimension."""
     shape = (event,) if isinstance(event, int) else tuple(event)
     for size in shape:
         checks.count(size, "event size")
@@ -19,7 +19,7 @@ def event_shape(event: Event) -> tuple[int, ...]:
 
 
 def linear(inputs: int, outputs: int, generator: torch.Generator | None, *, bias: bool = True) -> nn.Linear:
-    """Return a linear layer with the weights that torch's own would have from a global generator in the same state."""
+    """Return a linear layer with torch's default weights, but drawn from this generator."""
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias)
     generator = rng.resolve(generator, torch.device("cpu"))
     nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)  # torch's choice: +- 1 / sqrt(inputs)
@@ -33,16 +33,16 @@ def convolution(
 ) -> nn.Conv2d:
     """Return a convolution that keeps the size of images, or halves it, with weights of He et al. (2015).
 
-    Its outputs have the variance of its inputs behind an activation like the ReLU, so that no normalisation is needed.
+    After an activation like the ReLU, outputs have the same variance as inputs, so that no normalisation is needed.
     """
     layer: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, stride=stride, padding=size // 2)
     nn.init.kaiming_normal_(layer.weight, generator=rng.resolve(generator, torch.device("cpu")))
-    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # it has one
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # not None
     return layer
 
 
 def preconditioned(flat: Tensor, sigma: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return sigma and k = sqrt(1 + sigma^2) for every chain, and the inputs x / k and log(sigma) / 4 of a network."""
+    """Return sigma and k = sqrt(1 + sigma^2) per chain, and the inputs (x / k, log(sigma) / 4) of a network."""
     level = torch.as_tensor(sigma, dtype=flat.dtype, device=flat.device).reshape(-1, 1)
     scale = (1 + level.square()).sqrt()
     return level, scale, torch.cat([flat / scale, (level.log() / 4).expand(len(flat), 1)], 1)

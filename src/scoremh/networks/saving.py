@@ -1,4 +1,4 @@
-"""A network as JSON and back: how a saved fit describes its network, so that loading runs no code from the file."""
+"""Descriptions of networks as JSON, from which they are built again, so that loading runs no code from the file."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,11 @@ WITH_COORDINATES: dict[str, type[InCoordinates | InputsInCoordinates]] = {
 
 
 def describe(net: nn.Module) -> dict[str, Any]:
-    """Return the kind of a network and the arguments that make one like it, without its weights."""
+    """Return a description of a network: its class and arguments, without weights.
+
+    Args:
+        net: Network.
+    """
     kind = type(net).__name__
     if isinstance(net, InCoordinates | InputsInCoordinates):
         return {"kind": kind, "inside": describe(net.net), "coordinates": describe_coordinates(net.coordinates)}
@@ -41,12 +45,12 @@ def describe(net: nn.Module) -> dict[str, Any]:
 
 
 def build(spec: dict[str, Any], inside: nn.Module | None = None, path: str | Path = "a file") -> nn.Module:
-    """Return a network of this description, its weights to be loaded.
+    """Return a network from its description; its weights must still be loaded.
 
     Args:
-        spec: What `describe` returned.
-        inside: Stands for a network that is not one of `scoremh.networks`.
-        path: File with the description, which an error names.
+        spec: Description returned by `describe`.
+        inside: Network to use if the description is of a class outside `scoremh.networks`.
+        path: File with the description, for errors.
     """
     if spec["kind"] in WITH_COORDINATES:
         coordinates = build_coordinates(spec["coordinates"])
@@ -60,14 +64,14 @@ def build(spec: dict[str, Any], inside: nn.Module | None = None, path: str | Pat
     if spec["kind"] not in PLAIN:
         fix = f"Pass the network: load(path, net={spec['kind']}(...)); its weights come from the file."
         raise ValueError(
-            checks.message(f"a network of scoremh.networks in {path}", f"one of class {spec['kind']}", fix)
+            checks.message(f"a network of scoremh.networks in {path}", f"a network of class {spec['kind']}", fix)
         )
     network: nn.Module = PLAIN[spec["kind"]](**spec["config"] | {"event": tuple(spec["config"]["event"])})
     return network
 
 
 def describe_coordinates(coordinates: Coordinates) -> dict[str, Any]:
-    """Return the kind of coordinates and the shapes of their numbers; their parts, where they are composed."""
+    """Return a description of coordinates: their class and the shapes of their tensors, or their parts if composed."""
     kind = type(coordinates).__name__
     if isinstance(coordinates, Compose):
         parts = {"outer": coordinates.outer, "inner": coordinates.inner}
@@ -76,7 +80,7 @@ def describe_coordinates(coordinates: Coordinates) -> dict[str, Any]:
 
 
 def build_coordinates(spec: dict[str, Any]) -> Coordinates:
-    """Return coordinates of this description, their numbers to be loaded."""
+    """Return coordinates from their description; their tensors must still be loaded."""
     if spec["kind"] == "Compose":
         return Compose(build_coordinates(spec["outer"]), build_coordinates(spec["inner"]))
     shapes = spec["shapes"]
@@ -88,4 +92,4 @@ def build_coordinates(spec: dict[str, Any]) -> Coordinates:
     if spec["kind"] == "SquareRoot":
         return SquareRoot()
     fix = "Load it with the version of scoremh that saved it."
-    raise ValueError(checks.message("coordinates of scoremh.coordinates", f"one of class {spec['kind']}", fix))
+    raise ValueError(checks.message("coordinates of scoremh.coordinates", f"the class {spec['kind']}", fix))

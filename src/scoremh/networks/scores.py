@@ -1,20 +1,20 @@
 r"""Fully connected score networks, and networks in coordinates.
 
-`ScoreMLP` is the paper's: `s(x) = W3 f(W2 f(W1 x + b1) + b2) + b3` with f the softplus. Its divergence has a closed
-form, so that the exact trace costs little more than the score itself, whatever the dimension:
+`ScoreMLP` is the paper's network, `s(x) = W3 f(W2 f(W1 x + b1) + b2) + b3` with f the softplus. Its divergence has a
+closed form, so the exact trace costs little more than the score itself in any dimension:
 
     tr J(x) = f'(a2) . M f'(a1),    M = W2 o (W1 W3)^T,    a1, a2 the two pre-activations
 
-`NoiseConditionalMLP` is a denoiser preconditioned as in Karras et al. (2022), for data of unit variance: with noise of
+`NoiseConditionalMLP` is a denoiser preconditioned as in Karras et al. (2022), for data of unit variance. With noise of
 standard deviation sigma, k = sqrt(1 + sigma^2), and a network F whose inputs and targets have unit variance at every
 level,
 
     D(x, sigma) = x / k^2 + sigma / k F(x / k, log(sigma) / 4),    s = (D - x) / sigma^2
 
-`InCoordinates` learns in coordinates u and is called with x = f(u): `s_x(x) = J^-T (s_u(u) - grad log |det J(u)|)`, J
-the Jacobian of f. Noise levels are those of u. For heavy tails f is `Compose(Sinh.of(samples), SquareRoot())`: in u a
-tail like |x|^-a is like that of a normal distribution, and the score there is a straight line, as a network is beyond
-its samples; in x it falls off as 1 / |x|.
+`InCoordinates` has a network in coordinates u and takes x = f(u): `s_x(x) = J^-T (s_u(u) - grad log |det J(u)|)`, with
+the Jacobian J of f. Noise levels refer to u. For heavy tails f is `Compose(Sinh.of(samples), SquareRoot())`: a tail
+|x|^-a is Gaussian in u, where the score is a straight line, as networks are outside their samples. In x, the score then
+decreases as 1 / |x|.
 """
 
 import math
@@ -37,7 +37,7 @@ class ScoreMLP(nn.Module):
     Args:
         event: Shape of one event, or its dimension.
         hidden: Width of both hidden layers.
-        generator: Random number generator of the first weights; the same seed gives the same weights.
+        generator: Random number generator for the initial weights; the same seed gives the same weights.
     """
 
     def __init__(self, event: Event, hidden: int = 64, *, generator: torch.Generator | None = None) -> None:
@@ -51,7 +51,7 @@ class ScoreMLP(nn.Module):
 
     @property
     def config(self) -> dict[str, object]:
-        """The arguments that make such a network again."""
+        """The arguments to build such a network."""
         return {"event": list(self.event), "hidden": self.hidden}
 
     def forward(self, x: Float[Tensor, "chain *event"]) -> Float[Tensor, "chain *event"]:
@@ -72,16 +72,16 @@ class ScoreMLP(nn.Module):
 
 
 class NoiseConditionalMLP(nn.Module):
-    """A score for every noise level: `net(x, sigma)` is that of the data blurred by noise of standard deviation sigma.
+    """A score at all noise levels: `net(x, sigma)` is the score of the data blurred by noise of level sigma.
 
     Args:
         event: Shape of one event, or its dimension.
         hidden: Width of the hidden layers.
         layers: Number of hidden layers.
-        residual: Whether to add every hidden layer to the one before. Without it, a coordinate that is independent of
-            the others may be lost: on Swiss roll the ends of the flat direction are not learned. With it, scores of
-            smooth distributions come out a little noisier.
-        generator: Random number generator of the first weights; the same seed gives the same weights.
+        residual: Add every hidden layer to the previous one. Without it, a coordinate that is independent of the others
+            may be lost: on Swiss roll, the ends of the flat direction are not learned. With it, scores of smooth
+            distributions are slightly noisier.
+        generator: Random number generator for the initial weights; the same seed gives the same weights.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class NoiseConditionalMLP(nn.Module):
         sizes = [size + 1, *[hidden] * layers]
         self.body = nn.ModuleList(linear(a, b, generator) for a, b in pairwise(sizes))
         self.last = linear(hidden, size, generator)
-        nn.init.zeros_(self.last.weight)  # D starts as the best linear denoiser: the score of a standard normal
+        nn.init.zeros_(self.last.weight)  # the initial D is the best linear denoiser, for a standard normal
         nn.init.zeros_(self.last.bias)
 
     @property
     def config(self) -> dict[str, object]:
-        """The arguments that make such a network again."""
+        """The arguments to build such a network."""
         return {
             "event": list(self.event),
             "hidden": self.hidden,
@@ -128,12 +128,13 @@ class NoiseConditionalMLP(nn.Module):
     def level_score(
         self, x: Float[Tensor, "chain *event"], sigma: Tensor | float, directions: Tensor | None = None
     ) -> tuple[Float[Tensor, "chain *event"], Float[Tensor, " chain"]]:
-        """Return the score at noise level sigma and sum_i v_i . J v_i: its divergence, by forward tangents.
+        """Return the score at noise level sigma, and sum_i v_i . J v_i by forward tangents.
 
         Args:
             x: Points.
             sigma: Noise level, a number or one per chain.
-            directions: Vectors v_i over the flattened event, `(direction, d)`; the unit vectors when None.
+            directions: Vectors v_i over the flattened event, `(direction, d)`; by default the unit vectors, for which
+                the sum is the divergence.
         """
         flat = x.flatten(1)
         v = torch.eye(flat.shape[1], dtype=x.dtype, device=x.device) if directions is None else directions
@@ -153,11 +154,11 @@ class NoiseConditionalMLP(nn.Module):
 
 
 class AtNoiseLevel(nn.Module):
-    """A noise-conditional score read at one noise level: an ordinary score, for a `Target`.
+    """A noise-conditional score at one noise level, which can be used as the score of a `Target`.
 
     Args:
-        net: Network called as `net(x, sigma)`.
-        noise_level: The sigma it is read at.
+        net: Network `net(x, sigma)`.
+        noise_level: Noise level sigma.
     """
 
     def __init__(self, net: nn.Module, noise_level: float) -> None:
@@ -172,7 +173,7 @@ class AtNoiseLevel(nn.Module):
 
 
 class InCoordinates(nn.Module):
-    """A score network in coordinates u, called with x and answering with the score of x.
+    """A score network in coordinates u, which takes x and returns the score of x.
 
     Args:
         net: Network for the score of u, `net(u)` or `net(u, sigma)`.
@@ -184,13 +185,13 @@ class InCoordinates(nn.Module):
         self.net, self.coordinates = net, coordinates
 
     def forward(self, x: Float[Tensor, "chain *event"], *sigma: Tensor | float) -> Float[Tensor, "chain *event"]:
-        """Return the score of x, at noise level sigma where the network takes one."""
+        """Return the score of x, at noise level sigma if the network takes one."""
         u = self.coordinates.inverse(x)
         return self.coordinates.push_score(self.net(u, *sigma), u)
 
 
 class InputsInCoordinates(nn.Module):
-    """A network of one or more points u, called with points x; its answer, a number per chain, is left as it is.
+    """A network of one or more points u, which takes points x and returns the same number per chain.
 
     Args:
         net: Network of points u.
@@ -202,23 +203,23 @@ class InputsInCoordinates(nn.Module):
         self.net, self.coordinates = net, coordinates
 
     def forward(self, *points: Float[Tensor, "chain *event"]) -> Float[Tensor, " chain"]:
-        """Return the answer of the network inside."""
-        answer: Tensor = self.net(*map(self.coordinates.inverse, points))
-        return answer
+        """Return the output of the network."""
+        output: Tensor = self.net(*map(self.coordinates.inverse, points))
+        return output
 
     def logit(self, *points: Float[Tensor, "chain *event"]) -> Float[Tensor, " chain"]:
-        """Return the network's logit, or its answer where it has none."""
+        """Return the logit of the network, or its output if it has no logit."""
         logit: Tensor = getattr(self.net, "logit", self.net)(*map(self.coordinates.inverse, points))
         return logit
 
     @property
     def value_and_gradient(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """The network's answer at a point and its gradient, where the network has a closed form of it."""
+        """The function x -> (output, gradient), if the network has a closed form of it."""
         own: Callable[..., tuple[Tensor, Tensor]] = self.net.value_and_gradient  # type: ignore[assignment]
 
-        def answer(x: Tensor) -> tuple[Tensor, Tensor]:
+        def pulled_back(x: Tensor) -> tuple[Tensor, Tensor]:
             u = self.coordinates.inverse(x)
             value, gradient = own(u)
             return value, self.coordinates.push_gradient(gradient, u)
 
-        return answer
+        return pulled_back

@@ -1,14 +1,14 @@
-r"""Score networks for images.
+r"""A score network for images.
 
-`UNet` is a denoiser preconditioned as in Karras et al. (2022), as `NoiseConditionalMLP` is: with noise of standard
+`UNet` is a denoiser preconditioned as in Karras et al. (2022), like `NoiseConditionalMLP`. With noise of standard
 deviation sigma, k = sqrt(1 + sigma^2), and a network F whose inputs and targets have unit scale at every level,
 
     s(x, sigma) = F(x / k, log(sigma) / 4) / (sigma k) - x / k^2
 
-F halves the image from one number of channels to the next, and comes back up: at every size, what comes from below is
-added to what was there on the way down. Every convolution has a bias that is a function of the noise level.
+F halves the image several times, with more channels each time, and then doubles it again. At each size, the result from
+below is added to the features from the way down. Every convolution has a bias that depends on the noise level.
 
-Pixels are taken to have a mean square of about 1: images in [-1, 1] that are mostly dark do, and others standardised.
+Pixels should have a mean square of about 1, like mostly dark images in [-1, 1]; standardise other images.
 """
 
 import math
@@ -31,17 +31,17 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "softplus": 
 Images = Float[Tensor, "chain channel row column"]
 PerChain = Float[Tensor, " chain"]
 PerLevel = Float[Tensor, " level"]
-"""One number per chain, or one for all of them."""
+"""One number per chain, or one number for all chains."""
 
-FREQUENCIES = 8  # waves of log(sigma) / 4, from one half over a unit on
-EMBEDDED = 64  # numbers that stand for a noise level
+FREQUENCIES = 8  # number of frequencies of log(sigma) / 4; the lowest is half a wave per unit
+EMBEDDED = 64  # size of the embedding of a noise level
 CHANNELS = (16, 32, 64, 128)
 TUTORIAL_CHANNELS = (32, 64, 128, 256)
-"""Channels of the tutorial's network, which the paper names as its own; three times the cost of the default."""
+"""Channels of the tutorial's network, which the paper uses; three times the cost of the default."""
 
 
 class Embedding(nn.Module):
-    """Numbers for the logarithm of a noise level or a step: a small network of its waves."""
+    """An embedding of the logarithm of a noise level: a small network of its sines and cosines."""
 
     def __init__(self, generator: torch.Generator | None) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Embedding(nn.Module):
         self.second = linear(EMBEDDED, EMBEDDED, generator)
 
     def forward(self, value: PerLevel) -> Float[Tensor, "level embedded"]:
-        """Return the numbers for positive values."""
+        """Return the embedding of positive values."""
         c = value.log()[:, None] / 4
         waves = math.pi * torch.arange(1, FREQUENCIES + 1, dtype=c.dtype, device=c.device) * c
         embedded: Tensor = self.second(silu(self.first(torch.cat([c, waves.sin(), waves.cos()], 1))))
@@ -80,7 +80,7 @@ class Block(nn.Module):
         return y + new if self.residual else new
 
     def _convolved(self, y: Tensor, bias: Tensor) -> Tensor:
-        """Return the convolution with the bias of the noise level; where all chains have one level, in one pass."""
+        """Return the convolution with the bias of the noise level; in one pass if all chains have the same level."""
         layer = self.convolution
         if len(bias) > 1 or layer.bias is None:
             convolved: Tensor = layer(y)
@@ -89,13 +89,13 @@ class Block(nn.Module):
 
 
 class UNet(nn.Module):
-    """A score of images for every noise level: `net(x, sigma)` is that of images blurred by noise of level sigma.
+    """A score of images at all noise levels: `net(x, sigma)` is the score of images blurred by noise of level sigma.
 
     Args:
         event: Shape of one image, (channel, row, column).
-        channels: Channels at every size of the image, from the whole on; each next one has half the rows and columns.
-        activation: "silu", "gelu", or "softplus", which the paper names.
-        generator: Random number generator of the first weights; the same seed gives the same weights.
+        channels: Number of channels at each size of the image; each size has half the rows and columns of the previous.
+        activation: "silu", "gelu", or "softplus" as in the paper.
+        generator: Random number generator for the initial weights; the same seed gives the same weights.
 
     Example:
         >>> net = UNet((1, 28, 28), generator=torch.Generator().manual_seed(0))
@@ -124,12 +124,12 @@ class UNet(nn.Module):
         self.narrowed = nn.ModuleList(convolution(b, a, generator, size=1) for a, b in pairwise(self.channels))
         self.joined = nn.ModuleList(block(a, a) for a in self.channels[:-1])
         self.last = convolution(self.channels[0], self.event[0], generator)
-        nn.init.zeros_(self.last.weight)  # the score starts as that of a standard normal, blurred
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a fifth less time of a CPU
+        nn.init.zeros_(self.last.weight)  # the initial score is that of a blurred standard normal
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a fifth faster on a CPU
 
     @property
     def config(self) -> dict[str, object]:
-        """The arguments that make such a network again."""
+        """The arguments to build such a network."""
         return {"event": list(self.event), "channels": list(self.channels), "activation": self.activation}
 
     def raw(self, y: Images, sigma: PerLevel) -> Images:
@@ -153,7 +153,7 @@ class UNet(nn.Module):
 
 
 def image_shape(event: Sequence[int]) -> tuple[int, int, int]:
-    """Return the shape of an image, refused where it is none."""
+    """Return the shape of an image; raise an error unless it is (channel, row, column)."""
     if len(event) != 3:
         fix = "Pass the shape of one image, such as (1, 28, 28)."
         raise ValueError(checks.message("an event of shape (channel, row, column)", tuple(event), fix))
@@ -164,6 +164,6 @@ def image_shape(event: Sequence[int]) -> tuple[int, int, int]:
 
 
 def level_and_scale(x: Images, sigma: Tensor | float) -> tuple[PerLevel, PerLevel]:
-    """Return sigma and k = sqrt(1 + sigma^2), one per chain, or one for all."""
+    """Return sigma and k = sqrt(1 + sigma^2), one per chain or one for all chains."""
     level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).reshape(-1)
     return level, (1 + level.square()).sqrt()

@@ -408,7 +408,7 @@ class Block:
             return State(Point(**point), *(int(metadata[name]) for name in COUNTS)), tail
 
     def save_from(self, records: Records, state: State, generator: torch.Generator) -> None:
-        """Write the state, and those of `records`, which hold all draws in memory, that are not written yet."""
+        """Write the state, and the part of `records` (all draws, in memory) that is not written yet."""
         step, draws = self.store.layout.chunk_draws, self.store.layout.draws
         for number in range(len(self.chunks), -(-draws // step) if state.done == draws else state.done // step):
             self.write_chunk(number, {name: rows[:, number * step :][:, :step] for name, rows in records.items()})
