@@ -1003,11 +1003,11 @@ FIT_ACCEPTANCE_REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "samples of another dtype": (
         lambda: fit_acceptance(fit_score(X.float(), recipe=SHORT), RandomWalk(1.0), X),
-        r"points of the dtype of the network, got another .*x\.float\(\), or the network, with net\.to\(x\.dtype\)",
+        r"points of the dtype of the network, got a different dtype .*x\.float\(\), or the network, with net\.to\(x\.dtype\)",
     ),
     "chains of another dtype": (
         lambda: sample(metropolis_hastings(NORMAL, RandomWalk(1.0), Learned(single())), X[:3], draws=1),
-        "points of the dtype of the network, got another",
+        "points of the dtype of the network, got a different dtype",
     ),
     "the log density of a pair": (lambda: fitted().log_density(X), "a potential, got an acceptance of Antis"),
     "a potential of two minds": (
@@ -1026,7 +1026,7 @@ FIT_ACCEPTANCE_REFUSED: dict[str, tuple[Any, str]] = {
     "clip of 0": (lambda: BalanceMatching(clip=0.0), "clip to be finite and above 0"),
     "alpha beyond 1": (
         lambda: BalanceMatching(alpha=(0.0, 1.5)),
-        r"alpha in \[0, 1\], or a tuple of such, got \(0.0, 1.5\)",
+        r"alpha in \[0, 1\], or a tuple of such numbers, got \(0.0, 1.5\)",
     ),
     "no alpha": (lambda: BalanceMatching(alpha=()), r"alpha in \[0, 1\]"),
     "crossed proposals": (lambda: BalanceMatching(all_pairs=True), "all_pairs with independent pairs, got pairs='pro"),

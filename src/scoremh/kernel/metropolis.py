@@ -140,7 +140,7 @@ class Transition:
         everywhere = bool(possible.all())  # then nothing needs to be replaced
         x = candidate if everywhere else torch.where(per_chain(possible, candidate), candidate, point.x)
         proposed = Point.at(x, target, self.needs)
-        if self.accumulates:
+        if self.accumulates:  # for `grouped`: add the rule's estimate of D to the sum
             log_ratio = rule.log_ratio(point, proposed, target=target, proposal=proposal)
             change = log_ratio - proposal.log_q_ratio(point, proposed)
             assert point.log_density is not None
