@@ -1003,7 +1003,7 @@ FIT_ACCEPTANCE_REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "samples of another dtype": (
         lambda: fit_acceptance(fit_score(X.float(), recipe=SHORT), RandomWalk(1.0), X),
-        r"points of the dtype of the network, got a different dtype .*x\.float\(\), or the network, .*net\.to\(x\.dtype\)",
+        r"points of the dtype of the network, got a different dtype .*x\.float\(\), or .*net\.to\(x\.dtype\)",
     ),
     "chains of another dtype": (
         lambda: sample(metropolis_hastings(NORMAL, RandomWalk(1.0), Learned(single())), X[:3], draws=1),

@@ -247,7 +247,7 @@ def test_a_heavy_tailed_fit_names_its_middle_and_its_limits() -> None:
     metropolis_hastings(fit, StudentWalk(1.0), LineIntegral("adaptive", coordinates=fit.middle))
     with pytest.raises(ValueError, match="expected noise with a covariance, got noise in coordinates of heavy tails"):
         _ = fit.covariance
-    with pytest.raises(ValueError, match=r"one by ScoreMLP\. Fit it with MultilevelDenoising\(\)"):
+    with pytest.raises(ValueError, match=r"by ScoreMLP, which takes none\. Fit it with MultilevelDenoising\(\)"):
         fit.at(0.1)
     with pytest.raises(ValueError, match="expected a score with heavy tails, got one without"):
         _ = fit_score(x, recipe=Recipe(steps=1, check_every=1), generator=seeded()).middle
