@@ -156,7 +156,7 @@ def test_a_learned_score_is_a_target_at_every_level() -> None:
     )
     assert float(found.draws.mean()) == pytest.approx(3, abs=0.3)
     plain = fit_score(x, ImplicitScoreMatching(), recipe=Recipe(steps=1, check_every=1))
-    with pytest.raises(ValueError, match="a score that takes a noise level, got one by ScoreMLP"):
+    with pytest.raises(ValueError, match="a score that takes a noise level, got a score by ScoreMLP"):
         plain.at(0.5)
 
 
