@@ -2,7 +2,8 @@
 
 A fault is a small change of one function of layers 0, 3 or 4: a sign, a missing factor, a swapped pair, a generator not
 used. It is made in memory, in a fork of a process that has imported everything and collected the tests: the code of the
-function is replaced, and the quick tests that call it run, those that found other faults first, until one fails.
+function is replaced, and the quick tests that call it run until one fails: those that found several faults first, then
+those of its own module.
 
     python -m tests.mutants                       # all; found ones are kept in out/mutants, and not looked for again
     python -m tests.mutants --only proposals      # of the modules whose name contains this
@@ -309,6 +310,7 @@ class Suite:
         if not calls.exists():
             forked(lambda: calls.write_text(json.dumps(self.traced(session.items))))
         tests = json.loads(calls.read_text())
+        seconds = tests["seconds"]
         results = json.loads(self.out.read_text()) if self.out.exists() else {}
         targets, caches = in_memory()
         finders = Counter(name for name in results.values() if name)
@@ -320,7 +322,8 @@ class Suite:
             functions = targets.get((fault.filename, fault.function), [])
             calling = [name for name in tests.get(f"{fault.filename}:{fault.function}", []) if name in items]
             hint = self.first.get(fault.name)
-            calling.sort(key=lambda name: (name != hint, -min(finders[name], 3), tests["seconds"][name]))
+            own = f"test_{fault.module.split('/')[0]}.py"
+            calling.sort(key=lambda name: (name != hint, -min(finders[name], 3), own not in name, seconds[name]))
             place = self.out.with_suffix(".found")
             place.write_text("")
             began = time.monotonic()
