@@ -775,3 +775,10 @@ def test_a_badly_scaled_gaussian_converges_within_2000_steps(
     )
     chains = sample(learned.kernel, learned.draws, draws=1500, generator=g)
     assert diagnostics.summary(chains).table["r_hat"].max() < 1.01
+
+
+@pytest.mark.parametrize(("chains", "number"), [(1, 1), (1000, 1), (1001, 2), (2300, 2), (5000, 2), (5001, 3)])
+def test_many_chains_are_divided_into_blocks(chains: int, number: int) -> None:
+    """The draws depend on it: every block has a generator of its own."""
+    assert loop.blocks(chains) == number
+    assert len(torch.zeros(chains).split(loop.block_size(chains))) == number
