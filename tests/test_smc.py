@@ -211,7 +211,8 @@ def no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def weights_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    right, choose, chosen = MODULE._Descent.resampled, MODULE.systematic, []
+    right, choose = MODULE._Descent.resampled, MODULE.systematic
+    chosen: list[Tensor] = []
 
     def remembered(weights: Tensor, generator: torch.Generator) -> Tensor:
         chosen.append(choose(weights, generator))
@@ -366,6 +367,95 @@ def test_a_learned_score_is_a_prior_in_its_own_coordinates() -> None:
     assert abs(found.log_evidence - float(known)) < 0.2
 
 
+# compositions
+
+
+def as_model(law: targets.Gaussian | targets.GaussianMixture) -> diffusion.DiffusionModel:
+    """Return a normal mixture as a diffusion model, which knows scores only."""
+    width = law.variance**0.5
+    return diffusion.from_denoiser(
+        lambda x, sigma: x + sigma[:, None] ** 2 * law.level_score(x, sigma)[0],
+        (0.01 * width, 10 * width),
+        variance=law.variance,
+        mean=law.event,
+        like=law.sample(500, generator=seeded()),
+    )
+
+
+FIRST, SECOND = (
+    targets.Gaussian(f64(1.0, -1.0), f64(1.0, 0.3).diag()),
+    targets.Gaussian(f64(-1.0, 0.0), f64(0.5, 2.0).diag()),
+)
+WIDE = targets.Gaussian(f64(0.0, 0.0), 4 * torch.eye(2).double())
+PRODUCTS: dict[str, tuple[list[targets.Gaussian], list[float]]] = {
+    "a power": ([FIRST], [2.0]),
+    "a root": ([FIRST], [0.5]),
+    "two": ([FIRST, SECOND], [1.0, 1.0]),
+    "two observations, one prior too many": ([FIRST, SECOND, WIDE], [1.0, 1.0, -1.0]),
+}
+
+
+def product_of(parts: list[targets.Gaussian], powers: list[float]) -> tuple[Tensor, Tensor, float]:
+    """Return mean, covariance and the log of the normalising constant of a product of normal densities."""
+    precisions = [torch.linalg.inv(part.covariance) for part in parts]
+    precision = torch.stack([w * own for w, own in zip(powers, precisions, strict=True)]).sum(0)
+    pulls = [w * own @ part.mean for w, own, part in zip(powers, precisions, parts, strict=True)]
+    mean = torch.linalg.solve(precision, torch.stack(pulls).sum(0))
+    zero = torch.zeros(1, 2).double()
+    at_zero = sum(w * float(part.log_density(zero)) for w, part in zip(powers, parts, strict=True))
+    covariance = torch.linalg.inv(precision)
+    return mean, covariance, at_zero - float(targets.Gaussian(mean, covariance).log_density(zero))
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "scores"])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_and_powers_are_found_with_their_constant(name: str, known: bool) -> None:
+    parts, powers = PRODUCTS[name]
+    mean, covariance, constant = product_of(parts, powers)
+    models: list[TargetLike] = [*parts] if known else [*map(as_model, parts[:2]), *parts[2:]]  # the prior is known
+    target = targets.product(*models, weights=powers) if len(parts) > 1 else targets.temper(models[0], powers[0])
+    found = smc(target, particles=600, generator=seeded(2))
+    assert abs(found.log_evidence - constant) < 4 * found.log_evidence_error
+    u = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), (found.draws - mean).mT, upper=False).mT
+    assert stats.chi2.sf(300 * float(u.mean(0).square().sum()), 2) > 1e-4  # of draws that count for half
+    assert abs(float(u.square().mean()) - 1) < 4 * math.sqrt(2 / 600)
+
+
+def test_a_product_of_mixtures_has_the_weights_of_its_modes() -> None:
+    """Each has modes at -3 and 3; the weights multiply."""
+    means, narrow = f64([-3.0, 0.0], [3.0, 0.0]), 0.25 * torch.eye(2).double()
+    laws = [targets.GaussianMixture(f64(w, 1 - w), means, narrow) for w in (0.2, 0.6)]
+    found = smc(targets.product(*map(as_model, laws)), particles=1000, generator=seeded())
+    share = float((found.draws[:, 0] < 0).double().mean())
+    expected = 0.2 * 0.6 / (0.2 * 0.6 + 0.8 * 0.4)
+    assert abs(share - expected) < 4 * math.sqrt(expected * (1 - expected)) * max(found.log_evidence_error, 0.06)
+
+
+def test_a_uniform_prior_keeps_its_bounds() -> None:
+    """p(theta)^(1 - n) of a uniform prior is constant within its bounds, and 0 outside."""
+    bounds = targets.box([0.0, -9.0], 9.0)
+    prior = Target(torch.zeros_like, lambda x: x.new_zeros(len(x)), bounds)
+    target = targets.product(as_model(FIRST), as_model(SECOND), prior, weights=[1.0, 1.0, -1.0])
+    found = smc(target, particles=600, generator=seeded())
+    assert bool((found.draws[:, 0] >= 0).all())
+    mean, covariance, _ = product_of([FIRST, SECOND], [1.0, 1.0])
+    low = (0 - float(mean[0])) / float(covariance[0, 0]) ** 0.5
+    expected = float(mean[0]) + float(covariance[0, 0]) ** 0.5 * stats.truncnorm.mean(low, math.inf)
+    assert abs(float(found.draws[:, 0].mean()) - expected) < 4 * 0.4 / math.sqrt(200)
+
+
+def test_a_product_that_cannot_be_normalised_on_the_way_is_rejected_before_it_runs() -> None:
+    """Of variances .3, .3 and 1.1 with weights 1, 1, -3 it can at the data, 2 / .3 > 3 / 1.1, but not far above."""
+    narrow, base = (targets.Gaussian(f64(0.0, 0.0), v * torch.eye(2).double()) for v in (0.3, 1.1))
+    parts: list[TargetLike] = [as_model(narrow), as_model(narrow), base]
+    feasible = targets.product(*parts, weights=[1.0, 1.0, -1.0])
+    assert bool(smc(feasible, particles=50, levels=[3.0, 0.5], generator=seeded()).draws.isfinite().all())
+    with pytest.raises(
+        ValueError, match=r"at every noise level, got a precision of -0\.\d+ at level 3 in the direction \["
+    ):
+        smc(targets.product(*parts, weights=[1.0, 1.0, -3.0]), particles=50, levels=[3.0, 0.5], generator=seeded())
+
+
 # runs
 
 
@@ -461,31 +551,35 @@ LEARNED = diffusion.from_denoiser(
 )
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a likelihood of another shape": (
-        {"posterior": posterior_of(lambda x: x)},
+        {"target": posterior_of(lambda x: x)},
         r"log_likelihood\(x\) to be a float64 tensor of shape \(20,\).*got a float64 tensor of shape \(20, 3\)",
     ),
-    "one number for all": ({"posterior": posterior_of(lambda x: x.sum())}, r"log_likelihood\(x\).*of shape \(\)"),
+    "one number for all": ({"target": posterior_of(lambda x: x.sum())}, r"log_likelihood\(x\).*of shape \(\)"),
     "impossible data": (
-        {"posterior": posterior_of(lambda x: x[:, 0] - torch.inf)},
+        {"target": posterior_of(lambda x: x[:, 0] - torch.inf)},
         r"positive at some particles, got 0 at all 20 particles at noise level 10\.8\d+\. Check the log likelihood",
     ),
     "a model of one level": (
-        {"posterior": targets.posterior(OneLevel([0.0, 0.0]), lambda x: -x.sum(1))},
-        "a posterior whose prior knows noise levels, got Product",
+        {"target": targets.posterior(OneLevel([0.0, 0.0]), lambda x: -x.sum(1))},
+        "a posterior or a product of models that know noise levels, got Product",
     ),
-    "a target": ({"posterior": Target(lambda x: -x)}, "a posterior whose prior knows noise levels"),
+    "a target": ({"target": Target(lambda x: -x)}, "a posterior or a product of models"),
     "levels that rise": ({"levels": [1.0, 2.0]}, r"levels from high to low, got \[1.0, 2.0\]"),
     "the same level twice": ({"levels": [1.0, 1.0]}, "each below the one before"),
     "a level that is not known": (
-        {"posterior": targets.posterior(LEARNED, generic), "levels": [1e6, 1.0]},
+        {"target": targets.posterior(LEARNED, generic), "levels": [1e6, 1.0]},
         "levels from at most 20 to at least 0.01, where the prior is read, got 1e.06 to 1",
     ),
     "one particle": ({"particles": 1}, "particles of at least 2, got 1"),
     "no steps": ({"steps_per_level": 0}, "steps_per_level of at least 1"),
     "no transport": ({"transport": "bus"}, "transport"),
+    "a product that is carried back": (
+        {"target": targets.temper(PRIOR, 2.0), "transport": "reverse"},
+        'transport="flow" of a product',
+    ),
     "no kernel": ({"kernel_at": lambda level: None}, "kernel_at to return a Kernel"),
     "a model without events": (
-        {"posterior": targets.posterior(diffusion.from_denoiser(lambda x, s: x), lambda x: -x.sum(1))},
+        {"target": targets.posterior(diffusion.from_denoiser(lambda x, s: x), lambda x: -x.sum(1))},
         "a model that knows the shape of an event",
     ),
 }
@@ -494,7 +588,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("arguments", "text"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_right_is_refused(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises((ValueError, TypeError), match=text):
-        smc(**{"posterior": GAUSSIAN, "particles": 20, "generator": seeded()} | arguments)
+        smc(**{"target": GAUSSIAN, "particles": 20, "generator": seeded()} | arguments)
 
 
 BAD_OBSERVATIONS: dict[str, tuple[Callable[[], object], str]] = {

@@ -1,4 +1,4 @@
-r"""Sequential Monte Carlo over noise levels: particles that come down together, for posteriors with a diffusion prior.
+r"""Sequential Monte Carlo over noise levels: particles that come down together, for posteriors and products of models.
 
 The targets are pi_sigma(x) = p_sigma(x) L_sigma(x), from a high noise level, where particles are easily drawn, to the
 posterior. From a level a to the next level b, particles are
@@ -12,6 +12,14 @@ posterior. From a level a to the next level b, particles are
 
 A likelihood that is no bridge is raised to powers, L_sigma = L^beta(sigma). Where the step to L_b would leave less than
 half of the effective sample size, it is divided: log L moves from log L_a to log L_b along a straight line.
+
+A product of models, p_sigma = prod_i p_i,sigma^w_i, comes down along dx / d sigma = -sigma S with S = sum_i w_i s_i.
+This is the flow of no distribution, and costs the weight (a Feynman-Kac corrector, in which the divergence cancels)
+
+    d log w / d sigma = sigma (sum_i w_i |s_i|^2 - |S|^2)
+
+It begins at the normal distribution that the parts have together at the highest level. With negative weights it has to
+be normalisable at every level: with C_i the covariance of the tails, sum_i w_i (C_i + sigma^2)^-1 positive definite.
 
 Step size and covariance of the moves are chosen from the particles before every level and fixed while they are used.
 Such choices, as those of the levels, make the estimate of the evidence consistent, not exactly unbiased; and the flow
@@ -30,18 +38,22 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scoremh._shared import checks, files, rng
+from scoremh._shared.algebra import inner, runge_kutta
 from scoremh._shared.counting import CountedScore, score_calls
 from scoremh._shared.progress import progress_bar
 from scoremh.acceptance import LineIntegral
 from scoremh.annealing.anneal import check_levels, flow, flow_levels, geometric
+from scoremh.coordinates import Affine, Coordinates
 from scoremh.kernel import metropolis_hastings
 from scoremh.proposals import MALA
 from scoremh.sampling.pools import Pool, started
 from scoremh.sampling.sample import sample, stored_run
 from scoremh.sampling.tuning import StepSearch, aimed_rate, transition
-from scoremh.targets import Likelihood, Posterior, product, truncate
+from scoremh.targets import Gaussian, Likelihood, Posterior, Product, from_log_density, product, truncate
+from scoremh.targets.combinations import Factors, levels_of
 from scoremh.targets.distributions import Blurrable
-from scoremh.types import Kernel, Proposal, ScoreModel, TargetLike
+from scoremh.targets.likelihoods import KnownLikelihood
+from scoremh.types import Kernel, Proposal, ScoreModel, Target, TargetLike
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,6 +67,7 @@ REVERSE_RATIO = 1.05  # of the levels of the reverse SDE, an Euler method of ord
 GAIN, MOST_CHANGE = 1.5, 0.7  # of the logarithm of the step size, by the error of the acceptance rate before
 DENSE_SIZE = 1024  # coordinates up to which the covariance of moves is a matrix
 COVARIANCE_DRAWS, RIDGE = 5, 1e-6  # draws per coordinate below which a covariance from particles is mostly noise
+CHECKED_LEVELS = 16  # at which a product with negative weights is checked, if smc places the levels
 LEAST_STEP = 1e-9  # share of the way to a likelihood
 ROUNDING = 1e-6  # relative: schedules of noise levels are rounded
 
@@ -200,8 +213,8 @@ class Bridge(NamedTuple):
 
     @property
     def power(self) -> float:
-        """The sum of the weights: the power to which the likelihood is raised."""
-        return sum((weight for weight, _ in self.terms), 0.0)
+        """The sum of the weights: the power to which one likelihood is raised."""
+        return sum((abs(weight) for weight, _ in self.terms), 0.0)
 
     def times(self, prior: TargetLike) -> TargetLike:
         """Return prior times likelihood."""
@@ -213,7 +226,7 @@ class Bridge(NamedTuple):
 
 
 def smc(
-    posterior: TargetLike,
+    target: TargetLike,
     *,
     particles: int = 1000,
     levels: Sequence[float] | None = None,
@@ -226,22 +239,23 @@ def smc(
     store: str | Path | None = None,
     pool: Pool = None,
 ) -> Particles:
-    """Draw from a posterior whose prior knows noise levels, by particles that come down them.
+    """Draw from a posterior or a product of models that know noise levels, by particles that come down the levels.
 
     Args:
-        posterior: `targets.posterior(model, likelihood)`, of a model that `fit_score` returns, a diffusion model or a
-            normal mixture.
+        target: `targets.posterior(model, likelihood)`, of a model that `fit_score` returns, a diffusion model or a
+            normal mixture; or `targets.product(...)` or `targets.temper(model, beta)` of such models, which are then
+            all read at the highest of their noise levels.
         particles: Number of particles, at least 2.
-        levels: Noise levels from high to low on the way to the posterior, in the coordinates of the model, such as
+        levels: Noise levels from high to low on the way to the target, in the coordinates of the model, such as
             `annealing.geometric(10.0, 0.1, 40)`; None places them by the effective sample size, from the highest that
-            the model knows. The posterior itself comes after the last of them.
+            the model knows. The target itself comes after the last of them.
         steps_per_level: Metropolis-Hastings steps at every level.
         proposal: Function from a step size and a covariance, which are chosen from the particles, to the proposal of
             the moves: `MALA`, or `RandomWalk` for a likelihood without a gradient.
-        kernel_at: Function from a noise level to the kernel of `posterior.at(level)`, to choose all of it; it is called
-            with 0 for the posterior itself. None builds one of `proposal` and `LineIntegral()`.
+        kernel_at: Function from a noise level to the kernel of `target.at(level)`, to choose all of it; it is called
+            with 0 for the target itself. None builds one of `proposal` and `LineIntegral()`.
         transport: "flow" carries particles from level to level by the prior's probability flow; "reverse" by its
-            reverse diffusion, with fresh noise, in more and shorter steps.
+            reverse diffusion, with fresh noise, in more and shorter steps; of posteriors only.
         generator: Random number generator; the same seed gives the same draws.
         progress: Show a progress bar.
         store: Folder to write to. The same call with the same folder resumes from what is there, and ends with the same
@@ -265,21 +279,23 @@ def smc(
     checks.count(particles, "particles", at_least=2)
     checks.count(steps_per_level, "steps_per_level")
     checks.one_of(transport, get_args(Transport), "transport")
-    fix = "Build it with targets.posterior(model, likelihood), of a model of all noise levels and a known likelihood."
-    if not isinstance(posterior, Posterior):
-        raise TypeError(checks.message("a posterior whose prior knows noise levels", checks.describe(posterior), fix))
-    high, low = _span(posterior)
+    problem = _Problem.of(target)
+    high, low = problem.span
     if levels is not None:
-        _check_levels(levels, *((math.inf, 0.0) if isinstance(posterior.prior, Blurrable) else (high, low)))
+        _check_levels(levels, *((math.inf, 0.0) if problem.exact else (high, low)))
         high, low = levels[0], levels[-1]
+    if problem.models[0][0] != 1 or len(problem.models) > 1:
+        if transport != "flow":
+            raise ValueError(checks.message('transport="flow" of a product', repr(transport), "Leave it out."))
+        problem.require_normalizable(levels or [*geometric(high, low, CHECKED_LEVELS), problem.noise_level])
     if kernel_at is not None:
         for level in (high, 0.0):  # now, and not after a long run
-            checks.kind(kernel_at(level), Kernel, "kernel_at to return a Kernel", "Build it of posterior.at(level).")
+            checks.kind(kernel_at(level), Kernel, "kernel_at to return a Kernel", "Build it of target.at(level).")
     bar = progress_bar(100, "particles", unit="per cent", show=progress)
     with stored_run(store) as folder, started(pool) as workers, bar as tick:
         settings = {"particles": particles, "levels": None if levels is None else list(levels), "transport": transport}
         seed = _seed(folder, settings | {"steps_per_level": steps_per_level}, generator)
-        descent = _Descent(posterior, particles, high, seed, transport, proposal, kernel_at, steps_per_level)
+        descent = _Descent(problem, particles, high, seed, transport, proposal, kernel_at, steps_per_level)
         descent.options, descent.folder = {"pool": workers}, folder
         for level in descent.path(levels, high, low):
             descent.to(level)
@@ -289,13 +305,6 @@ def smc(
             )
             descent.shown = int(100 * done)
     return descent.finished()
-
-
-def _span(posterior: Posterior) -> tuple[float, float]:
-    """Return the highest noise level of a posterior, and the lowest on the way to it."""
-    noise_range = posterior.model.noise_range
-    assert noise_range is not None  # `targets.posterior` has looked
-    return noise_range[1], posterior.noise_level or noise_range[0]
 
 
 def _check_levels(levels: Sequence[float], high: float, low: float) -> None:
@@ -324,6 +333,182 @@ def _seed(folder: Path | None, settings: dict[str, Any], generator: torch.Genera
     return int(found["seed"])
 
 
+def normal_at(model: ScoreModel, level: float, *, tails: bool = False) -> tuple[Tensor, Tensor]:
+    """Return mean `(d,)` and covariance `(d, d)` of a model at a noise level; of its widest component if `tails`.
+
+    Args:
+        model: Scores of all noise levels.
+        level: Noise level.
+        tails: Whether to describe the tails of a mixture, and not all of it.
+    """
+    if isinstance(model, Blurrable):
+        weights, means, covariances = (part.double() for part in model._components_of)
+        noise = level**2 * torch.eye(means.shape[1]).to(means)
+        if tails:
+            widest = int(covariances.diagonal(dim1=1, dim2=2).sum(1).argmax())
+            return means[widest], covariances[widest] + noise
+        away = means - weights @ means
+        between = away.mT @ (weights[:, None] * away)
+        return weights @ means, torch.einsum("k,kij->ij", weights, covariances) + between + noise
+    coordinates, event = model.coordinates, model.event
+    if not isinstance(coordinates, Affine):
+        fix = "Fit without heavy_tails, or use replica_exchange."
+        raise ValueError(checks.message("models in affine coordinates", type(coordinates).__name__, fix))
+    assert event is not None
+    own = coordinates.covariance.to(event.device, torch.float64)
+    size = event.numel()
+    covariance = own if own.ndim == 2 else own.expand(size).diag()
+    mean: Tensor = coordinates(torch.zeros_like(event)[None])[0].flatten().double()
+    return mean, (model.variance + level**2) * covariance
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """What the particles come down to: a product of models with noise levels, times likelihoods."""
+
+    target: TargetLike
+    models: tuple[tuple[float, ScoreModel], ...]
+    likelihoods: tuple[tuple[float, Likelihood], ...]
+    prior: TargetLike | None = None
+
+    @classmethod
+    def of(cls, target: TargetLike) -> "_Problem":
+        """Return the models and likelihoods of a target."""
+        if isinstance(target, Posterior):
+            found = cls(target, ((1.0, target.model),), ((1.0, target.likelihood),), target.prior)
+        else:
+            factors = target.blurred if isinstance(target, Target | Product) else None
+            if not isinstance(factors, Factors):
+                fix = "Build it with targets.posterior(model, likelihood), of a model that knows noise levels."
+                expected = "a posterior or a product of models that know noise levels"
+                raise TypeError(checks.message(expected, checks.describe(target), fix))
+            models = tuple((weight, model) for weight, part in factors.flat if (model := levels_of(part)) is not None)
+            rest = [(weight, part) for weight, part in factors.flat if levels_of(part) is None]
+            found = cls(target, models, tuple((weight, known_likelihood(part)) for weight, part in rest))
+        for _, model in found.models:
+            if model.event is None:
+                fix = "Pass like= to the adapter, some samples or the shape of an event."
+                raise ValueError(checks.message("a model that knows the shape of an event", checks.named(model), fix))
+        return found
+
+    @property
+    def exact(self) -> bool:
+        """Whether all models are normal mixtures, which are known without noise."""
+        return all(isinstance(model, Blurrable) for _, model in self.models) and not (
+            isinstance(self.target, Posterior) and self.target.noise_level
+        )
+
+    @property
+    def noise_level(self) -> float:
+        """The noise level at which the target is read, the highest of its parts; 0 if it is known without noise."""
+        return 0.0 if self.exact else max(model.noise_level or 0.0 for _, model in self.models)
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The highest noise level that all models know, and the lowest on the way to the target."""
+        ranges = [model.noise_range for _, model in self.models if model.noise_range is not None]
+        return min(high for _, high in ranges), self.noise_level or max(low for low, _ in ranges)
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """The coordinates of the first model."""
+        return self.models[0][1].coordinates
+
+    def models_at(self, level: float) -> TargetLike:
+        """Return the product of the models at a noise level; of a posterior at the last, the prior with its support."""
+        if level == 0 and self.prior is not None:
+            return self.prior
+        (weight, model), *others = self.models
+        at = level or self.noise_level
+        if weight == 1 and not others:
+            return model.at(at)
+        return product(*(model.at(at) for _, model in self.models), weights=[weight for weight, _ in self.models])
+
+    def likelihood_at(self, level: float) -> "Bridge":
+        """Return the likelihood of a noise level."""
+        terms = ((weight, part.at(level, self.coordinates) if level else part) for weight, part in self.likelihoods)
+        return Bridge(tuple(terms))
+
+    @property
+    def is_bridge(self) -> bool:
+        """Whether the likelihood takes the noise level."""
+        return all(part.at(1.0, self.coordinates).is_bridge for _, part in self.likelihoods)
+
+    def require_normalizable(self, levels: Sequence[float]) -> None:
+        """Raise an error if the product of the models cannot be normalised at one of these levels."""
+        for level in levels:
+            precisions = [
+                weight * torch.linalg.inv(normal_at(model, level, tails=True)[1]) for weight, model in self.models
+            ]
+            values, vectors = torch.linalg.eigh(torch.stack(precisions).sum(0))
+            if not float(values[0]) > 0:
+                direction = [round(number, 3) for number in vectors[:, 0].tolist()]
+                where = f"at level {level:.3g} in the direction {checks.short(direction)}"
+                got = f"a precision of {float(values[0]):.3g} {where}"
+                fix = "Give less weight to the parts that are divided by, or to the narrow ones among the others."
+                raise ValueError(checks.message("a product that can be normalised at every noise level", got, fix))
+
+    def first(self, n: int, level: float, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:
+        """Return draws of a high noise level, their log weights, and the log of the normalising constant."""
+        (weight, model), *others = self.models
+        event = model.event
+        assert event is not None
+        nothing = torch.zeros(n, dtype=torch.float64, device=event.device)
+        if weight == 1 and not others:
+            return first_particles(model, n, level, generator), nothing, 0.0
+        precision, pull, log_total = 0.0, 0.0, 0.0
+        for weight, each in self.models:
+            mean, covariance = normal_at(each, level)
+            own = torch.linalg.inv(covariance)
+            precision, pull = precision + weight * own, pull + weight * own @ mean
+            log_total += weight * float(torch.logdet(own / (2 * math.pi)) - mean @ own @ mean) / 2
+        assert isinstance(precision, Tensor)
+        assert isinstance(pull, Tensor)
+        precision = (precision + precision.mT) / 2
+        normal = Gaussian(torch.linalg.solve(precision, pull), torch.linalg.inv(precision))
+        log_total += float(pull @ normal.mean - torch.logdet(precision / (2 * math.pi))) / 2
+        flat = normal.sample(n, generator=generator)
+        x = flat.to(event).reshape(n, *event.shape)
+        at = self.models_at(level).log_density
+        return x, nothing if at is None else at(x).double() - normal.log_density(flat) - log_total, log_total
+
+    def carried(self, x: Tensor, high: float, low: float) -> tuple[Tensor, Tensor]:
+        """Return particles carried along the summed scores from one noise level to another, and their log weights."""
+        parts = []
+        for weight, model in self.models:
+            assert isinstance(model.coordinates, Affine)  # `normal_at` has looked
+            parts.append((weight, model, model.coordinates))
+
+        def rate(state: Tensor, level: float) -> Tensor:
+            at = state[:, :-1].reshape(x.shape)
+            total, moved, squares = torch.zeros_like(at), torch.zeros_like(at), x.new_zeros(len(x))
+            for weight, model, coordinates in parts:
+                score = model.at(level).score
+                assert score is not None
+                s = CountedScore(score)(at)
+                along = coordinates.precondition(s)
+                total, moved, squares = total + weight * s, moved + weight * along, squares + weight * inner(s, along)
+            return level * torch.cat([-moved.flatten(1), (squares - inner(moved, total))[:, None]], 1)
+
+        least = max(model.noise_range[0] for _, model in self.models if model.noise_range is not None)
+        levels = flow_levels(high, low or min(high, least))
+        with torch.inference_mode(), checks.explained():
+            start = torch.cat([x.flatten(1), x.new_zeros(len(x), 1)], 1)
+            end = runge_kutta(rate, start, levels if low else [*levels, 0.0])
+        return end[:, :-1].reshape(x.shape).clone(), end[:, -1].double().clone()
+
+
+def known_likelihood(part: TargetLike) -> Likelihood:
+    """Return a part without noise levels as a likelihood."""
+    if isinstance(part, Likelihood):
+        return part
+    if part.log_density is None:
+        fix = "Give it a log density, or use a model that knows noise levels."
+        raise ValueError(checks.message("parts with noise levels or a log density", checks.describe(part), fix))
+    score = part.score or from_log_density(part.log_density).score
+    return KnownLikelihood(Target(score, part.log_density))
+
+
 def first_particles(model: ScoreModel, n: int, level: float, generator: torch.Generator) -> Float[Tensor, "n *event"]:
     """Return draws of the prior at a high noise level: exact ones of a normal mixture, else of a normal distribution.
 
@@ -345,7 +530,7 @@ def first_particles(model: ScoreModel, n: int, level: float, generator: torch.Ge
 class _Descent:
     """Particles on their way down, and what was recorded of it."""
 
-    posterior: Posterior
+    problem: _Problem
     particles: int
     level: float
     seed: int
@@ -360,20 +545,20 @@ class _Descent:
     log_evidence: float = 0.0
     nonfinite: int = 0
     score_calls: int = 0
+    power: float = 0.0
     ratio: float = FIRST_RATIO
     step_size: float | None = None
     shown: int = 0
 
     def __post_init__(self) -> None:
-        model = self.posterior.model
-        if model.event is None:
-            fix = "Pass like= to the adapter, some samples or the shape of an event."
-            raise ValueError(checks.message("a model that knows the shape of an event", checks.named(model), fix))
-        self.standard, self.generator = model.standard, rng.seeded(self.seed, model.event.device)
-        self.x = first_particles(model, self.particles, self.level, self.generator)
+        event = self.problem.models[0][1].event
+        assert event is not None  # `_Problem.of` has looked
+        self.generator = rng.seeded(self.seed, event.device)
+        self.x, log_weights, self.log_evidence = self.problem.first(self.particles, self.level, self.generator)
         self.log_likelihood = self.x.new_zeros(self.particles, dtype=torch.float64)
         self.log_weights = self.log_likelihood - math.log(self.particles)
         self.families = torch.arange(self.particles, device=self.x.device)
+        self.weight(log_weights, self.level)
 
     def path(self, levels: Sequence[float] | None, high: float, low: float) -> Iterator[float]:
         """Yield the noise levels: those that are given, or placed by the effective sample size; then 0."""
@@ -389,7 +574,8 @@ class _Descent:
     def to(self, level: float) -> None:
         """Transport the particles to a level; weight, resample and move them, in several stages if one is too many."""
         before, coming_down = self.log_likelihood, bool(self.stages) and level > 0  # log L_a(x)
-        self.x = self.transported(level)
+        self.x, own = self.transported(level)
+        before = before - own  # what the way itself does to the weights
         goal, here, share = self.goal(level), self.bridge.log_density(self.x), 0.0  # log L_a(x')
         while share < 1:
             there = self.values(goal, level)  # log L_b(x')
@@ -404,48 +590,50 @@ class _Descent:
             self.bridge = self.bridge.towards(goal, share)
             resampled = self.resampled(size, last=level == 0 and share == 1)
             rate, step_size = self.moved(level, complete=share == 1)
-            self.stages.append(Stage(level, self.bridge.power, size, resampled, rate, step_size))
+            power = self.bridge.power / (self.problem.likelihood_at(0.0).power or 1.0)
+            self.stages.append(Stage(level, power, size, resampled, rate, step_size))
             before = here = self.log_likelihood = self.bridge.log_density(self.x)
 
-    def transported(self, level: float) -> Tensor:
-        """Return the particles at another level, along the flow of the prior or its reverse diffusion."""
-        end = level or self.posterior.noise_level
+    def transported(self, level: float) -> tuple[Tensor, Tensor | float]:
+        """Return the particles at another level, and what their way does to the log weights."""
+        end = level or self.problem.noise_level
         start, self.level = self.level, end
         if not self.stages or end == start:
-            return self.x
-        model = self.posterior.model
+            return self.x, 0.0
+        (weight, model), *others = self.problem.models
+        alone = weight == 1 and not others
+        with score_calls() as calls:
+            carried = (self.flowed(model, start, end), 0.0) if alone else self.problem.carried(self.x, start, end)
+        self.score_calls += calls.total
+        return carried
+
+    def flowed(self, model: ScoreModel, start: float, end: float) -> Tensor:
+        """Return the particles at another level of one model, along its flow or its reverse diffusion."""
         assert model.noise_range is not None
+        standard, u = model.standard, model.coordinates.inverse(self.x)
         low = end or min(start, model.noise_range[0])  # the last noise is removed in one step
         levels = [start] if low == start else flow_levels(start, low)
-        u = model.coordinates.inverse(self.x)
-        with score_calls() as calls:
-            if self.transport == "reverse" and low < start:
-                u = reverse_diffusion(self.standard.at, start, low, u, self.generator)
-                levels = [low]
-            if len(levels) > 1 or end == 0:
-                u = flow(self.standard.at, levels if end else [*levels, 0.0], u)
-        self.score_calls += calls.total
+        if self.transport == "reverse" and low < start:
+            u, levels = reverse_diffusion(standard.at, start, low, u, self.generator), [low]
+        if len(levels) > 1 or end == 0:
+            u = flow(standard.at, levels if end else [*levels, 0.0], u)
         x: Tensor = model.coordinates(u)
         return x
 
     def goal(self, level: float) -> Bridge:
-        """Return the likelihood of a level, or the power of it that noise of this level leaves half of the weights."""
-        posterior, coordinates = self.posterior, self.posterior.model.coordinates
-        if level == 0:
-            return Bridge(((1.0, posterior.likelihood),))
-        likelihood = posterior.likelihood.at(level, coordinates)
-        if likelihood.is_bridge:
-            return Bridge(((1.0, likelihood),))
+        """Return the likelihood of a level, or the power of it of which noise of this level leaves half the weights."""
+        whole, coordinates = self.problem.likelihood_at(level), self.problem.coordinates
+        if level == 0 or self.problem.is_bridge:
+            return whole
         u = coordinates.inverse(self.x)
         noisy = coordinates(u + level * rng.normal(tuple(u.shape), u, self.generator))
-        here, there = (Bridge(((1.0, likelihood),)).log_density(x) for x in (self.x, noisy))
-        power = largest_share(self.log_weights, here, here, there)
-        power = max(power, self.bridge.power)
-        return Bridge(((power, likelihood),))
+        here, there = (whole.log_density(x) for x in (self.x, noisy))
+        self.power = max(self.power, largest_share(self.log_weights, here, here, there))
+        return Bridge(tuple((self.power * weight, likelihood) for weight, likelihood in whole.terms))
 
     def values(self, bridge: Bridge, level: float) -> Tensor:
-        """Return a log likelihood at the particles, of the posterior itself -inf outside its support."""
-        value, support = bridge.log_density(self.x), self.posterior.support
+        """Return a log likelihood at the particles; at the last level -inf outside the support of the target."""
+        value, support = bridge.log_density(self.x), self.problem.target.support
         self.nonfinite += int((value.isnan() | (value == math.inf)).sum())
         if level == 0 and support is not None:
             value = value.masked_fill(~checks.inside(support(self.x), self.x), -math.inf)
@@ -480,7 +668,8 @@ class _Descent:
     def moved(self, level: float, *, complete: bool) -> tuple[float, float]:
         """Make the Metropolis-Hastings steps of a stage; return the acceptance rate and the step size."""
         if self.kernel_at is not None:
-            if not complete or self.bridge.power != 1:  # a target between two levels, for which there is no kernel
+            # between two levels, and below the whole power, there is no kernel
+            if not complete or not (level == 0 or self.problem.is_bridge or self.power == 1):
                 return math.nan, math.nan
             kernel, step_size = self.kernel_at(level), math.nan
         else:
@@ -496,11 +685,10 @@ class _Descent:
 
     def tuned(self, level: float) -> tuple[Kernel, float]:
         """Return the kernel of a stage, with a covariance from the particles, and its step size."""
-        posterior = self.posterior
-        prior = posterior.model.at(level) if level else posterior.prior
+        prior, support = self.problem.models_at(level), self.problem.target.support
         target = self.bridge.times(prior)
-        if level == 0 and posterior.support is not None:
-            target = truncate(target, posterior.support)
+        if level == 0 and support is not None:
+            target = truncate(target, support)
         with score_calls() as calls:
             covariance = self.covariance(prior)
 

@@ -21,7 +21,6 @@ and p ~ r^-a, whose slope is -a / r, has an integral in d dimensions only if a >
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -141,9 +140,31 @@ def part_at(part: TargetLike, noise_level: float) -> TargetLike:
     return part
 
 
-def blurred_product(parts: Sequence[TargetLike], weights: Sequence[float], noise_level: float) -> TargetLike:
-    """Return the product of the parts at a noise level."""
-    return product(*(part_at(part, noise_level) for part in parts), weights=weights)
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """The parts of a product with their powers: a function from a noise level to the product at that level.
+
+    Args:
+        parts: Targets.
+        weights: Power of every part.
+    """
+
+    parts: tuple[TargetLike, ...]
+    weights: tuple[float, ...]
+
+    def __call__(self, noise_level: float) -> TargetLike:
+        """Return the product of the parts at a noise level; a part without levels stays as it is."""
+        return product(*(part_at(part, noise_level) for part in self.parts), weights=self.weights)
+
+    @property
+    def flat(self) -> list[tuple[float, TargetLike]]:
+        """Weights and parts, with products among the parts divided into theirs."""
+        found: list[tuple[float, TargetLike]] = []
+        for weight, part in zip(self.weights, self.parts, strict=True):
+            inside = part.blurred if isinstance(part, Target | Product) and levels_of(part) is None else None
+            own = inside.flat if isinstance(inside, Factors) else [(1.0, part)]
+            found += [(weight * factor, each) for factor, each in own]
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,7 +315,7 @@ def product(*parts: TargetLike, weights: Sequence[float] | None = None) -> Targe
         levels_of(part) is not None or (isinstance(part, Target | Product) and part.blurred is not None)
         for part in parts
     )
-    blurred = partial(blurred_product, parts, powers) if knows else None
+    blurred = Factors(parts, tuple(powers)) if knows else None
     rest = WeightedSum(tuple(terms["rest"])) if terms["rest"] else None
     if not terms["known_score"]:
         return Target(rest, support=support, blurred=blurred)
