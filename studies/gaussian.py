@@ -71,7 +71,7 @@ class Way(Cell, kind="gaussian"):
             rule = Learned(learned_acceptance(target, walk, x, "free", matching, recipe=recipe, seed=self.seed))
         start = (MEAN + 2 * noise).clamp(x.min(), x.max())
         kernel = metropolis_hastings(target, walk, rule)
-        chains = sample(kernel, start, draws=1, warmup=config.steps, generator=seeded(20 + number, self.seed))
+        chains = sample(kernel, start, draws=1, burn_in=config.steps, generator=seeded(20 + number, self.seed))
         last = chains.draws[:, -1, 0].double()
         return {
             "mean": float(last.mean()),

@@ -67,7 +67,7 @@ def exchanged(pool: Any, store: Path | None, score: ScoreFn | None = None) -> An
         target = LAW.at(level) if score is None else Target(score)
         return metropolis_hastings(target, MALA(0.3), LineIntegral())
 
-    options: dict[str, Any] = {"draws": 3, "warmup": 1, "generator": seeded(1), "pool": pool, "store": store}
+    options: dict[str, Any] = {"draws": 3, "burn_in": 1, "generator": seeded(1), "pool": pool, "store": store}
     found = replica_exchange(kernel_at, LEVELS, start(), model=LAW, **options)
     return [found.draws, *found.last, found.round_trips, *found.swap_rates, *found.acceptance_rates, found.score_calls]
 

@@ -304,7 +304,7 @@ def test_factors_are_counted_and_survive_a_file_and_a_resumed_run(rule: Any, tmp
     law = NARROW["comb"]
     kernel = metropolis_hastings(law, RandomWalk(0.5), rule)
     start = law.sample(1500, generator=seeded())  # two blocks
-    options: dict[str, Any] = {"draws": 6, "warmup": 2}
+    options: dict[str, Any] = {"draws": 6, "burn_in": 2}
     with ThreadPoolExecutor(2) as threads:
         stored: dict[str, Any] = {"store": tmp_path / "run"}
         runs = [

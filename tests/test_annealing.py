@@ -965,7 +965,7 @@ def test_the_weights_of_modes_are_right_where_local_moves_alone_stay() -> None:
     alone = sample(kernel_at_of_replicas(0.5), start, draws=1, thin=320, generator=seeded(1)).last
     assert float(shares(alone)[0]) > 0.9
     found = replica_exchange(
-        kernel_at_of_replicas, REPLICAS_LEVELS, start, model=MIXTURE, draws=60, warmup=20, generator=seeded(1)
+        kernel_at_of_replicas, REPLICAS_LEVELS, start, model=MIXTURE, draws=60, burn_in=20, generator=seeded(1)
     )
     each = torch.stack([shares(found.draws[:, i]) for i in (-30, -1)]).mean(0)
     assert float((each - WEIGHTS).abs().max()) < 0.06  # 4 standard errors of 500 chains
@@ -977,7 +977,7 @@ def test_the_weights_of_modes_are_right_where_local_moves_alone_stay() -> None:
 
 def test_score_calls_are_counted() -> None:
     x = exact_draws(10, seeded())
-    options: Any = {"model": MIXTURE, "draws": 2, "warmup": 2, "generator": seeded()}
+    options: Any = {"model": MIXTURE, "draws": 2, "burn_in": 2, "generator": seeded()}
     found = replica_exchange(
         walk_at, REPLICAS_LEVELS, x, steps_per_swap=1, **options
     )  # evaluates the score in swaps only
@@ -1019,7 +1019,7 @@ def test_tuned_levels_swap_at_equal_rates() -> None:
     x = 8 * torch.randn(500, 2, generator=seeded()).double()
     levels = annealing.tune_levels(kernel_at_of_replicas, x, model=MIXTURE, high=16.0, low=0.1, generator=seeded(1))
     assert (levels[0], levels[-1]) == (16.0, 0.1)
-    options: Any = {"model": MIXTURE, "draws": 60, "warmup": 30, "generator": seeded(2)}
+    options: Any = {"model": MIXTURE, "draws": 60, "burn_in": 30, "generator": seeded(2)}
     tuned = replica_exchange(kernel_at_of_replicas, levels, x, **options)
     plain = replica_exchange(kernel_at_of_replicas, annealing.geometric(16.0, 0.1, len(levels)), x, **options)
     spreads = [max(found.swap_rates) - min(found.swap_rates) for found in (tuned, plain)]
@@ -1056,7 +1056,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits_by_replicas(
 
         return stopping
 
-    options: Any = {"model": MIXTURE, "draws": 5, "warmup": 3}
+    options: Any = {"model": MIXTURE, "draws": 5, "burn_in": 3}
     whole = replica_exchange(kernel_at_of_replicas, REPLICAS_LEVELS, start, generator=seeded(1), **options)
     for limit in (17, 40):  # in the warm-up of the first block, then in the second block
         with pytest.raises(StopError):

@@ -803,7 +803,7 @@ def judged_through_noise(kind: str, chains: int, steps: int) -> Tensor:
 def exchanged(kind: str, chains: int, steps: int) -> Tensor:
     levels = annealing.geometric(5.0, 0.3, 5)
     start = broad(kind, 5.0, chains)
-    parts = {"model": model_of_models(kind).standard, "draws": 2, "warmup": 2 * steps, "generator": seeded(2)}
+    parts = {"model": model_of_models(kind).standard, "draws": 2, "burn_in": 2 * steps, "generator": seeded(2)}
     found = replica_exchange(lambda level: kernel_at(kind, level), levels, start, **parts)  # type: ignore[arg-type]
     return in_data_coordinates(kind, found.draws[:, -1])
 

@@ -54,10 +54,10 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         r"expected initial to be finite, got NaN or inf in 1 of 2 rows.*initial\[1\]",
     ),
     "no draws": (lambda: sample(WALK, torch.zeros(3, 2), draws=0), ValueError, "expected draws of at least 1, got 0"),
-    "negative warmup": (
-        lambda: sample(WALK, torch.zeros(3, 2), draws=1, warmup=-1),
+    "negative burn_in": (
+        lambda: sample(WALK, torch.zeros(3, 2), draws=1, burn_in=-1),
         ValueError,
-        "expected warmup of at least 0, got -1",
+        "expected burn_in of at least 0, got -1",
     ),
     "thin of 0": (lambda: sample(WALK, torch.zeros(3, 2), draws=1, thin=0), ValueError, "expected thin of at least 1"),
     "a sum of targets": (lambda: Target() + Target(), TypeError, r"a Target \+ Target\. Use targets\.product"),

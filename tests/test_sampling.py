@@ -61,13 +61,13 @@ def start(chains: int = 12) -> torch.Tensor:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("segment", [1, 50, 100_000])
-def test_thinning_and_warmup_select_from_the_same_chain(
+def test_thinning_and_burn_in_select_from_the_same_chain(
     kernel: str, segment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "SEGMENT_FLOATS", segment)
     steps = 3 + 4 * 5
     whole = sample(KERNELS[kernel], start(), draws=steps, generator=seeded(1))
-    some = sample(KERNELS[kernel], start(), draws=5, warmup=3, thin=4, generator=seeded(1))
+    some = sample(KERNELS[kernel], start(), draws=5, burn_in=3, thin=4, generator=seeded(1))
     assert torch.equal(some.draws, whole.draws[:, 6::4])
     for name in ("accepted", "nonfinite", "outside"):
         of_steps = getattr(whole, name)[:, 3:].reshape(12, 5, 4)
@@ -99,7 +99,7 @@ def test_memory_is_what_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
         longest = max(longest, steps * point.x.numel())
         return inner_run(point, steps, generator=generator)
 
-    chains = sample(kernel._replace(run=run), start(), draws=2, warmup=9000, thin=1000, generator=seeded(1))
+    chains = sample(kernel._replace(run=run), start(), draws=2, burn_in=9000, thin=1000, generator=seeded(1))
     assert longest <= loop.SEGMENT_FLOATS
     assert chains.draws.untyped_storage().nbytes() == 12 * 2 * 2 * 8
 
@@ -112,7 +112,7 @@ def test_a_stored_run_that_stopped_ends_with_the_same_bits(
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr(loop, "MAX_BLOCK_CHAINS", 5)
     monkeypatch.setattr(stores, "CHUNK_NUMBERS", 60)
-    whole = sample(KERNELS[kernel], start(), draws=40, warmup=7, thin=3, generator=seeded(1))
+    whole = sample(KERNELS[kernel], start(), draws=40, burn_in=7, thin=3, generator=seeded(1))
     steps = 0
 
     def failing(point, **options):  # type: ignore[no-untyped-def]
@@ -132,7 +132,7 @@ def test_a_stored_run_that_stopped_ends_with_the_same_bits(
         return run(point, count, **options)
 
     fragile = KERNELS[kernel]._replace(step=failing, run=failing_run if KERNELS[kernel].run else None)  # type: ignore[arg-type]
-    options = {"draws": 40, "warmup": 7, "thin": 3, "store": tmp_path / "run"}
+    options = {"draws": 40, "burn_in": 7, "thin": 3, "store": tmp_path / "run"}
     with pytest.raises(KeyboardInterrupt):
         sample(fragile, start(), generator=seeded(1), **options)  # type: ignore[arg-type]
     assert len(list((tmp_path / "run").glob("block-*.safetensors"))) > 1
@@ -221,7 +221,7 @@ def test_a_run_with_ones_own_proposal_can_be_resumed(tmp_path: Path) -> None:
 
 def test_the_cost_of_a_move_does_not_depend_on_the_warm_up() -> None:
     kernel = KERNELS["fused"]
-    cold, warm = (sample(kernel, start(), draws=100, warmup=w, generator=seeded(1)) for w in (0, 2000))
+    cold, warm = (sample(kernel, start(), draws=100, burn_in=w, generator=seeded(1)) for w in (0, 2000))
     assert warm.moves > 10 * cold.moves
     assert warm.score_calls / warm.moves == pytest.approx(cold.score_calls / cold.moves, rel=0.2)
 

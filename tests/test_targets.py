@@ -888,7 +888,7 @@ def test_a_product_of_two_learned_scores_runs() -> None:
     ]
     target = targets.product(*scores)
     kernel = metropolis_hastings(target, MALA(0.1), LineIntegral())
-    chains = sample(kernel, torch.randn(200, 2, generator=g), draws=50, warmup=100, generator=g)
+    chains = sample(kernel, torch.randn(200, 2, generator=g), draws=50, burn_in=100, generator=g)
     x = chains.draws.flatten(0, 1)
     assert x.isfinite().all()
     assert chains.acceptance_rate > 0.5

@@ -236,7 +236,7 @@ class Sampler:
                 self.kernel,
                 start,
                 draws=draws,
-                warmup=steps - thin * draws,
+                burn_in=steps - thin * draws,
                 thin=thin,
                 generator=generator,
                 progress=progress,

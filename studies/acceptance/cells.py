@@ -182,7 +182,7 @@ class Bias(Cell, kind="bias"):
             warnings.simplefilter("ignore", DegenerateRuleWarning)
             kernel = metropolis_hastings(OVERLAPPING, BIAS_PROPOSALS[self.proposal], self._rule(config))
         start = OVERLAPPING.sample(config.chains, generator=seeded(2))
-        chains = sample(kernel, start, draws=1, warmup=config.chain_steps, generator=seeded(4))
+        chains = sample(kernel, start, draws=1, burn_in=config.chain_steps, generator=seeded(4))
         exact = OVERLAPPING.sample(config.exact, generator=seeded(2, 2))
         return {
             "distance": largest_distance(chains.draws[:, -1], exact),

@@ -122,7 +122,7 @@ class Chains(Cell, kind="chains"):
         generator, (target, rule) = seeded(self.seed, self.xi, 0), self.target_and_rule(folder)
         initial = common.normal_starts(config.chains, self.xi, generator)
         kernel = metropolis_hastings(target, MALA(config.step_size), rule)
-        options: dict[str, Any] = {"draws": config.draws, "warmup": config.warmup, "thin": config.thin}
+        options: dict[str, Any] = {"draws": config.draws, "burn_in": config.warmup, "thin": config.thin}
         chains = sample(kernel, initial, **options, generator=generator)
         outside = float(chains.outside.double().mean()) / config.thin
         return common.errors(chains.draws, self.xi) | {"acceptance": chains.acceptance_rate, "outside": outside}

@@ -148,7 +148,7 @@ class Chains(Cell, kind="chains"):
             warnings.simplefilter("ignore", DegenerateRuleWarning)  # of the straight line: what it does is to be seen
             rule = STRAIGHT if self.score == UNBENT else BENT
             kernel = metropolis_hastings(target, config.proposal(self.proposal), rule)
-        options: dict[str, Any] = {"draws": config.draws, "warmup": config.warmup, "thin": config.thin}
+        options: dict[str, Any] = {"draws": config.draws, "burn_in": config.warmup, "thin": config.thin}
         chains = sample(kernel, initial, **options, generator=generator)
         return common.errors(chains.draws, config.xi) | {
             "acceptance": chains.acceptance_rate,

@@ -181,7 +181,7 @@ class Chains(Cell, kind="chains"):
             self.kernel(config, folder),
             initial,
             draws=getattr(config, SAMPLERS[self.sampler].steps) - config.settling,
-            warmup=config.settling,
+            burn_in=config.settling,
             generator=generator,
         )
         return described(chains.draws, initial, chains.acceptance_rate)
@@ -210,7 +210,7 @@ def exchanged(score: ScoreFit, initial: Tensor, config: Config, generator: Gener
         step_size = ANNEALING_STEP_SIZE * level**2
         return metropolis_hastings(score.at(level), MALA(step_size, covariance=score.covariance), LineIntegral())
 
-    options: Any = {"draws": config.sweeps - config.settling_sweeps, "warmup": config.settling_sweeps}
+    options: Any = {"draws": config.sweeps - config.settling_sweeps, "burn_in": config.settling_sweeps}
     found = replica_exchange(kernel_at, levels, initial, model=score, generator=generator, **options)
     return described(found.draws, initial, found.acceptance_rates[-1])
 

@@ -110,7 +110,7 @@ class Exchanged:
 
         generator, sweeps = seeded(5, seed), max(2, length // each)
         starts = [sampler.start(n, noise_level=level, generator=generator) for level in levels]
-        options: Any = {"draws": 2, "warmup": sweeps - 2, "steps_per_swap": each, "generator": seeded(4, seed)}
+        options: Any = {"draws": 2, "burn_in": sweeps - 2, "steps_per_swap": each, "generator": seeded(4, seed)}
         found = annealing.replica_exchange(kernel_at, levels, starts, model=standard, **options)
         counted = {"acceptance": found.acceptance_rates[-1], "score_calls": found.score_calls, "steps": sweeps * each}
         counted |= {"level": levels[-1], "least_swap_rate": min(found.swap_rates)}

@@ -258,7 +258,7 @@ def replica_exchange(
     *,
     model: ScoreModel,
     draws: int,
-    warmup: int = 0,
+    burn_in: int = 0,
     steps_per_swap: int = 4,
     nodes: int = NODES_BETWEEN_LEVELS,
     generator: torch.Generator | None = None,
@@ -279,7 +279,7 @@ def replica_exchange(
             level.
         model: Model with scores at all noise levels, such as the fit of `fit_score`.
         draws: Number of sweeps to keep, at least 2; each gives one draw per chain.
-        warmup: Number of sweeps before the first kept one.
+        burn_in: Number of sweeps before the first kept one.
         steps_per_swap: Number of local moves in a sweep.
         nodes: Number of noise levels between two neighbours at which the score and its divergence are evaluated.
         generator: Random number generator; the same seed gives the same draws.
@@ -299,33 +299,33 @@ def replica_exchange(
         ...     return metropolis_hastings(far_apart.at(level), MALA(0.3 * (1 + level**2)), LineIntegral())
         >>> g = torch.Generator().manual_seed(0)
         >>> x, levels = 10 * torch.randn(200, 2, generator=g), annealing.geometric(8.0, 0.5, 5)
-        >>> found = replica_exchange(kernel_at, levels, x, model=far_apart, draws=50, warmup=100, generator=g)
+        >>> found = replica_exchange(kernel_at, levels, x, model=far_apart, draws=50, burn_in=100, generator=g)
         >>> found.draws.shape
         torch.Size([200, 50, 2])
         >>> bool(abs((found.draws.sum(-1) > 0).double().mean() - 0.8) < 0.05)
         True
     """
     checks.count(draws, "draws", at_least=2)  # two sweeps propose a swap for every pair
-    checks.count(warmup, "warmup", at_least=0)
+    checks.count(burn_in, "burn_in", at_least=0)
     check_pool(pool)
     require_levels(levels, model)
     x = _initial_points(initial, len(levels))
     ladder = validated_ladder(kernel_at, levels, x, model, steps_per_swap, nodes)
-    size, total = block_size(x.shape[1]), warmup + draws
+    size, total = block_size(x.shape[1]), burn_in + draws
     starts, records = x.transpose(0, 1).split(size), _empty_records(x.transpose(0, 1), total)
     seeds, folder = rng.seeds(len(starts), generator), None
     showing = progress_bar(total * x.shape[1], "replica exchange", unit="sweeps", show=progress)
     with stored_run(store) as place, showing as tick:
         if place is not None:
             header = {"levels": list(ladder.levels), "kernels": [kernel.description for kernel in ladder.kernels]}
-            header |= {"draws": draws, "warmup": warmup, "steps_per_swap": steps_per_swap, "nodes": nodes}
+            header |= {"draws": draws, "burn_in": burn_in, "steps_per_swap": steps_per_swap, "nodes": nodes}
             header |= {"initial": fingerprint(x), "seeds": seeds}
             layout, probe = Layout.of(records, x.shape[1], total, size), _probe(ladder, x[:, :PROBE_CHAINS])
             folder = Store.begin(place, header, probe, layout, any_seeds=generator is None)
             seeds = folder.seeds
         report = RateReport(tick, "swapped", (len(levels) - 1) / 2)
         ends = run_blocks(pool, _Plan(ladder, total, folder), jobs_of(starts, seeds), records, report)
-    return _summary(ladder, records, warmup, ends)
+    return _summary(ladder, records, burn_in, ends)
 
 
 def _initial_points(initial: Tensor | Sequence[Tensor], levels: int) -> Float[Tensor, "level chain *event"]:
@@ -405,17 +405,17 @@ def _walkers(records: Records, done: int) -> Tensor:
     return torch.arange(walkers.shape[2], dtype=walkers.dtype, device=walkers.device).repeat(len(walkers), 1)
 
 
-def _summary(ladder: Ladder, records: Records, warmup: int, ends: list[State]) -> Replicas:
+def _summary(ladder: Ladder, records: Records, burn_in: int, ends: list[State]) -> Replicas:
     """Return the result of a run: its records after warm-up, and the last points."""
     draws, walkers, accepted, swap_prob = (
-        records[name][:, warmup:] for name in ("draws", "walkers", "accepted", "swap_prob")
+        records[name][:, burn_in:] for name in ("draws", "walkers", "accepted", "swap_prob")
     )
     x = torch.cat([end.point.x for end in ends], dim=1).clone()  # no longer inference tensors
     return Replicas(
         draws=draws,
         last=tuple(x),
         levels=ladder.levels,
-        swap_rates=tuple(_swap_rate(swap_prob[..., pair], warmup + pair) for pair in range(len(ladder.levels) - 1)),
+        swap_rates=tuple(_swap_rate(swap_prob[..., pair], burn_in + pair) for pair in range(len(ladder.levels) - 1)),
         acceptance_rates=tuple((accepted.double().mean((0, 1)) / ladder.steps_per_swap).tolist()),
         round_trips=round_trips(walkers),
         nonfinite=int(swap_prob.isnan().sum()),
@@ -488,7 +488,7 @@ def tune_levels(
     half = sweeps // 2
     with started(pool) as options["pool"], progress_bar(ROUNDS, "placing levels", unit="rounds", show=progress) as tick:
         for _ in range(ROUNDS):
-            found = replica_exchange(kernel_at, levels, x, draws=sweeps - half, warmup=half, **options)
+            found = replica_exchange(kernel_at, levels, x, draws=sweeps - half, burn_in=half, **options)
             levels = levels_of_equal_rates(levels, found.swap_rates, n, swap_rate)
             # each new level continues from the points of the nearest old level
             x = [found.last[_nearest(level, found.levels)] for level in levels]

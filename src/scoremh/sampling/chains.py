@@ -298,7 +298,7 @@ class StoredChains(Chains):
         run = Store.open(folder)
         found = [run.block(number).load() for number in range(len(run.seeds))]
         header, done = run.header, [0 if one is None else one[0].done for one in found]
-        kept = max(0, min(done) - header["warmup"]) // header["thin"] if "thin" in header else 0
+        kept = max(0, min(done) - header["burn_in"]) // header["thin"] if "thin" in header else 0
         if kept == 0:
             fix = "Wait until all blocks of chains have draws, or run sample with this store again."
             raise ValueError(checks.message(f"{folder} to hold draws of all chains", "none yet", fix))

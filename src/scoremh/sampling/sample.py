@@ -142,14 +142,14 @@ class Plan:
 
     kernel: Kernel
     draws: int
-    warmup: int
+    burn_in: int
     thin: int
     store: Store | None
 
     @property
     def total(self) -> int:
         """Number of transitions of each chain."""
-        return self.warmup + self.draws * self.thin
+        return self.burn_in + self.draws * self.thin
 
     def empty_records(self, initial: Tensor) -> Records | None:
         """Return zeros for the records of chains; None if they go to the store."""
@@ -186,7 +186,7 @@ def _save(plan: Plan, stored: Block, state: State, generator: torch.Generator, r
     """Write the state of a block with the draws since its last chunk; at the end of the run, also the last chunk."""
     if state.done == plan.total and recorder.first < plan.draws:
         recorder.flush()
-    started = max(0, -(-(state.done - plan.warmup) // plan.thin) - recorder.first)
+    started = max(0, -(-(state.done - plan.burn_in) // plan.thin) - recorder.first)
     stored.save(state, generator, {name: rows[:, :started] for name, rows in recorder.rows.items()})
 
 
@@ -196,9 +196,9 @@ def _beginning(
     """Return the stored state of a block, or its first state if none is stored, and a recorder for its draws."""
     if stored is None:
         assert rows is not None
-        return _first_state(plan.kernel, job.initial), Recorder(rows, plan.warmup, plan.thin)
+        return _first_state(plan.kernel, job.initial), Recorder(rows, plan.burn_in, plan.thin)
     found, capacity = stored.load(generator), stored.store.layout.chunk_draws
-    recorder = Recorder(empty_records(job.initial, capacity), plan.warmup, plan.thin, stored.write_chunk)
+    recorder = Recorder(empty_records(job.initial, capacity), plan.burn_in, plan.thin, stored.write_chunk)
     if found is None:
         return _first_state(plan.kernel, job.initial), recorder
     state, tail = found
@@ -225,7 +225,7 @@ def sample(
     initial: Tensor,
     *,
     draws: int,
-    warmup: int = 0,
+    burn_in: int = 0,
     thin: int = 1,
     generator: torch.Generator | None = None,
     progress: bool = False,
@@ -238,7 +238,7 @@ def sample(
         kernel: Kernel returned by `metropolis_hastings`, or any other `Kernel`.
         initial: Initial points, one per chain, `(chain, *event)`.
         draws: Number of draws to keep from each chain.
-        warmup: Number of transitions before the first kept one. Nothing adapts during them: tune before sampling.
+        burn_in: Number of transitions before the first kept one. Nothing adapts during them: tune before sampling.
         thin: Number of transitions per kept draw.
         generator: Random number generator; the same seed gives the same draws.
         progress: Show a progress bar.
@@ -262,7 +262,7 @@ def sample(
     """
     checks.kind(kernel, Kernel, "a Kernel", "Build one with metropolis_hastings(target, proposal, acceptance).")
     checks.events(initial, "initial")
-    for name, value, least in (("draws", draws, 1), ("warmup", warmup, 0), ("thin", thin, 1)):
+    for name, value, least in (("draws", draws, 1), ("burn_in", burn_in, 0), ("thin", thin, 1)):
         checks.count(value, name, at_least=least)
     check_pool(pool)
     points, size = initial.detach(), block_size(len(initial))
@@ -271,14 +271,14 @@ def sample(
     with stored_run(store) as folder:
         run = None
         if folder is not None:
-            header = {"kernel": kernel.description, "draws": draws, "warmup": warmup, "thin": thin}
+            header = {"kernel": kernel.description, "draws": draws, "burn_in": burn_in, "thin": thin}
             header |= {"initial": fingerprint(initial), "seeds": seeds}
             layout = Layout.of(empty_records(points[:1], 1), len(points), draws, size)
             options: dict[str, Any] = {"any_seeds": generator is None}
             options["attributes"] = attributes(kernel.description, thin)
             run = Store.begin(folder, header, first_step(kernel, points[:PROBE_CHAINS]), layout, **options)
             seeds = run.seeds
-        plan = Plan(kernel, draws, warmup, thin, run)
+        plan = Plan(kernel, draws, burn_in, thin, run)
         records = plan.empty_records(points)
         with progress_bar(plan.total * len(points), "sampling", unit="steps", show=progress) as tick:
             ends = run_blocks(pool, plan, jobs_of(starts, seeds), records, RateReport(tick))

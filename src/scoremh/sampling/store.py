@@ -50,7 +50,7 @@ class Recorder:
 
     rows: Records
     """Records in memory, zeros at first."""
-    warmup: int
+    burn_in: int
     thin: int
     write: Callable[[int, Records], None] | None = None
     """Called with the number and the records of each full chunk; None if `rows` has room for all draws."""
@@ -59,7 +59,7 @@ class Recorder:
 
     def add(self, trace: Trace, done: int) -> None:
         """Add a trace that begins after `done` transitions."""
-        origin, steps = done - self.warmup, len(trace.accepted)  # the step of the first kept draw is 0
+        origin, steps = done - self.burn_in, len(trace.accepted)  # the step of the first kept draw is 0
         start, capacity = max(0, -origin), self.rows["draws"].shape[1]
         while start < steps:
             end = min(steps, (self.first + capacity) * self.thin - origin)
