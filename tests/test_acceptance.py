@@ -196,7 +196,7 @@ def test_the_page_has_every_rule_that_integrates() -> None:
 # the smallest step at which the test of stationarity rejects each rule, as on the page
 WRONG = [
     (rule, name, min(refused_at(kept("acceptance"), rule, name)))
-    for rule in ("LineIntegral()", 'LineIntegral("trapezoid")', 'LineIntegral("gauss")', "Taylor(1)")
+    for rule in ('LineIntegral("simpson")', 'LineIntegral("trapezoid")', 'LineIntegral("gauss")', "Taylor(1)")
     for name in STDS
 ]
 
@@ -245,7 +245,7 @@ def test_the_mean_of_an_exact_rule_has_the_true_ratio(rule: Any, ends: Tensor) -
     error = math.hypot(forth_error / forth, back_error / back)
     assert abs(math.log(forth / back) - true_change(ends)) < 5 * error
     points = [Point(x[None], MODES.score(x[None])) for x in ends]
-    simpson = LineIntegral().log_density_change(*points, target=Target(MODES.score))
+    simpson = LineIntegral("simpson").log_density_change(*points, target=Target(MODES.score))
     assert abs(float(simpson[0]) - true_change(ends)) > 10 * error
 
 
@@ -337,7 +337,7 @@ def test_factors_come_from_the_generator() -> None:
 
 def test_a_rule_without_factors_counts_none() -> None:
     start = MODES.sample(4, generator=seeded())
-    kernel = metropolis_hastings(MODES, RandomWalk(1.0), LineIntegral())
+    kernel = metropolis_hastings(MODES, RandomWalk(1.0), LineIntegral("simpson"))
     chains = sample(kernel, start, draws=50, generator=seeded(1))
     assert (chains.factors, chains.clipped) == (0, 0)
     assert "factors" not in repr(chains)
@@ -349,7 +349,7 @@ def test_the_exact_rule_is_simpsons_on_a_gaussian_and_costs_no_more() -> None:
     start = normal.sample(500, generator=seeded())
     calls = [
         sample(metropolis_hastings(normal, MALA(0.3), rule), start, draws=50, generator=seeded(1))
-        for rule in (LineIntegral(), LineIntegral("exact"))
+        for rule in (LineIntegral("simpson"), LineIntegral("exact"))
     ]
     assert calls[1].acceptance_rate == pytest.approx(calls[0].acceptance_rate, abs=0.02)
     assert calls[1].score_calls < 1.2 * calls[0].score_calls
@@ -670,7 +670,8 @@ def test_short_moves_are_integrated_and_long_ones_are_not() -> None:
     _, move = kernel.step(point, generator=seeded(1))
     there = MIXTURE.at(MIXTURE.noise_level)
     through = there.log_density(move.proposed) - there.log_density(point.x)
-    line = metropolis_hastings(MIXTURE, RandomWalk(1.0), LineIntegral()).step(point, generator=seeded(1))[1].log_accept
+    kernel = metropolis_hastings(MIXTURE, RandomWalk(1.0), LineIntegral("simpson"))
+    line = kernel.step(point, generator=seeded(1))[1].log_accept
     short = (move.proposed - point.x).norm(dim=1) < 0.5
     assert 0 < int(short.sum()) < 200
     torch.testing.assert_close(move.log_accept[short], line[short], atol=1e-9, rtol=0)

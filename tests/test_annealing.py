@@ -228,7 +228,7 @@ def image_sized(level: float) -> Target:
 
 
 def kernel_at_of_arrival(level: float, step: float) -> Kernel:
-    return metropolis_hastings(image_sized(level), MALA(step * level**2), LineIntegral())
+    return metropolis_hastings(image_sized(level), MALA(step * level**2), LineIntegral("simpson"))
 
 
 def start(chains: int) -> Tensor:

@@ -171,7 +171,7 @@ def test_summary_is_arviz_s(chains: Chains) -> None:
         assert found.table["mcse_mean"][i] == pytest.approx(float(array_stats.mcse(column, method="mean")))
     assert found.table["mean"] == pytest.approx(x.mean((0, 1)))
     assert found.acceptance_rate == chains.acceptance_rate
-    assert found.score_calls == chains.score_calls == 8 + 8 * 300 * 2
+    assert found.score_calls == chains.score_calls >= 8 + 8 * 300 * 2
     assert found.ess_per_score_call == pytest.approx(float(found.table["ess_bulk"].min()) / chains.score_calls)
     text = str(found)
     for word in ("ess_bulk", "r_hat", "x[1]", "score calls", "acceptance 0."):

@@ -153,7 +153,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         r"a score that needs no autograd graph, got RuntimeError.*targets.from_log_density",
     ),
     "an even number of Simpson nodes": (
-        lambda: LineIntegral(nodes=2),
+        lambda: LineIntegral("simpson", nodes=2),
         ValueError,
         "odd number of nodes for simpson, got 2",
     ),
@@ -252,7 +252,7 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
     "a tensor as step": ("MALA(torch.tensor(0.1))", "step_size to be a number, got a float32 tensor of shape ()"),
     "an unknown rule": (
         "LineIntegral('boole')",
-        "rule to be one of 'trapezoid', 'simpson', 'gauss', 'adaptive', 'exact', got 'boole'",
+        "rule to be one of 'lobatto', 'trapezoid', 'simpson', 'gauss', 'adaptive', 'exact', got 'boole'",
     ),
     "coordinates of one number": ("LineIntegral(coordinates=1.0)", "coordinates to be a pair (m, w), got 1.0"),
     "an unknown balance": (

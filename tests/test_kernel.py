@@ -54,8 +54,8 @@ FALSE_ALARM = 1e-3
 MIXTURE = TARGETS["mixture"]
 COVARIANCES = {"identity": None, "diagonal": f64(0.5, 2.0), "full": COVARIANCE}
 RULES: dict[str, Rule] = {
-    "simpson": LineIntegral(),
-    "simpson-barker": LineIntegral(balance="barker"),
+    "simpson": LineIntegral("simpson"),
+    "simpson-barker": LineIntegral("simpson", balance="barker"),
     "gauss": LineIntegral("gauss"),
     "exact": Exact(),
     "exact-barker": Exact(balance="barker"),
@@ -517,7 +517,7 @@ class Wrong:
 
 
 CHEAP = {
-    "simpson": LineIntegral(),
+    "simpson": LineIntegral("simpson"),
     "trapezoid with a walk": LineIntegral("trapezoid"),
     "barker": LineIntegral(balance="barker"),
     "adaptive": LineIntegral("adaptive"),
@@ -583,7 +583,7 @@ def test_a_score_that_is_not_finite_is_a_rejection() -> None:
 
 def test_the_cost_is_counted() -> None:
     start = SURROGATE_MIXTURE.sample(10, generator=seeded())
-    kernel = grouped(SURROGATE_MIXTURE, MALA(0.1), LineIntegral(), ThroughNoise(nodes=8), group_size=10)
+    kernel = grouped(SURROGATE_MIXTURE, MALA(0.1), LineIntegral("simpson"), ThroughNoise(nodes=8), group_size=10)
     _, trace = kernel.run(kernel.init(start), 20, generator=seeded())  # type: ignore[misc]
     assert trace.score_calls == 2 * 20 * 10 + 3 * 8 * (1 + 2) * 10
 

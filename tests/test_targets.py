@@ -562,7 +562,7 @@ class Asked:
 
 @pytest.mark.parametrize("by_run", [False, True], ids=["step", "run"])
 @pytest.mark.parametrize(
-    ("rule", "between"), [(LineIntegral(), 1), (LineIntegral("gauss", nodes=3), 3)], ids=["simpson", "gauss"]
+    ("rule", "between"), [(LineIntegral("simpson"), 1), (LineIntegral("gauss", nodes=3), 3)], ids=["simpson", "gauss"]
 )
 @pytest.mark.parametrize("proposal", [RandomWalk(0.9), MALA(0.2)], ids=["rw", "mala"])
 def test_known_parts_are_evaluated_at_the_candidates_only(

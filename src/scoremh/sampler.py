@@ -144,7 +144,7 @@ class Sampler:
         """
         if levels is None:
             levels = annealing.karras(self.noise_range[1], self.noise_level, ANNEALING_LEVELS)
-        rule = self.acceptance if isinstance(self.acceptance, Always) else LineIntegral()
+        rule = self.acceptance if isinstance(self.acceptance, Always) else LineIntegral("simpson")
 
         def kernel_at(level: float) -> Kernel:
             return metropolis_hastings(self.score.standard.at(level), MALA(ANNEALING_STEP_SIZE * level**2), rule)

@@ -155,7 +155,9 @@ class Simpson(Cell, kind="simpson"):
     def measure(self, config: Config, folder: Path) -> Record:
         score, _ = learned_score(self.dataset, folder, samples=config.samples)
         fresh = fresh_inside(self.dataset, score, config)
-        return {name: differing(LineIntegral(), score, one, fresh) for name, one in PROPOSALS[self.dataset].items()}
+        return {
+            name: differing(LineIntegral("simpson"), score, one, fresh) for name, one in PROPOSALS[self.dataset].items()
+        }
 
 
 def fresh_inside(dataset: str, score: ScoreFit, config: Config) -> Tensor:

@@ -20,6 +20,7 @@ MULTIPLES = (1, 4)  # of the step size that is tuned for Exact()
 RULES: dict[str, Rule] = {
     "Exact()": Exact(),
     "LineIntegral()": LineIntegral(),
+    'LineIntegral("simpson")': LineIntegral("simpson"),
     'LineIntegral("exact")': LineIntegral("exact"),
 }
 

@@ -63,6 +63,7 @@ class Logistic:
 COMPARED: dict[str, Rule] = {
     "Exact()": Exact(),
     "LineIntegral()": LineIntegral(),
+    'LineIntegral("simpson")': LineIntegral("simpson"),
     'LineIntegral("adaptive")': LineIntegral("adaptive"),
     'LineIntegral("exact")': LineIntegral("exact"),
     "TwoCoin()": TwoCoin(),
@@ -186,7 +187,8 @@ def clipped_share(record: Mapping[str, float]) -> str:
 def relative_efficiency(records: Records, rule: str, distribution: str, of: str = "effective_per_call") -> str:
     """Return effective draws per score call, of coordinates or of squares, in units of Simpson's, and the error."""
     one, simpson = (
-        records.where("efficiency", rule=name, distribution=distribution)[0] for name in (rule, "LineIntegral()")
+        records.where("efficiency", rule=name, distribution=distribution)[0]
+        for name in (rule, 'LineIntegral("simpson")')
     )
     ratio, errors = one[of] / simpson[of], [record[f"{of}_error"] / record[of] for record in (one, simpson)]
     return f"{ratio:.2f}" if one is simpson else f"{ratio:.2f} +- {ratio * math.hypot(*errors):.2f}"

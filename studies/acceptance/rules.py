@@ -33,6 +33,7 @@ RULES: dict[str, Rule] = {
     "Taylor(2, average=True)": Taylor(2, average=True),
     'LineIntegral("trapezoid")': LineIntegral("trapezoid"),
     "LineIntegral()": LineIntegral(),
+    'LineIntegral("simpson")': LineIntegral("simpson"),
     'LineIntegral("gauss")': LineIntegral("gauss"),
     'LineIntegral("adaptive")': LineIntegral("adaptive"),
     'LineIntegral("exact")': LineIntegral("exact"),
@@ -45,6 +46,7 @@ STEPPED: dict[str, Rule] = RULES | {
     'LineIntegral("trapezoid", nodes=3)': LineIntegral("trapezoid", nodes=3),
     'LineIntegral("simpson", nodes=3)': LineIntegral("simpson", nodes=3),
     'LineIntegral(balance="barker")': LineIntegral(balance="barker"),
+    'LineIntegral("simpson", balance="barker")': LineIntegral("simpson", balance="barker"),
     'LineIntegral("gauss", nodes=1)': LineIntegral("gauss", nodes=1),
     'LineIntegral("adaptive", nodes=127)': LineIntegral("adaptive", nodes=127),
     'LineIntegral("adaptive", balance="barker")': LineIntegral("adaptive", balance="barker"),
@@ -83,7 +85,7 @@ class Corner(Rule):
 
 
 UNTRAINED: dict[str, Rule] = {
-    "Simpson": LineIntegral(),
+    "Simpson": LineIntegral("simpson"),
     "trapezoid": LineIntegral("trapezoid"),
     "16 nodes, around a corner": Corner(),
 }

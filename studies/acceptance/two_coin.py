@@ -55,7 +55,7 @@ class TwoCoin(Rule):
 
     def log_density_change(self, current: Point, proposed: Point, *, target: Target) -> Float[Tensor, " chain"]:
         """Return Simpson's estimate of log p(proposed) - log p(current), with which the first coin is tossed."""
-        return LineIntegral().log_density_change(current, proposed, target=target)
+        return LineIntegral("simpson").log_density_change(current, proposed, target=target)
 
     def log_accept(
         self, current: Point, proposed: Point, *, target: Target, proposal: Proposal

@@ -16,7 +16,7 @@ from studies.learning import seeded
 SHORT = 0.5  # length of a move, in units of the samples' spread, below which the score is integrated
 BETAS = (0.3, 1.0)  # of pCN: moves of which nearly all are short, and draws of its reference, of which few are
 RULES: dict[str, Rule] = {
-    "integral": LineIntegral(),
+    "integral": LineIntegral("simpson"),
     "through noise": ThroughNoise(),
     "both": ThroughNoise(integrate_below=SHORT),
 }

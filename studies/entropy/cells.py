@@ -75,7 +75,7 @@ class Reference(Cell, kind="reference"):
         (score, _), proposal, first = score_and_samples(config, folder), RandomWalk(config.std), config.seeds[0]
         fresh = fresh_samples(config)
         accept = metropolis(REFERENCE, score, proposal, fresh, first)
-        simpson = error(LineIntegral(), score, proposal, fresh, first)
+        simpson = error(LineIntegral("simpson"), score, proposal, fresh, first)
         return {"acceptance": float(accept.mean()), **best_constant(accept), "simpson_error": simpson}
 
 

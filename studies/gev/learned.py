@@ -137,7 +137,7 @@ class Chains(Cell, kind="chains"):
             acceptance = AcceptanceFit.load(fit.path(folder, self.sampler))
             return known, Learned(acceptance, "metropolis" if self.sampler == POTENTIAL else "direct")
         rules: dict[str, Rule] = {EXACT: Exact(), ULA: Always()}
-        return known, rules.get(self.sampler, LineIntegral())
+        return known, rules.get(self.sampler, LineIntegral("simpson"))
 
 
 def stages(config: Config) -> list[list[Cell]]:

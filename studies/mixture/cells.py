@@ -103,7 +103,7 @@ SAMPLERS = {
     "through noise": Sampler(
         "Score RW, through noise", "wide_std", ThroughNoise(), steps="few_steps", score_learned=True
     ),
-    "replica exchange": Sampler("Score MALA, replica exchange", "levels", LineIntegral(), score_learned=True),
+    "replica exchange": Sampler("Score MALA, replica exchange", "levels", LineIntegral("simpson"), score_learned=True),
 }
 TRAINED = [name for name, sampler in SAMPLERS.items() if sampler.rule is None]
 LEARNED = [name for name, sampler in SAMPLERS.items() if sampler.rule is None or sampler.score_learned]
@@ -208,7 +208,9 @@ def exchanged(score: ScoreFit, initial: Tensor, config: Config, generator: Gener
 
     def kernel_at(level: float) -> Kernel:
         step_size = ANNEALING_STEP_SIZE * level**2
-        return metropolis_hastings(score.at(level), MALA(step_size, covariance=score.covariance), LineIntegral())
+        return metropolis_hastings(
+            score.at(level), MALA(step_size, covariance=score.covariance), LineIntegral("simpson")
+        )
 
     options: Any = {"draws": config.sweeps - config.settling_sweeps, "burn_in": config.settling_sweeps}
     found = replica_exchange(kernel_at, levels, initial, model=score, generator=generator, **options)

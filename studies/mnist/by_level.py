@@ -37,7 +37,9 @@ class AtLevel(Cell, kind="level"):
         rules = {"gauss": LineIntegral("gauss", nodes=16), "exact": LineIntegral("exact")}
         how: dict[str, Any] = {"target": model.at(self.level), "proposal": ScaledMALA(TAU), "x": x}
         found = {
-            name: diagnostics.disagreement(LineIntegral(), rule, generator=torch.Generator().manual_seed(2), **how)
+            name: diagnostics.disagreement(
+                LineIntegral("simpson"), rule, generator=torch.Generator().manual_seed(2), **how
+            )
             for name, rule in rules.items()
         }
         record = {"asymmetry": curl.asymmetry, "circulation": curl.circulation, "side": curl.side}

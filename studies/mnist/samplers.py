@@ -63,7 +63,7 @@ def ula(start: Start, tau: float) -> Found:
 
 def simpson(start: Start, tau: float) -> Found:
     """A step of MALA with Simpson's rule a level."""
-    return start.annealed(lambda level: start.langevin(level, tau, LineIntegral()))
+    return start.annealed(lambda level: start.langevin(level, tau, LineIntegral("simpson")))
 
 
 def exact(start: Start, tau: float) -> Found:
@@ -75,7 +75,7 @@ def gated(start: Start, gate: float) -> Found:
     """MALA with Simpson's rule above a noise level, ULA below it."""
     above = [level for level in start.geometric() if level >= gate]
     below = start.geometric()[len(above) :]
-    x, calls = start.annealed(lambda level: start.langevin(level, ULA_TAU, LineIntegral()), levels=above)
+    x, calls = start.annealed(lambda level: start.langevin(level, ULA_TAU, LineIntegral("simpson")), levels=above)
     rest = start._replace(noise=x)
     x, more = rest.annealed(lambda level: start.langevin(level, ULA_TAU, Always()), steps=2, levels=below)
     return x, calls + more
@@ -83,7 +83,7 @@ def gated(start: Start, gate: float) -> Found:
 
 def leaping(start: Start, leap: float) -> Found:
     """A Hamiltonian move of two leapfrog steps a level, each of so many noise levels."""
-    return start.annealed(lambda level: hamiltonian(start.model.at(level), leap * level, 2, LineIntegral()))
+    return start.annealed(lambda level: hamiltonian(start.model.at(level), leap * level, 2, LineIntegral("simpson")))
 
 
 def flow(start: Start, _: float) -> Found:
@@ -111,7 +111,7 @@ def corrected(start: Start, tau: float, rule: Rule | None = None) -> Found:
 
 def corrected_simpson(start: Start, tau: float) -> Found:
     """The same with an accept step by Simpson's rule."""
-    return corrected(start, tau, LineIntegral())
+    return corrected(start, tau, LineIntegral("simpson"))
 
 
 class Sampler(NamedTuple):

@@ -115,7 +115,7 @@ def rule(method: str, level: float, tau: float) -> Rule:
     learned = METHODS[method].learned
     if learned is not None:
         return Learned(acceptance_fit(learned).at(level, tau))
-    return Always() if method == "ula" else LineIntegral()
+    return Always() if method == "ula" else LineIntegral("simpson")
 
 
 def batch_ula(

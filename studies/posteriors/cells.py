@@ -25,7 +25,7 @@ from studies.posteriors.problems import (
     separated,
 )
 
-RULES: dict[str, Rule] = {"mala": LineIntegral(), "ula": Always()}
+RULES: dict[str, Rule] = {"mala": LineIntegral("simpson"), "ula": Always()}
 CALLS = {"mala": 2, "ula": 1}  # scores of the prior in a step
 SEGMENT = 10  # steps of one call
 

@@ -32,7 +32,7 @@ RULES = {
     "taylor1_averaged": SweptRule("Taylor-1, averaged", Taylor(1, average=True)),
     "taylor2": SweptRule("Taylor-2", Taylor(2)),
     "taylor2_averaged": SweptRule("Taylor-2, averaged", Taylor(2, average=True)),
-    "simpson": SweptRule("Simpson", LineIntegral()),
+    "simpson": SweptRule("Simpson", LineIntegral("simpson")),
     "gauss3": SweptRule("Gauss, 3 nodes", LineIntegral("gauss", nodes=3)),
     "score_mala": SweptRule("Score MALA, free", form="free"),
     "potential": SweptRule("Score MALA, potential", form="potential"),

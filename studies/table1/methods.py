@@ -106,7 +106,9 @@ class Exchanged:
         standard, levels = problem.score.standard, annealing.geometric(high, sampler.noise_level, count)
 
         def kernel_at(level: float) -> Kernel:
-            return metropolis_hastings(standard.at(level), MALA(ANNEALING_STEP_SIZE * level**2), LineIntegral())
+            return metropolis_hastings(
+                standard.at(level), MALA(ANNEALING_STEP_SIZE * level**2), LineIntegral("simpson")
+            )
 
         generator, sweeps = seeded(5, seed), max(2, length // each)
         starts = [sampler.start(n, noise_level=level, generator=generator) for level in levels]
@@ -179,9 +181,11 @@ METHODS: dict[str, Method] = {
     "pcn_anchored": Chains("Score pCN, free, anchored", "pcn", form="free", anchored=True),
     "antisymmetric": Chains("Score MALA, antisymmetric", "mala", form="antisymmetric"),
     "potential": Chains("Score MALA, potential", "mala", form="potential"),
-    "simpson": Chains("MALA, Simpson", "mala", rule=LineIntegral()),
+    "simpson": Chains("MALA, Simpson", "mala", rule=LineIntegral("simpson")),
     "adaptive": Chains("MALA, adaptive integral", "mala", rule=LineIntegral("adaptive")),
-    "simpson_low": Chains("MALA, Simpson, at the fit's own level", "mala", rule=LineIntegral(), own_level=True),
+    "simpson_low": Chains(
+        "MALA, Simpson, at the fit's own level", "mala", rule=LineIntegral("simpson"), own_level=True
+    ),
     "rw_low": LOW("Score RW, free, own level", form="free"),
     "rw_low_anchored": LOW("Score RW, free, anchored, own level", form="free", anchored=True),
     "antisymmetric_low_anchored": LOW(
@@ -190,7 +194,7 @@ METHODS: dict[str, Method] = {
     "potential_low_anchored": LOW("Score RW, potential, anchored, own level", form="potential", anchored=True),
     "through_noise": LOW("RW, through noise, own level", rule=ThroughNoise()),
     "replica_exchange": Exchanged("Replica exchange, own level"),
-    "annealed": Annealed("Annealed MALA, Simpson", LineIntegral()),
+    "annealed": Annealed("Annealed MALA, Simpson", LineIntegral("simpson")),
     "annealed_ula": Annealed("Annealed ULA", Always()),
     "flow": Direct("Probability flow from independent noise", flow),
     "sobol_flow": Direct("Probability flow from Sobol points", sobol_flow),

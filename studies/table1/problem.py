@@ -84,7 +84,7 @@ class Problem:
         level = self.score.noise_level if own_level else NOISE_LEVEL
         assert level is not None
         kind = BoundedSampler if own_level else Sampler
-        return kind(self.score, level, proposal, acceptance or LineIntegral(), step, group_size=None)
+        return kind(self.score, level, proposal, acceptance or LineIntegral("simpson"), step, group_size=None)
 
 
 class BoundedSampler(Sampler):

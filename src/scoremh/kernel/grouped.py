@@ -39,7 +39,8 @@ def grouped(target: TargetLike, proposal: Proposal, acceptance: Rule, final: Rul
     Args:
         target: The target distribution p: a `Target`, or one of `scoremh.targets`.
         proposal: Proposal distribution of the candidates.
-        acceptance: Rule that decides each move, such as `LineIntegral()`.
+        acceptance: Rule that decides each move, such as `LineIntegral("simpson")`. `LineIntegral()` evaluates all its
+            nodes here, because groups need the ratio itself.
         final: Rule that decides each group by a log density: `ThroughNoise()` or `Exact()`.
         group_size: Number of moves in a group. Larger groups cost less per move and are rejected more often.
 
@@ -56,7 +57,7 @@ def grouped(target: TargetLike, proposal: Proposal, acceptance: Rule, final: Rul
         raise ValueError(checks.message("a target without known parts", checks.named(target), fix))
     cheap = metropolis_hastings(target, proposal, acceptance)
     if not acceptance.antisymmetric or acceptance.needs > {"log_density"}:
-        fix = 'Use LineIntegral(), LineIntegral("adaptive") or Learned(fit).'
+        fix = 'Use LineIntegral("simpson"), LineIntegral("adaptive") or Learned(fit).'
         raise ValueError(checks.message("a rule with a deterministic log ratio", checks.named(acceptance), fix))
     log_density = validated_target(target, proposal, final).log_density
     if log_density is None or final.needs != {"log_density"}:

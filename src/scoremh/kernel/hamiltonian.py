@@ -184,7 +184,7 @@ def interpolation(segments: int, dtype: torch.dtype, device: torch.device) -> In
 # The most efficient acceptance rates in high dimension: Beskos, Pillai, Roberts, Sanz-Serna and Stuart (2013) for
 # Metropolis; for Barker's balance by the same limit, as Agrawal, Vats, Latuszynski and Roberts (2023) did for MALA.
 HAMILTONIAN_RATES: Mapping[Balance, float] = {"metropolis": 0.651, "barker": 0.381}
-INTEGRATED_RULES = "simpson", "gauss"
+INTEGRATED_RULES = "lobatto", "simpson", "gauss"
 MAX_ENERGY_ERROR = 1000.0  # nats, Stan's limit beyond which a trajectory diverges
 LEAST_SEGMENTS = 3  # of two segments, an interpolant through all nodes leaves nothing of the density
 # b over rho^3 sqrt(sum_k (F_k - T_k)^2). Chosen on mixtures, twisted normals, logistic and Student's distributions in 3
@@ -316,7 +316,7 @@ class Trajectories:
 
     def _integral(self, rule: LineIntegral, path: Trajectory, goal: Tensor) -> Float[Tensor, " chain"]:
         """Return the integral of the score along the trajectories, as exactly as a comparison with the goal needs."""
-        if rule.rule != "simpson" or len(path.segments) < LEAST_SEGMENTS:
+        if rule.rule == "gauss" or len(path.segments) < LEAST_SEGMENTS:
             return self._quadrature(rule, path)
         integral, bound = self.interpolated(path)
         rows = ((goal - integral).abs() <= bound).nonzero().flatten()
@@ -335,7 +335,7 @@ class Trajectories:
         products = (matrices.scores @ path.scores.flatten(1)).mul_(matrices.segments @ path.segments.flatten(1))
         sums = products.view(-1, len(summing)).mv(summing).view(-1, chains)
         integrals, trapezoids = sums[: 3 * n].view(n, 3, chains).sum(1), sums[3 * n :]
-        slopes = self.leapfrog.slope(path.scores.flatten(0, 1)).view(n + 1, -1)
+        slopes = self.leapfrog.slope(path.scores.flatten(0, 1)).reshape(n + 1, -1)
         squares = (matrices.differences @ slopes).square_().view(-1, len(summing)).mv(summing).view(-1, chains)
         rho_squared = squares[n:].sum(0) / squares[:n].sum(0)
         rho_cubed = rho_squared * rho_squared.sqrt()  # `** 1.5` takes as long as two small matrix products

@@ -29,7 +29,7 @@ from scoremh._shared import checks, rng
 from scoremh._shared.algebra import Quadrature, newton_cotes, per_chain, rows_finite
 from scoremh._shared.counting import CheckedScore, CountedScore, score_calls
 from scoremh.acceptance import Always, Exact, LineIntegral, Rule
-from scoremh.acceptance.rules import Decision, Romberg
+from scoremh.acceptance.rules import LOBATTO_BOUND, Decision, Romberg, lobatto_correction
 from scoremh.proposals import MALA, PCN, GaussianProposal, RandomWalk, ScaledMALA, StudentWalk
 from scoremh.targets.combinations import Product, WeightedSum, share_outward
 from scoremh.types import Kernel, Move, Need, Point, Proposal, Run, ScoreModel, Target, TargetLike, Trace
@@ -272,10 +272,10 @@ class LangevinLoop:
         self, point: Point, noise: Tensor, thresholds: Tensor, quadrature: Quadrature, *, careful: bool
     ) -> _Segment:
         """Make one Metropolis-Hastings step for each entry of `noise`."""
-        x, s, proposal, h = point.x, point.score, self.proposal, self.proposal.step_size
+        x, s, proposal, rule, h = point.x, point.score, self.proposal, self.rule, self.proposal.step_size
         assert s is not None
-        assert isinstance(self.rule, LineIntegral)
-        size, adaptive = x[0].numel(), self.rule.quadrature is None
+        assert isinstance(rule, LineIntegral)
+        size, adaptive = x[0].numel(), rule.quadrature is None
         repeated = size <= REPEATED_SIZE
         decision_shape = x.shape if repeated else (len(x), *(1,) * (x.ndim - 1))
         limits = thresholds.expand(*thresholds.shape[:2], size if repeated else 1).contiguous()
@@ -294,7 +294,9 @@ class LangevinLoop:
             torch.addcmul(x, v, shares, out=places)
             there, *inner = scores_at_places()
             drift_there = proposal.precondition(there)
-            if adaptive:
+            if rule.rule == "lobatto":
+                self._lobatto_ratio(x, v, s, there, inner[0], drift_there - drift, threshold, summing, log_ratio)
+            elif adaptive:
                 self._refined_ratio(x, v, s, there, inner[0], drift_there - drift, threshold, summing, log_ratio)
             else:
                 self._ratio(v, s, there, inner, drift_there - drift, quadrature, summing, log_ratio)
@@ -337,6 +339,34 @@ class LangevinLoop:
             slope.add_(score, alpha=weight / unit)
         terms = slope.mul_(v).addcmul_(drift_change, both, value=-self.proposal.step_size / (4 * unit))
         torch.mm(terms.reshape(-1, len(summing)), summing, out=log_ratio)
+
+    def _lobatto_ratio(
+        self,
+        x: Tensor,
+        v: Tensor,
+        here: Tensor,
+        there: Tensor,
+        middle: Tensor,
+        drift_change: Tensor,
+        threshold: Tensor,
+        summing: Tensor,
+        log_ratio: Tensor,
+    ) -> None:
+        """Write log r by Simpson's rule into `log_ratio`, by five nodes of Lobatto's if the decision is open.
+
+        In units of Simpson's inner weight w, `log r = g - (h / (4 w)) (s' - s).C(s' + s)` with the excess `g =
+        v.(s(x + v/2) - (s + s') / 2)`.
+        """
+        assert self.target.score is not None
+        both, unit = here + there, SIMPSON.weights[0]
+        terms = torch.stack((torch.sub(middle, both, alpha=0.5).mul_(v), drift_change.mul(both)))
+        excess, change = terms.reshape(-1, len(summing)).mm(summing).view(2, -1)
+        ratio = torch.add(excess, change, alpha=-self.proposal.step_size / (4 * unit), out=log_ratio.view(-1))
+        gap = torch.sub(threshold.view(-1), ratio).abs_()
+        rows = (gap <= excess.abs().mul_(LOBATTO_BOUND / unit)).nonzero().view(-1)
+        if len(rows):
+            more = lobatto_correction(self.target.score, x, v, both, excess, rows)
+            ratio.index_add_(0, rows, more, alpha=1 / unit)
 
     def _refined_ratio(
         self,
