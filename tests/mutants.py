@@ -3,7 +3,7 @@
 A fault is a small change of one function of layers 0, 3 or 4: a sign, a missing factor, a swapped pair, a generator not
 used. It is made in memory, in a fork of a process that has imported everything and collected the tests: the code of the
 function is replaced, and the quick tests that call it run until one fails: those that found several faults first, then
-those of its own module.
+those of its own module, of the contract and of the identities.
 
     python -m tests.mutants                       # all; found ones are kept in out/mutants, and not looked for again
     python -m tests.mutants --only proposals      # of the modules whose name contains this
@@ -332,8 +332,10 @@ class Suite:
             functions = targets.get((fault.filename, fault.function), [])
             calling = [name for name in tests.get(f"{fault.filename}:{fault.function}", []) if name in items]
             hint = self.first.get(fault.name)
-            own = f"test_{fault.module.split('/')[0]}.py"
-            calling.sort(key=lambda name: (name != hint, -min(finders[name], 3), own not in name, seconds[name]))
+            near = f"tests/test_{fault.module.split('/')[0]}.py", "tests/test_contract.py", "tests/test_identities.py"
+            calling.sort(
+                key=lambda name: (name != hint, -min(finders[name], 3), not name.startswith(near), seconds[name])
+            )
             place = self.out.with_suffix(".found")
             place.write_text("")
             began = time.monotonic()
