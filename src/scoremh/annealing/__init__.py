@@ -6,8 +6,10 @@
 | `anneal`, `tune_steps` | run chains from the highest level to the lowest; find a step size for each level |
 | `noise_ratio` | check whether chains have reached equilibrium at a level |
 | `replica_exchange`, `tune_levels` | run chains at all levels, with swaps; choose the levels |
-| `smc` | move particles from high to low levels together: posteriors with a diffusion prior, and their evidence |
+| `NoiseDenoise` | a move that is reversible for the prior, for which the likelihood alone decides |
+| `smc` | move weighted particles from high to low levels: posteriors with a diffusion prior, products, evidence |
 | `flow`, `flow_levels` | move draws from one level to another by the probability flow; choose the levels |
+| `reverse_diffusion` | the same by the reverse diffusion, with fresh noise |
 | `Corrector` | Metropolis-Hastings steps for your own predictor-corrector loop |
 """
 
@@ -15,6 +17,7 @@ from scoremh.annealing.anneal import (
     Annealed,
     Corrector,
     EarlyAnnealingWarning,
+    NoiseDenoise,
     NoiseRatio,
     anneal,
     flow,
@@ -22,6 +25,7 @@ from scoremh.annealing.anneal import (
     geometric,
     karras,
     noise_ratio,
+    reverse_diffusion,
     tune_steps,
 )
 from scoremh.annealing.replica_exchange import Replicas, replica_exchange, tune_levels
@@ -31,6 +35,7 @@ __all__ = [
     "Annealed",
     "Corrector",
     "EarlyAnnealingWarning",
+    "NoiseDenoise",
     "NoiseRatio",
     "Particles",
     "Replicas",
@@ -42,6 +47,7 @@ __all__ = [
     "karras",
     "noise_ratio",
     "replica_exchange",
+    "reverse_diffusion",
     "smc",
     "tune_levels",
     "tune_steps",

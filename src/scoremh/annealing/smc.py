@@ -42,7 +42,7 @@ from scoremh._shared.algebra import inner, runge_kutta
 from scoremh._shared.counting import CountedScore, score_calls
 from scoremh._shared.progress import progress_bar
 from scoremh.acceptance import LineIntegral
-from scoremh.annealing.anneal import check_levels, flow, flow_levels, geometric
+from scoremh.annealing.anneal import check_levels, flow, flow_levels, geometric, reverse_diffusion
 from scoremh.coordinates import Affine, Coordinates
 from scoremh.kernel import metropolis_hastings
 from scoremh.proposals import MALA
@@ -63,7 +63,6 @@ MakeProposal = Callable[[float, Tensor], Proposal]
 LEAST_SHARE = 0.5  # effective sample size, as a share of the particles, below which they are resampled
 STEP_SHARE = 0.9  # of the effective sample size that the step from one level to the next leaves, where smc places them
 FIRST_RATIO, LEAST_RATIO, MOST_RATIO = 1.2, 1.02, math.exp(0.5)  # of neighbouring levels; flow_levels at most e^(1/2)
-REVERSE_RATIO = 1.05  # of the levels of the reverse SDE, an Euler method of order one
 GAIN, MOST_CHANGE = 1.5, 0.7  # of the logarithm of the step size, by the error of the acceptance rate before
 DENSE_SIZE = 1024  # coordinates up to which the covariance of moves is a matrix
 COVARIANCE_DRAWS, RIDGE = 5, 1e-6  # draws per coordinate below which a covariance from particles is mostly noise
@@ -614,7 +613,7 @@ class _Descent:
         low = end or min(start, model.noise_range[0])  # the last noise is removed in one step
         levels = [start] if low == start else flow_levels(start, low)
         if self.transport == "reverse" and low < start:
-            u, levels = reverse_diffusion(standard.at, start, low, u, self.generator), [low]
+            u, levels = reverse_diffusion(standard.at, start, low, u, generator=self.generator), [low]
         if len(levels) > 1 or end == 0:
             u = flow(standard.at, levels if end else [*levels, 0.0], u)
         x: Tensor = model.coordinates(u)
@@ -816,20 +815,3 @@ def family_error(log_weights: Float[Tensor, " particle"], families: Int[Tensor, 
     n = len(families)
     shares = log_weights.new_zeros(n).index_add_(0, families, log_weights.exp())
     return math.sqrt(max(0.0, (n * float(shares.square().sum()) - 1) / (n - 1)))
-
-
-def reverse_diffusion(
-    target_at: Callable[[float], TargetLike], high: float, low: float, u: Tensor, generator: torch.Generator
-) -> Tensor:
-    """Return particles carried from one noise level to a lower one by the reverse diffusion, with fresh noise.
-
-    From a level a to the next level b, u' = u + (a^2 - b^2) s(u, a) + (b / a) sqrt(a^2 - b^2) z.
-    """
-    levels = geometric(high, low, 1 + math.ceil(math.log(high / low) / math.log(REVERSE_RATIO)))
-    for a, b in itertools.pairwise(levels):
-        score = target_at(a).score
-        assert score is not None
-        with torch.inference_mode():
-            z = rng.normal(tuple(u.shape), u, generator)
-            u = u + (a**2 - b**2) * CountedScore(score)(u) + b / a * math.sqrt(a**2 - b**2) * z
-    return u.clone()
