@@ -1,11 +1,14 @@
 """From noise to draws: `Sampler`, its parts, and its errors."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from scipy import stats
+from torch import Tensor
 
 from scoremh import (
     Always,
@@ -18,6 +21,7 @@ from scoremh import (
     annealing,
     datasets,
     fit_score,
+    targets,
 )
 from tests.cases import seeded
 
@@ -121,3 +125,42 @@ def test_rejected(case: str, score: ScoreFit) -> None:
     attempt, kind, text = REFUSED[case]
     with pytest.raises(kind, match=text):
         attempt(score)
+
+
+# Draws under a condition on the rows: exact by rejection, else by chains restricted to it.
+
+
+ALPHA = 0.001  # false-alarm rate of the six tests below together
+PAIR = targets.Gaussian([0.0, 0.0], [[1.0, 0.6], [0.6, 1.0]])
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("least", [1.0, pytest.param(2.5, marks=SLOW), pytest.param(4.0, marks=SLOW)])
+def test_draws_under_a_condition_have_the_conditional_law(least: float) -> None:
+    g = seeded(7)
+    sampler = Sampler(PAIR, noise_level=0.6).tune(200, steps=60, annealing_steps=3, generator=g)
+    settings: dict[str, Any] = {"annealing_steps": 5, "chain_steps": 150, "generator": g}
+
+    def guide(u: Tensor, level: float) -> Tensor:
+        return -(least - u[:, 0]).clamp(min=0).square() / (2 * (0.1 + level**2))
+
+    # exact by rejection, by chains from a few draws, and by chains from guided ones
+    x = sampler.sample_where(500, lambda rows: rows[:, 0] > least, log_likelihood=guide, **settings)
+    first = stats.truncnorm(least, math.inf).rvs(20_000, random_state=1)
+    second = 0.6 * first + 0.8 * stats.norm.rvs(size=20_000, random_state=2)
+    assert x.shape == (500, 2)
+    assert float(x[:, 0].min()) > least
+    assert stats.ks_2samp(x[:, 0], first).pvalue > ALPHA / 6
+    assert stats.ks_2samp(x[:, 1], second).pvalue > ALPHA / 6
+    if least == 4.0:  # the twin that only guides the chains, without the restriction, has another law
+        only_guided = sampler._points(500, 5, 150, guide, g, progress=False, pool=None)
+        guided = sampler.carry_down(only_guided)
+        assert stats.ks_2samp(guided[:, 0], first).pvalue < ALPHA / 6
+
+
+def test_a_condition_that_no_draw_fulfils_is_an_error() -> None:
+    sampler = Sampler(PAIR, noise_level=0.6, step_size=0.5)
+    with pytest.raises(ValueError, match="a condition that some draws fulfil, got none of 2,000"):
+        sampler.sample_where(10, lambda x: x[:, 0] > 50, annealing_steps=1, chain_steps=2, generator=seeded())

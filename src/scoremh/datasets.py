@@ -218,15 +218,19 @@ def load(path: str | Path, *, key: str | None = None, dtype: torch.dtype | None 
     return read(path, key=key, dtype=dtype)[0]
 
 
-def read_table(path: str | Path, *, key: str | None = None) -> tuple[Any, tuple[int, ...]]:
+def read_table(path: str | Path, *, key: str | None = None, missing: bool = False) -> tuple[Any, tuple[int, ...]]:
     """Read rows of numbers, text or both; return them and the shape of one event.
 
+    Args:
+        path: File to read.
+        key: Name of the array, if an npz file contains several.
+        missing: Whether to keep missing numbers as NaN; otherwise they raise an error. Missing text is None.
+
     Returns:
-        A data frame if columns have names or text, else a flattened array of numbers. Missing text is None; missing
-        numbers raise an error.
+        A data frame if columns have names or text, else a flattened array of numbers.
     """
     try:
-        x, names = read(path, key=key, dtype=torch.float64, constants=True)
+        x, names = read(path, key=key, dtype=torch.float64, constants=True, missing=missing)
     except TextFoundError:
         frame = read_frame(Path(path).expanduser())
         return frame, (frame.shape[1],)
@@ -240,7 +244,12 @@ def read_table(path: str | Path, *, key: str | None = None) -> tuple[Any, tuple[
 
 
 def read(
-    path: str | Path, *, key: str | None = None, dtype: torch.dtype | None = None, constants: bool = False
+    path: str | Path,
+    *,
+    key: str | None = None,
+    dtype: torch.dtype | None = None,
+    constants: bool = False,
+    missing: bool = False,
 ) -> tuple[Float[Tensor, "draw *event"], list[str]]:
     """Read samples as `load` does; return them and the names of their columns, if the file has any."""
     path, dtype = Path(path).expanduser(), floating_dtype(dtype)
@@ -259,10 +268,10 @@ def read(
         contents = read_csv(path)
     else:
         contents = read_parquet(path) if suffix == ".parquet" else read_numpy(path, key)
-    return _tensor(path, contents, dtype, constants=constants), list(contents.columns)
+    return _tensor(path, contents, dtype, constants=constants, missing=missing), list(contents.columns)
 
 
-def _tensor(path: Path, contents: Contents, dtype: torch.dtype, *, constants: bool) -> Tensor:
+def _tensor(path: Path, contents: Contents, dtype: torch.dtype, *, constants: bool, missing: bool) -> Tensor:
     """Return the values as a tensor; raise an error if nothing can be learned from them."""
     values = contents.values
     if values.ndim == 0 or len(values) < 2 or 0 in values.shape:
@@ -270,7 +279,7 @@ def _tensor(path: Path, contents: Contents, dtype: torch.dtype, *, constants: bo
     with np.errstate(over="ignore"):  # overflow gives inf, which is checked below
         native = values.astype(np.float64 if dtype == torch.float64 else np.float32)
     x = torch.from_numpy(native).to(dtype)
-    if len(bad := (~x.isfinite()).nonzero()):
+    if len(bad := (x.isinf() if missing else ~x.isfinite()).nonzero()):
         i, *j = bad[0].tolist()
         value = values[i, *j]
         got = f"{len(bad)} that are not, the first {value} in {contents.row(i)}, column {contents.column(*j)}"

@@ -9,6 +9,8 @@ draws; distances use half the rows, since the floor needs a second sample of the
 (normal quantiles of their ranks among the rows), since a few far rows would dominate every distance. P-values of shares
 and correlations come from random permutations of draws and rows.
 
+Missing values (NaN) are replaced by the median, and an indicator of missing values becomes a column of its own.
+
 A check fails only if its value exceeds the limit and is not due to chance, that is, if its p-value, corrected for the
 number of checks (Holm 1979), is below a rate. If the draws are fresh rows, the verdict is worse than "good" with
 probability at most `USABLE_RATE`, and "do not use" with probability at most `DO_NOT_USE_RATE`.
@@ -276,6 +278,8 @@ def agreement(
         generator: Random number generator; the same seed gives the same numbers.
     """
     random = np.random.default_rng(rng.seeds(1, generator)[0])
+    (draws, *others, held_out), columns = complete([draws, *([] if seen is None else [seen]), held_out], columns)
+    seen = others[0] if others else None
     x = _some(_matrix(draws), MAX_DRAWS, random)
     held = _some(_matrix(held_out), MAX_ROWS, random)
     known = None if seen is None else _some(_matrix(seen), MAX_ROWS - min(len(held), MAX_ROWS // 2), random)
@@ -291,6 +295,27 @@ def agreement(
     if known is not None:
         found.append(_copies(u, v[: len(held)], v[len(held) :]))
     return Agreement(corrected(found), noticed_shift(v, len(u), len(found)), len(y), found[0].p_value)
+
+
+def complete(samples: Sequence[Tensor], columns: Sequence[str]) -> tuple[list[Tensor], Sequence[str]]:
+    """Return samples without missing values, and the names of their columns.
+
+    Missing values are replaced by the median of the last sample, the rows; for every column that has some, an indicator
+    of missing values is appended. A sample with only missing values in a row has lost this row, unless all have such
+    rows: its values become infinite.
+    """
+    missing = [x.isnan() for x in samples]
+    if samples[0].ndim != 2 or not any(bool(one.any()) for one in missing):
+        return list(samples), columns
+    empty = [one.all(1, keepdim=True) & (one.shape[1] > 1 or not missing[-1].any()) for one in missing]
+    missing = [one & ~lost for one, lost in zip(missing, empty, strict=True)]
+    gaps = torch.stack([one.any(0) for one in missing]).any(0)
+    median = samples[-1].nanmedian(0).values.nan_to_num()
+    found = []
+    for x, gap, lost in zip(samples, missing, empty, strict=True):
+        filled = torch.where(gap, median.to(x), x).masked_fill(lost, math.inf)
+        found.append(torch.cat([filled, gap[:, gaps].to(x)], 1))
+    return found, [*columns, *(f"{columns[j]} missing" for j in gaps.nonzero().flatten().tolist())]
 
 
 def standard(x: Matrix, y: Matrix) -> tuple[Matrix, Matrix]:
@@ -615,7 +640,7 @@ def evaluate(
     """Compare samples with reference rows: distances with floors, p-values, checks and a verdict.
 
     Args:
-        samples: Draws `(draw, *event)`, or a dict of them by sampler.
+        samples: Draws `(draw, *event)`, or a dict of them by sampler; NaN for missing values.
         reference: Held-out rows `(row, *event)`.
         points: Largest number of points to compare; the floor uses twice as many rows of the reference.
         seed: Random seed; the same seed gives the same numbers.
@@ -632,6 +657,10 @@ def _evaluation(
 ) -> Evaluation:
     """Return the evaluation of tensors."""
     _check(samples, reference, points)
+    names = columns or [f"x{i}" for i in range(reference[0].numel())]
+    (*parts, reference), names = complete([*samples.values(), reference], names)
+    checks.events(reference, "reference")
+    samples = dict(zip(samples, parts, strict=True))
     generator = torch.Generator().manual_seed(seed)
     measures = _metrics(generator)
     scale = _scale(reference)
@@ -650,7 +679,6 @@ def _evaluation(
             for name, draws in compared.items():
                 distances[name][metric] = measure(draws[:n], rows[:n]) if finite[name] else None
                 tick(1, metric)
-    names = columns or [f"x{i}" for i in range(reference[0].numel())]
     first, *others = samples
     found = Evaluation(n, floors, distances, {}, rows=min(len(rows), MAX_ROWS))
     with progress_bar(1, "checks", unit="samplers", show=progress) as tick:
@@ -725,7 +753,7 @@ def _check(samples: Mapping[str, Tensor], reference: Tensor, points: int) -> Non
     """Raise an error if samples and rows cannot be compared."""
     if not samples:
         raise ValueError(checks.message("samples of at least one sampler", "none", "Pass draws, or a dict of draws."))
-    checks.events(reference, "reference")
+    checks.events(reference, "reference", finite=False)
     for name, draws in samples.items():
         checks.events(draws, f"samples[{name!r}]", finite=False)
         if draws.shape[1:] != reference.shape[1:]:

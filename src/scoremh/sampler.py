@@ -10,7 +10,8 @@ run in the coordinates u of the score, in which the data have mean 0 (and unit c
 4. `run` makes steps of the kernel on the data blurred by `noise_level`, and
 5. `carry_down` moves its draws along the probability flow to the data themselves, in the coordinates x of the data.
 
-`sample` does all of this except the tuning.
+`sample` does all of this except the tuning. `sample_where` draws rows that fulfil a condition: it draws until enough
+do or, if few do, runs chains on the blurred data restricted to the points that the flow carries to such rows.
 """
 
 import math
@@ -36,12 +37,16 @@ from scoremh.proposals import MALA, PCN, RandomWalk, StudentWalk
 from scoremh.sampling import Chains, tune
 from scoremh.sampling.pools import Pool, pool_for, run_jobs, started
 from scoremh.sampling.sample import Job, jobs_of, sample
+from scoremh.targets import posterior, truncate
 from scoremh.types import Kernel, Proposal, ScoreModel, TargetLike
 
 __all__ = ["ANNEALING_LEVELS", "ANNEALING_STEP_SIZE", "ProposalName", "Sampler"]
 
 
 ANNEALING_LEVELS, ANNEALING_STEP_SIZE = 15, 0.5  # number of levels; step size of MALA over the squared noise level
+MIN_SHARE_TO_REJECT = 0.05  # of draws that fulfil a condition; with fewer, chains are restricted to it
+MIN_TRIED, MIN_FOUND = 1000, 20  # draws of the first batch; draws that fulfil it, from which chains start
+MIN_TUNED, TUNING_STEPS = 200, 100  # chains and steps of tuning under a condition
 FLOW_CHUNK_ROWS, FIRST_STEP_SIZE = 10_000, 0.05  # rows carried down at once; the step size that tuning tries first
 
 
@@ -313,6 +318,103 @@ class Sampler:
             )
         return replace(chains, score_calls=chains.score_calls + annealed.score_calls)
 
+    def sample_where(
+        self,
+        n: int,
+        holds: Callable[[Tensor], Tensor],
+        *,
+        log_likelihood: Callable[[Tensor, float], Tensor] | None = None,
+        annealing_steps: int = 20,
+        chain_steps: int = 300,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        pool: Pool = None,
+    ) -> Float[Tensor, "draw *event"]:
+        """Draw rows x that fulfil a condition, from the distribution of `sample` given the condition.
+
+        If at least 5 % of a first batch of draws fulfil it, more are drawn until there are enough: the draws are
+        independent and exact. Otherwise chains start at the draws that fulfil it, and run on the blurred data
+        restricted to the points u that the probability flow carries to such rows, with a step size of their own and the
+        integrated score. This leaves the distribution invariant; chains that start from the same draw need the steps
+        to separate.
+
+        Args:
+            n: Number of rows.
+            holds: Function of rows x that returns for which the condition holds, `(draw,)`.
+            log_likelihood: Function of points u and a noise level, `(draw,)`, that is large near the condition. It
+                guides annealed chains to it if fewer than 20 draws fulfil it.
+            annealing_steps: Transitions at every level of the annealing.
+            chain_steps: Transitions of the kernel after annealing.
+            generator: Random number generator; the same seed gives the same rows.
+            progress: Show progress bars.
+            pool: Pool that runs blocks of chains, as for `sample`.
+        """
+
+        def draw(count: int, guide: Callable[[Tensor, float], Tensor] | None = None) -> tuple[Tensor, Tensor]:
+            u = self._points(count, annealing_steps, chain_steps, guide, generator, progress=progress, pool=pool)
+            x = self.carry_down(u, pool=pool)
+            there = holds(x)
+            return u[there], x[there]
+
+        tried = max(n, MIN_TRIED)
+        u, x = draw(tried)
+        share = len(x) / tried
+        while share >= MIN_SHARE_TO_REJECT and len(x) < n:
+            more = draw(math.ceil(1.1 * (n - len(x)) / share) + MIN_FOUND)[1]
+            x = torch.cat([x, more])
+        if len(x) >= n:
+            return x[:n]
+        if len(u) < MIN_FOUND and log_likelihood is not None:
+            u = torch.cat([u, draw(tried, log_likelihood)[0]])
+        if not len(u):
+            fix = "Check the condition: no row may fulfil it, or so few that the score has not learned them."
+            raise ValueError(checks.message("a condition that some draws fulfil", f"none of {2 * tried:,}", fix))
+        start = u[torch.arange(n, device=u.device) % len(u)]
+        restricted = truncate(self.target, lambda points: holds(self.carry_down(points)))
+        integrated = replace(self, acceptance=None)
+        step_size = tune(
+            lambda step_size: metropolis_hastings(restricted, self.proposal_at(step_size), self.integral),
+            start[:MIN_TUNED],
+            start=FIRST_STEP_SIZE,
+            upper=1.0 if self.proposal == "pcn" else math.inf,
+            steps=min(chain_steps, TUNING_STEPS),
+            generator=generator,
+        )
+        kernel = replace(integrated, step_size=step_size).kernel_on(restricted)
+        chains = sample(kernel, start, draws=1, thin=chain_steps, generator=generator, progress=progress)
+        return self.carry_down(chains.last, pool=pool)
+
+    def _points(
+        self,
+        n: int,
+        annealing_steps: int,
+        chain_steps: int,
+        log_likelihood: Callable[[Tensor, float], Tensor] | None,
+        generator: torch.Generator | None,
+        *,
+        progress: bool,
+        pool: Pool,
+    ) -> Tensor:
+        """Return points u of the blurred data; with a log likelihood, chains annealed on its product with the data."""
+        if log_likelihood is None:
+            annealed = self.anneal(
+                n, annealing_steps, measure_noise=False, generator=generator, progress=progress, pool=pool
+            )
+            kernel, start = self.kernel, annealed.draws
+            return sample(
+                kernel, start, draws=1, thin=chain_steps, generator=generator, progress=progress, pool=pool
+            ).last
+        levels = annealing.karras(self.noise_range[1], self.noise_level, ANNEALING_LEVELS)
+
+        def kernel_at(level: float) -> Kernel:
+            guided = posterior(self.score.standard.at(level), lambda u: log_likelihood(u, level))
+            return metropolis_hastings(guided, MALA(ANNEALING_STEP_SIZE * level**2), LineIntegral())
+
+        start = self.start(n, noise_level=levels[0], generator=generator)
+        return annealing.anneal(
+            kernel_at, levels, start, steps_per_level=annealing_steps, measure_noise=False, generator=generator
+        ).draws
+
     def learn_acceptance(
         self,
         rows: Float[Tensor, "row *event"],
@@ -396,9 +498,17 @@ class Sampler:
     @property
     def kernel(self) -> Kernel:
         """The kernel of `run`."""
+        return self.kernel_on(self.target)
+
+    def kernel_on(self, target: TargetLike) -> Kernel:
+        """Return the kernel of `run` on a restriction of its target.
+
+        Args:
+            target: The target, or the target on a smaller support.
+        """
         if self.group_size is None or not self.rule.antisymmetric:
-            return metropolis_hastings(self.target, self.tuned_proposal, self.rule)
-        return grouped(self.target, self.tuned_proposal, self.rule, ThroughNoise(), group_size=self.group_size)
+            return metropolis_hastings(target, self.tuned_proposal, self.rule)
+        return grouped(target, self.tuned_proposal, self.rule, ThroughNoise(), group_size=self.group_size)
 
     @property
     def _event(self) -> Tensor:

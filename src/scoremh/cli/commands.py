@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 
@@ -70,14 +70,15 @@ def reference_rows(folder: "RunFolder", reference: Path | None) -> tuple["Tensor
     if reference is None:
         with reading(folder.get(HELD_OUT), "held-out rows", "Fit again.") as file:
             return file.tensors["rows"].reshape(-1, *event), "held-out rows"
-    rows, shape = datasets.read_table(reference)
+    rows, shape = datasets.read_table(reference, missing=True)
     columns, known = list(map(str, getattr(rows, "columns", ()))), folder.config["columns"]
     fix = "Pass rows with the columns of the fit."
     if list(shape) != event:
         raise ValueError(checks.message(f"rows of shape {tuple(event)}", f"{shape} in {reference}", fix))
     if columns and known and columns != known:
         raise ValueError(checks.message(f"the columns {', '.join(known)}", f"{', '.join(columns)} in {reference}", fix))
-    numbers = np.array(as_numbers(rows, layout_from_json(folder.config["layout"])), dtype=np.float64)
+    missing = folder.config["parameters"]["missing"] == "model"
+    numbers = np.array(as_numbers(rows, layout_from_json(folder.config["layout"]), missing=missing), dtype=np.float64)
     return torch.from_numpy(numbers).reshape(-1, *event), str(reference)
 
 
@@ -94,8 +95,9 @@ class Settings:
             walk with Student-t steps, for heavy tails).
         acceptance: Acceptance rule: learned (potential, antisymmetric, free), integrated from the score (simpson,
             adaptive), or always, which is ULA.
-        columns: Kinds of columns, NAME=KIND: real, positive, heavy-tailed, ordered, count, category, or bounds such as
-            0:1. The kinds of the other columns are inferred from the rows.
+        columns: Kinds of columns, NAME=KIND: real, positive, heavy-tailed, ordered, count, category, date, or bounds
+            such as 0:1. The kinds of the other columns are inferred from the rows.
+        missing: Missing values: raise an error, or model where values are missing, so that draws have missing values.
         noise_level: Noise level of the distribution that the kernel targets, in standard deviations of the data; noise
             connects modes, and is removed from the draws. Chosen by trial chains if not given.
         score_steps: Maximum number of training steps of the score.
@@ -108,6 +110,7 @@ class Settings:
     proposal: ProposalName = "mala"
     acceptance: AcceptanceName = "potential"
     columns: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = ()
+    missing: Literal["raise", "model"] = "raise"
     noise_level: float | None = None
     score_steps: Whole = 8000
     acceptance_steps: Whole = 4000
@@ -160,7 +163,7 @@ def fit(
     from scoremh.estimator.files import json_parameters
     from scoremh.estimator.frames import hashable
 
-    rows, event = datasets.read_table(data, key=key)
+    rows, event = datasets.read_table(data, key=key, missing=True)  # the estimator counts missing values by column
     model = settings.estimator(verbose=output.verbose)
     requested = {"rows": len(rows), "data_hash": fingerprint(hashable(rows)), **json_parameters(model)}
     del requested["verbose"]
@@ -263,6 +266,7 @@ def sample(
     draws: Whole = 1000,
     trace: Whole | None = None,
     csv: Path | None = None,
+    given: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
     seed: Whole = 0,
     pool: str | None = None,
     resume: Flag = False,
@@ -276,6 +280,8 @@ def sample(
         draws: Number of rows to draw, each from its own chain.
         trace: Number of draws of each chain to keep for diagnostics; at most 50 by default.
         csv: Additional file to write the rows to.
+        given: Conditions on the rows, NAME=VALUE or NAME=LOW:HIGH, such as region=west amount=10:20. The rows are
+            written to the file of --csv only.
         seed: Random seed; the same seed gives the same rows.
         pool: Number of processes to run blocks of chains in, or the address of a dask scheduler, tcp://HOST:8786.
         resume: Resume an interrupted sampling.
@@ -292,6 +298,9 @@ def sample(
     model = load_model(ScoreMH, folder).set_params(verbose=output.verbose)
     store, kept = run / SAMPLING_CHECKPOINTS, min(MAX_TRACE, model.chain_steps) if trace is None else trace
     _check(model, draws, kept, csv, seed)
+    if given:
+        _sample_given(model, draws, given, csv, seed, output)
+        return
     with sole_writer(run), named_pool(pool) as workers, resumable(), numbered_steps(2):
         _check_resume(store, resume=resume, overwrite=overwrite)
         flat = model.set_params(pool=workers).sample_chains(draws, draws=kept, random_state=seed, store=store)
@@ -304,6 +313,38 @@ def sample(
     result["removed"] = removed
     text = f"{chains}\nSaved in {run / CHAINS}{removal(removed, 'other draws')}. Next: scoremh evaluate {run}"
     output.result(result, text)
+
+
+def _sample_given(
+    model: "ScoreMH", draws: int, given: Sequence[str], csv: Path | None, seed: int, output: Output
+) -> None:
+    """Write rows that fulfil conditions to a csv file."""
+    from scoremh._shared import checks
+
+    if csv is None:
+        fix = "Add --csv rows.csv, for example: a run folder holds draws without conditions only."
+        raise ValueError(checks.message("a file for rows that fulfil conditions", "none", fix))
+    rows = model.set_output(transform="pandas").sample(draws, given=dict(map(condition, given)), random_state=seed)
+    _write_csv(csv, rows)
+    output.result({"draws": draws, "csv": str(csv)}, f"{draws:,} rows with {', '.join(given)} -> {csv}")
+
+
+def condition(text: str) -> tuple[str, Any]:
+    """Return the name of a column and the condition on it.
+
+    >>> condition("region=west"), condition("amount=10:20"), condition("day=2024-01-01:2024-01-31")
+    (('region', 'west'), ('amount', (10.0, 20.0)), ('day', ('2024-01-01', '2024-01-31')))
+    """
+    from scoremh._shared import checks
+    from scoremh.datasets import number
+
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        fix = "For example --given region=west amount=10:20."
+        raise ValueError(checks.message("NAME=VALUE or NAME=LOW:HIGH", repr(text), fix))
+    low, colon, high = value.partition(":")
+    ends = [end if (found := number(end)) is None else found for end in (low, high)]
+    return name, tuple(ends) if colon else ends[0]
 
 
 def _check(model: "ScoreMH", draws: int, kept: int, csv: Path | None, seed: int) -> None:

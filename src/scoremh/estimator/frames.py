@@ -1,6 +1,10 @@
-"""Conversion of the user's rows to numbers and back: arrays, and data frames with text, booleans and categories."""
+"""Conversion of the user's rows to numbers and back: arrays, and data frames with text, booleans, categories and dates.
 
-from collections.abc import Sequence
+Dates become seconds since 1970 and are written back in their own form: integers yyyymmdd, ISO text, or datetimes.
+Missing values become NaN.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +16,14 @@ from torch import Tensor
 from scoremh._shared import checks
 from scoremh._shared.names import extra
 
+WHOLE_DATE, DATETIME = "%Y%m%d", "datetime"
+DATE_FORMATS = (
+    "%Y-%m-%d",
+    *(f"%Y-%m-%d{gap}{time}" for gap in " T" for time in ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%H:%M:%SZ")),
+)
+MIN_DATE_SHARE = 0.5  # share of the different values that are dates, from which all must be; 3 % of numbers by chance
+MIN_DATES = 3  # different values
+
 
 @dataclass(frozen=True)
 class ColumnLayout:
@@ -19,29 +31,36 @@ class ColumnLayout:
 
     Args:
         dtype: Name of its dtype.
-        levels: Values that the numbers 0, 1, 2, ... stand for; None for a column of numbers.
+        levels: Values that the numbers 0, 1, 2, ... stand for; None for a column of numbers or dates.
         ordered: Whether the levels are ordered.
+        date: Format of its dates: "%Y%m%d" for whole numbers, a format of text, or "datetime"; None for other columns.
     """
 
     dtype: str
     levels: tuple[Any, ...] | None = None
     ordered: bool = False
+    date: str | None = None
 
     @classmethod
-    def of(cls, column: Any) -> "ColumnLayout":
-        """Return the layout of a column of a data frame."""
+    def of(cls, column: Any, kind: object = None) -> "ColumnLayout":
+        """Return the layout of a column of a data frame, of a kind that the user gave or None."""
         dtype = column.dtype
+        code = getattr(dtype, "kind", "O")
+        if code == "M":
+            return cls(str(dtype), date=DATETIME)
         if str(dtype) == "category":
             return cls("category", tuple(map(_plain, dtype.categories)), bool(dtype.ordered))
-        if getattr(dtype, "kind", "O") in "iuf":
-            return cls(str(dtype))
-        if getattr(dtype, "kind", "O") == "b":
+        if code == "b":
             return cls(str(dtype), (False, True))
+        if (date := _date_format(column, kind)) is not None:
+            return cls(str(dtype), date=date)
+        if code in "iuf":
+            return cls(str(dtype))
         levels = [_plain(value) for value in column.dropna().unique()]
         if not all(isinstance(value, str | bool) for value in levels):
             fix = "Convert it to one of these, or leave it out."
             got = f"{dtype} in column {column.name!r}"
-            raise TypeError(checks.message("columns of numbers, text, booleans or categories", got, fix))
+            raise TypeError(checks.message("columns of numbers, text, booleans, categories or dates", got, fix))
         return cls(str(dtype), tuple(sorted(levels)))
 
     def numbers(self, column: Any) -> NDArray[np.float64]:
@@ -49,6 +68,8 @@ class ColumnLayout:
         import pandas as pd
 
         missing = column.isna().to_numpy()
+        if self.date is not None:
+            return _seconds(column, self.date)
         if self.levels is None:
             numbers: NDArray[np.float64] = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
             wrong, expected = np.isnan(numbers) & ~missing, "numbers"
@@ -66,12 +87,110 @@ class ColumnLayout:
         """Return numbers as the user's values, with their dtype."""
         import pandas as pd
 
+        if self.date is not None:
+            return self._dates(numbers)
         if self.levels is None:
             return pd.Series(numbers).astype(self.dtype)
-        places = numbers.astype(int)
+        missing = np.isnan(numbers)
+        places = np.where(missing, -1, numbers).astype(int)
         if self.dtype == "category":
             return pd.Categorical.from_codes(places, categories=list(self.levels), ordered=self.ordered)
-        return pd.Series(np.array(self.levels, dtype=object)[places]).astype(self.dtype)
+        found = np.array([*self.levels, None], dtype=object)[places]  # the place -1 is None
+        return pd.Series(found).astype(self.dtype)
+
+    def number(self, value: object, name: str) -> float:
+        """Return a value of the user as a number; NaN for None."""
+        with extra("cli"):  # the extra with pandas
+            import pandas as pd
+
+        series = pd.Series([value], name=name, dtype=object)
+        if self.levels is not None and value is not None:
+            texts = {str(level): level for level in self.levels}  # from the command line, where True is text
+            series = pd.Series([texts.get(str(value), value)], name=name, dtype=object)
+        return float(self.numbers(series)[0])
+
+    def text(self, number: float) -> str:
+        """Return the user's value of a number as text: a level, a date, or the number itself."""
+        if np.isnan(number):
+            return "missing"
+        if self.levels is not None:
+            return str(self.levels[int(number)])
+        return f"{number:g}" if self.date is None else str(self._dates(np.array([number]))[0])
+
+    def _dates(self, seconds: NDArray[Any]) -> Any:
+        import pandas as pd
+
+        missing = np.isnan(seconds)
+        stamps = (np.where(missing, 0.0, seconds) * 1e6).round().astype("datetime64[us]")
+        series = pd.Series(stamps).mask(missing)
+        if self.date == DATETIME:
+            zone = self.dtype.partition(",")[2].strip(" ]")
+            return (series.dt.tz_localize("UTC").dt.tz_convert(zone) if zone else series).astype(self.dtype)
+        text = series.dt.strftime(self.date).astype(object).where(~missing, None)
+        return (pd.to_numeric(text) if self.date == WHOLE_DATE else text).astype(self.dtype)
+
+
+def _date_format(column: Any, kind: object) -> str | None:
+    """Return the format of a column of dates; None for other columns."""
+    if kind not in (None, "date"):
+        return None
+    values = column.dropna().unique()
+    if getattr(column.dtype, "kind", "O") in "iuf":
+        formats: Sequence[str] = (WHOLE_DATE,)
+        eight = (values >= 10_000_000) & (values <= 99_999_999)
+        values = np.asarray(values)[eight].astype(np.int64).astype(str) if eight.mean() >= MIN_DATE_SHARE else []
+    else:
+        formats = DATE_FORMATS
+        values = [value for value in values if isinstance(value, str)]
+        values = values if any(value[:4].isdigit() and value[4:5] == "-" for value in values[:100]) else []
+    parsed = {one: _parsed(values, one).notna().mean() for one in formats} if len(values) else {}
+    best = max(parsed, key=lambda one: parsed[one], default=formats[0])
+    likely = len(values) >= MIN_DATES and parsed[best] >= MIN_DATE_SHARE
+    return best if likely or kind == "date" else None
+
+
+def _parsed(texts: Any, date: str) -> Any:
+    import pandas as pd
+
+    return pd.to_datetime(pd.Series(texts, dtype=object), format=date, errors="coerce")
+
+
+def _seconds(column: Any, date: str) -> NDArray[np.float64]:
+    """Return dates as seconds since 1970; raise an error for dates that do not exist or have another format."""
+    import pandas as pd
+
+    missing = column.isna().to_numpy()
+    if date == DATETIME:
+        if getattr(column.dtype, "kind", "O") != "M":
+            column = pd.to_datetime(column, errors="coerce")
+        stamps = column.dt.tz_convert("UTC").dt.tz_localize(None) if column.dt.tz is not None else column
+    else:
+        text = column.where(~missing, None).astype(object)
+        if date == WHOLE_DATE:
+            text = text.map(lambda one: one if one is None or isinstance(one, str) else f"{one:.0f}")
+        stamps = _parsed(text.to_numpy(object), date)
+    wrong = stamps.isna().to_numpy() & ~missing
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        got = str(column.to_numpy(object)[row])
+        other = any(_parsed([got], one).notna().any() for one in (*DATE_FORMATS, WHOLE_DATE, "%d.%m.%Y", "%m/%d/%Y"))
+        expected = f"dates of one format, {_example(date)}," if other else "dates that exist"
+        fix = f'Correct it, or pass columns={{{column.name!r}: "category"}} or another kind if these are not dates.'
+        raise ValueError(checks.message(f"{expected} in column {column.name!r}", f"{got!r} in row {row}", fix))
+    found = stamps.to_numpy("datetime64[us]").astype(np.float64) / 1e6
+    return np.where(missing, np.nan, found)
+
+
+def _example(date: str) -> str:
+    """Return what a format looks like.
+
+    >>> _example("%Y-%m-%d")
+    'yyyy-mm-dd'
+    """
+    words = {"%Y": "yyyy", "%m": "mm", "%d": "dd", "%H": "hh", "%M": "mm", "%S": "ss", "%f": "ffffff"}
+    for code, word in words.items():
+        date = date.replace(code, word)
+    return date
 
 
 Layout = tuple[ColumnLayout, ...]
@@ -94,30 +213,69 @@ def is_frame(X: object) -> bool:
     return hasattr(X, "iloc") and hasattr(X, "columns")
 
 
-def layout_of(X: Any) -> Layout | None:
-    """Return the layout of a data frame or of an array of integers; None for other arrays."""
+def layout_of(X: Any, kinds: Mapping[str, Any] | None = None) -> Layout | None:
+    """Return the layout of a data frame, or of an array of integers or with dates; None for other arrays.
+
+    Args:
+        X: Rows.
+        kinds: Kinds that the user gave, by the names of columns: x0, x1, ... for an array.
+    """
+    kinds = kinds or {}
     if is_frame(X):
-        return tuple(ColumnLayout.of(X.iloc[:, j]) for j in range(X.shape[1]))
-    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "iub":
-        return tuple(ColumnLayout(str(X.dtype)) for _ in range(X.shape[1]))
-    return None
+        return tuple(ColumnLayout.of(X.iloc[:, j], kinds.get(str(X.columns[j]))) for j in range(X.shape[1]))
+    if not (isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "iubf"):
+        return None
+    plain = ColumnLayout(str(X.dtype))
+    layout = tuple(
+        ColumnLayout.of(_series(X, j), kinds.get(f"x{j}")) if _may_be_dates(X[:, j], kinds.get(f"x{j}")) else plain
+        for j in range(X.shape[1])
+    )
+    return layout if X.dtype.kind in "iub" or layout != (plain,) * X.shape[1] else None
 
 
-def as_numbers(X: Any, layout: Layout | None) -> Any:
-    """Return a data frame with its values as numbers, other X unchanged; raise an error for missing values."""
-    if layout is None or not is_frame(X):
+def _may_be_dates(values: NDArray[Any], kind: object) -> bool:
+    """Return whether values have eight digits, as dates have."""
+    return kind == "date" or (len(values) > 0 and 10_000_000 <= float(np.nanmax(values, initial=0)) <= 99_999_999)
+
+
+def _series(X: NDArray[Any], j: int) -> Any:
+    with extra("cli"):  # the extra with pandas
+        import pandas as pd
+
+    return pd.Series(X[:, j], name=f"x{j}")
+
+
+def as_numbers(X: Any, layout: Layout | None, *, missing: bool = False) -> Any:
+    """Return rows with their values as numbers; raise an error for missing values unless `missing`."""
+    if layout is None or not (is_frame(X) or any(one.date for one in layout)):
+        if not missing:
+            require_none_missing(X)
         return X
     import pandas as pd
 
-    columns = [one.numbers(X.iloc[:, j]) for j, one in enumerate(layout)]
-    counts = {str(name): int(np.isnan(c).sum()) for name, c in zip(X.columns, columns, strict=True)}
-    if any(counts.values()):
-        got = ", ".join(f"{count} NaN in {name!r}" for name, count in counts.items() if count)
-        raise ValueError(checks.message("rows without missing values", got, "Remove or fill in those rows."))
-    numbers = pd.DataFrame(dict(enumerate(columns)), index=X.index)
-    numbers.columns = X.columns
+    frame = X if is_frame(X) else pd.DataFrame({f"x{j}": column for j, column in enumerate(np.asarray(X).T)})
+    columns = [one.numbers(frame.iloc[:, j]) for j, one in enumerate(layout)]
+    if not missing:
+        require_none_missing(np.stack(columns, 1), list(map(str, frame.columns)))
+    numbers = pd.DataFrame(dict(enumerate(columns)), index=frame.index)
+    numbers.columns = frame.columns
+    if not is_frame(X):
+        return numbers.to_numpy()
     floats = {one.dtype for one in layout}
     return numbers.astype(np.float32) if floats == {"float32"} else numbers
+
+
+def require_none_missing(rows: Any, names: Sequence[str] = ()) -> None:
+    """Raise an error for missing values, with their number in every column."""
+    if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.dtype.kind != "f":
+        return  # scikit-learn checks other rows
+    counts = np.isnan(rows).sum(0)
+    if counts.any():
+        got = ", ".join(
+            f"{counts[j]} NaN in {(names[j] if names else f'x{j}')!r}" for j in np.flatnonzero(counts).tolist()
+        )
+        fix = 'Remove or fill in those rows, or learn where values are missing: missing="model" (--missing model).'
+        raise ValueError(checks.message("rows without missing values", got, fix))
 
 
 def frame_of(rows: NDArray[Any], layout: Layout | None, names: Sequence[str]) -> Any:

@@ -8,6 +8,7 @@ from noise and returns the last draw of each as a row.
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -32,7 +33,7 @@ from scoremh.diagnostics import Caution
 from scoremh.estimator import frames
 from scoremh.estimator.diagnosis import RULES, Diagnosis, diagnose, find_adjustment, model_contents
 from scoremh.estimator.files import RunFolder, lasting_pool, load_model, save_model
-from scoremh.estimator.table import Kinds, Table
+from scoremh.estimator.table import CORNER_STD, Condition, Kinds, Table, named_kinds
 from scoremh.evaluation import MAX_POINTS, Evaluation, evaluate, html_verdict
 from scoremh.networks import NoiseConditionalMLP
 from scoremh.report import write
@@ -74,8 +75,10 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         acceptance: Acceptance rule: learned in the form "potential", "antisymmetric" or "free" (the paper's);
             integrated from the score by "simpson" or "adaptive"; or "always", which is ULA.
         columns: Kinds of columns by name or position: "real", "positive", "heavy-tailed", "ordered", "count",
-            "category", or a pair of bounds such as (0, 1). The kinds of other columns are inferred from the rows:
-            print the estimator, or see `columns_`.
+            "category", "date", or a pair of bounds such as (0, 1). The kinds of other columns are inferred from the
+            rows: print the estimator, or see `columns_`.
+        missing: "raise" for an error if values are missing (NaN, None, NaT), "model" to learn where they are missing,
+            so that draws have missing values too.
         noise_level: Standard deviation of the noise added to the distribution that the kernel targets and the
             acceptance is learned for, in units of the data's standard deviations. Noise connects modes; the probability
             flow removes it from the draws. With up to 32 columns, the log density through noise accepts or rejects
@@ -121,6 +124,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         acceptance: AcceptanceName = "potential",
         *,
         columns: Kinds = None,
+        missing: Literal["raise", "model"] = "raise",
         noise_level: float | None = None,
         score_steps: int = 8000,
         acceptance_steps: int = 4000,
@@ -134,6 +138,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.proposal = proposal
         self.acceptance = acceptance
         self.columns = columns
+        self.missing = missing
         self.noise_level = noise_level
         self.score_steps = score_steps
         self.acceptance_steps = acceptance_steps
@@ -148,6 +153,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """Raise an error for invalid parameters; `fit` does so first."""
         checks.one_of(self.proposal, get_args(ProposalName), "proposal")
         checks.one_of(self.acceptance, get_args(AcceptanceName), "acceptance")
+        checks.one_of(self.missing, ("raise", "model"), "missing")
         check_pool(self.pool)
         for name in ("score_steps", "acceptance_steps", "annealing_steps", "chain_steps"):
             checks.count(getattr(self, name), name)
@@ -182,6 +188,10 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         held = min(MAX_HELD_OUT_ROWS, math.ceil(self.validation_fraction * len(rows)))
         self.held_out_ = rows[order[:held]]
         x = training_tensor(points[order[held:]], like=points)
+        if len(x) <= x.shape[1] <= MAX_WHITENED_SIZE:
+            expected = f"more rows than coordinates, {x.shape[1]} of {len(self.table_.names)} columns"
+            fix = "Add rows, remove columns, or merge levels of categories."
+            raise ValueError(checks.message(expected, f"{len(x)} to learn from", fix))
         dependent = has_dependent_columns(x)
         if dependent:
             x = jittered(x, for_split)
@@ -208,9 +218,10 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """Return the table with the kinds of the columns, given or inferred."""
         unnamed = [f"x{i}" for i in range(self.n_features_in_)]
         names = [str(name) for name in getattr(self, "feature_names_in_", unnamed)]
-        levelled = zip(names, self.layout_ or (), strict=False)
-        categories = {name: column.ordered for name, column in levelled if column.levels is not None}
-        return Table.find(rows, names, self.columns, categories)
+        layout = dict(zip(names, self.layout_ or (), strict=False))
+        categories = {name: column.ordered for name, column in layout.items() if column.levels is not None}
+        dates = [name for name, column in layout.items() if column.date is not None]
+        return Table.find(rows, names, self.columns, categories, dates)
 
     def _learned_score(self, x: Tensor, generator: torch.Generator, checkpoint: str | Path | None) -> ScoreFit:
         """Return the score of points, learned at all noise levels."""
@@ -270,11 +281,14 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             progress=self.verbose,
         )
 
-    def sample(self, n_samples: int = 1, *, random_state: Seed = None) -> Any:
+    def sample(self, n_samples: int = 1, *, given: Mapping[Any, Any] | None = None, random_state: Seed = None) -> Any:
         """Draw independent rows; each is the last draw of its own chain, started from noise.
 
         Args:
             n_samples: Number of rows.
+            given: Conditions on columns, by name or position: a value, a list of values, or a tuple of the ends of a
+                range; None for a missing value. Rows are drawn until enough fulfil them; if fewer than 5 % do, chains
+                run among rows that do (`Sampler.sample_where`).
             random_state: Random seed; by default the estimator's.
 
         Returns:
@@ -282,7 +296,41 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         checks.count(n_samples, "n_samples")
-        return self.to_rows(self.sample_chains(n_samples, draws=1, random_state=random_state).last)
+        if not given:
+            return self.to_rows(self.sample_chains(n_samples, draws=1, random_state=random_state).last)
+        conditions = self._conditions(given)
+        sampler, table = self.sampler_, self.table_
+        scale = sampler.score.coordinates(torch.eye(table.width).to(self.score_.event)) - sampler.score.coordinates(
+            torch.zeros(1, table.width).to(self.score_.event)
+        )
+        (generator,) = _generators(self.random_state if random_state is None else random_state, 1)
+        found = sampler.sample_where(
+            n_samples,
+            lambda x: torch.stack([one.holds(table.numbers(x)) for one in conditions]).all(0),
+            log_likelihood=lambda u, level: table.log_likelihood(
+                sampler.score.coordinates(u), conditions, (level**2 + CORNER_STD**2) * scale.square().sum(0)
+            ),
+            annealing_steps=int(self.annealing_steps),
+            chain_steps=int(self.chain_steps),
+            generator=generator,
+            progress=self.verbose,
+            pool=self.pool,
+        )
+        return self.to_rows(table.numbers(found))
+
+    def _conditions(self, given: Mapping[Any, Any]) -> list[Condition]:
+        """Return the conditions that a user gave, with values as numbers."""
+        found = []
+        for name, wanted in named_kinds(given, self.table_.names).items():
+            place = self.table_.names.index(name)
+            layout = frames.ColumnLayout("float64") if self.layout_ is None else self.layout_[place]
+            values = list(wanted) if isinstance(wanted, tuple | list) else [wanted]
+            if not values or (isinstance(wanted, tuple) and len(values) != 2):
+                fix = "Pass a value, a list of values, or a tuple of the ends of a range."
+                raise ValueError(checks.message(f"a condition on column {name!r}", repr(wanted), fix))
+            numbers = [layout.number(value, name) for value in values]
+            found.append(self.table_.condition(name, numbers, is_range=isinstance(wanted, tuple)))
+        return found
 
     def sample_chains(
         self,
@@ -469,14 +517,27 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return dict(zip(self.table_.names, map(str, self.table_.columns), strict=True))
 
     def _numbers(self, X: Any, *, reset: bool = False, min_rows: int = 1) -> NDArray[Any]:
-        """Check rows and return them as an array of numbers; levels of a data frame as their positions."""
+        """Check rows and return them as an array of numbers: levels as positions, dates as seconds, NaN if missing."""
         if reset:
-            self.layout_ = frames.layout_of(X)
+            names = list(map(str, getattr(X, "columns", ()))) or [
+                f"x{j}" for j in range(np.ndim(X) > 1 and np.shape(X)[1])
+            ]
+            self.layout_ = frames.layout_of(X, named_kinds(self.columns, names))
         elif frames.is_frame(X):
             validate_data(self, X, reset=False, skip_check_array=True)  # checks the column names
-        numbers = frames.as_numbers(X, self.layout_)
-        rows: NDArray[Any] = validate_data(self, numbers, dtype=FLOAT_DTYPES, reset=reset, ensure_min_samples=min_rows)
+        missing = self.missing == "model"
+        numbers = frames.as_numbers(X, self.layout_, missing=missing)
+        finite = "allow-nan" if missing else True
+        rows: NDArray[Any] = validate_data(
+            self, numbers, dtype=FLOAT_DTYPES, reset=reset, ensure_min_samples=min_rows, ensure_all_finite=finite
+        )
         return rows
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: missing values are allowed if they are learned."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing == "model"
+        return tags
 
     def __str__(self) -> str:
         """Return the parameters, and for a fitted estimator the kinds of columns, noise level and step size."""

@@ -11,19 +11,24 @@ values x to coordinates u in R^k that have a density, and back to possible value
 | ordered, count, rounded | x plus noise within its grid step, then one of the above | the nearest step |
 | category of k levels | a corner of a simplex in R^(k-1), plus normal noise | the nearest corner |
 | with point masses | u of other values; a value with a mass: noise beyond their range | the mass, or the value |
+| date | the count of days (hours, seconds) since the first date, as above | the date |
+| with missing values | an indicator, and u of the value, or normal noise if it is missing | the value, or NaN |
 | constant | nothing | the constant |
+
+Values of a column with a density are rounded to the decimals of the rows.
 
 `centre` returns the centre of all u that represent x, and a log volume: the log of the factor that turns p(u) there
 into the density of x (the inverse slope of the map) or the probability of a discrete value (the volume of its noise).
 
-`find_bounds` infers the bounds of values, `find_column` the kind of a column, and `Table` maps whole rows.
+`find_column` infers the kind of a column, and `Table` maps whole rows.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,6 +42,7 @@ __all__ = ["Column", "Kinds", "Table"]
 
 
 LARGEST = 1e150  # largest value that a map returns, so that sums of squares stay finite
+LEAST = 1e-300  # distance in place of 0, by which others are divided
 
 
 class Column(ABC):
@@ -131,8 +137,11 @@ class Smooth(Column):
         middle: Middle and width of a column with heavy tails, the parameters of `Sinh`; None for other columns.
         nearest: Replacements for values at the lower and upper bound, where u would be infinite: halfway to the nearest
             other value. None if values at a bound are impossible.
-        limits: Natural limits near which values do not accumulate: 0, or 1 or 100 for shares. Draws beyond them are
-            reflected; the density ignores them.
+        limits: Values that no draw passes: 0, 1 or 100, or the end of the rows. Draws beyond them are reflected; the
+            density ignores them.
+        reach: Coordinates beyond which draws are reflected, since the maps of heavy tails and positive columns are
+            exponential: a draw slightly too far out would be a value out of all proportion.
+        decimals: Decimals of the rows, to which draws are rounded; None if the rows are not rounded.
     """
 
     low: float = -math.inf
@@ -140,6 +149,8 @@ class Smooth(Column):
     middle: tuple[float, float] | None = None
     nearest: tuple[float, float] | None = None
     limits: tuple[float, float] = (-math.inf, math.inf)
+    reach: tuple[float, float] = (-math.inf, math.inf)
+    decimals: int | None = None
 
     @property
     def kind(self) -> str:
@@ -185,15 +196,27 @@ class Smooth(Column):
         return u, -self.map.log_det(u)
 
     def values(self, u: Tensor) -> Tensor:
-        """Return x = f(u), clipped to the bounds for extreme u."""
-        x: Tensor = self.map(u)[:, 0]
-        for limit, beyond in zip(self.limits, (torch.lt, torch.gt), strict=True):
-            x = torch.where(beyond(x, limit), 2 * limit - x, x) if math.isfinite(limit) else x
-        x = x.clamp(*self.limits)
-        if self.kind == "real":
-            return x
-        low, high = math.nextafter(self.low, math.inf), math.nextafter(self.high, -math.inf)
-        return x.clamp(max(low, -LARGEST), min(high, LARGEST))
+        """Return x = f(u), rounded; reflected or clipped to the bounds for extreme u."""
+        x = _reflected(self.map(_reflected(u, self.reach))[:, 0], self.limits)
+        low, high = self.low, self.high
+        if self.kind != "real":
+            low, high = max(math.nextafter(low, math.inf), -LARGEST), min(math.nextafter(high, -math.inf), LARGEST)
+        if self.decimals is not None:
+            x = x.round(decimals=self.decimals)
+            low, high = (self._rounded_inwards(*end) for end in ((low, self.limits[0], 1), (high, self.limits[1], -1)))
+        return x if self.kind == "real" and self.decimals is None else x.clamp(low, high)
+
+    def _rounded_inwards(self, bound: float, limit: float, sign: int) -> float:
+        """Return the outermost number with the decimals of the column between a bound and a limit."""
+        end = sign * max(sign * bound, sign * limit)
+        if not abs(end) < LARGEST:
+            return end
+        assert self.decimals is not None
+        scaled = round(end * 10.0**self.decimals, 6)  # 0.3 * 10 is 3.0000000000000004
+        nearest = math.ceil(scaled) if sign > 0 else math.floor(scaled)
+        if nearest == scaled and math.isfinite(bound) and end == bound:
+            nearest += sign
+        return nearest / 10.0**self.decimals
 
     def possible(self, values: Tensor) -> Tensor:
         """Return which values lie between the bounds; values at a bound are possible if `nearest` replaces them."""
@@ -210,6 +233,13 @@ class Smooth(Column):
             found = self.kind
         low, high = self.limits
         return found + f", from {low:g}" * math.isfinite(low) + f", up to {high:g}" * math.isfinite(high)
+
+
+def _reflected(x: Tensor, limits: tuple[float, float]) -> Tensor:
+    """Return numbers with those beyond a limit reflected at it; further ones are clipped to the other limit."""
+    for limit, beyond in zip(limits, (torch.lt, torch.gt), strict=True):
+        x = torch.where(beyond(x, limit), 2 * limit - x, x) if math.isfinite(limit) else x
+    return x.clamp(*limits)
 
 
 # Half the distance of two corners of a simplex is 1. Noise of std 0.25 would cross it with probability 1 in 30,000;
@@ -431,153 +461,192 @@ class PointMasses(Column):
         return f"{self.inside}, and exactly {' or '.join(f'{bound:g}' for bound, _, _ in self._masses)}"
 
 
-Values = NDArray[np.float64]
-NORMAL_GINI, GINI_STD = 0.465, 0.21  # mean of G in normal tails of 200 to 10,000 rows, and its std times sqrt(k)
-SCALE_WEIGHTS = (4, 2, 1)  # weights of the scales k, k / 2 and k / 4, proportional to their numbers of values
-LIMITS = ((4.2, math.inf), (3.2, 0.1), (1.7, 0.01))  # smallest -z, and largest probability of a number as round
-LIMITS_OF_THE_OTHER_END = (*LIMITS, (1.7, 0.1))
-MAX_JUMP = 1.0, 1.4  # largest increase of G from k to k / 2 and k / 4, times sqrt(k): 2.4 standard deviations
-REACH_ROWS = 5.0  # number of values expected between the bound and the outermost value, at most: exp(-5) < 1 %
-ZERO_REACH = 2.0  # reach for 0, over that of other numbers: if 0 were missed, a bound above it would be found
-VALLEY = 1.5  # ratio of the widths of neighbouring quarters of the k values
+@dataclass(frozen=True)
+class Date(Column):
+    """Dates, as seconds since 1970, as a column of the number of units since the first date.
+
+    Args:
+        inside: Column of the number of units.
+        first: First date.
+        unit: Largest of day, hour, minute and second of which all dates are multiples, or one microsecond; in seconds.
+    """
+
+    inside: Steps
+    first: float
+    unit: float
+
+    @property
+    def kind(self) -> str:
+        """Name of the kind."""
+        return "date"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """First and last date."""
+        low, high = self.inside.bounds
+        return self.first + low * self.unit, self.first + high * self.unit
+
+    def _units(self, values: Tensor) -> Tensor:
+        return (values - self.first) / self.unit
+
+    def coordinates(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return the coordinates of the number of units."""
+        return self.inside.coordinates(self._units(values), generator)
+
+    def centre(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the centre of the unit, and the log volume there."""
+        return self.inside.centre(self._units(values))
+
+    def values(self, u: Tensor) -> Tensor:
+        """Return the nearest date between the first and the last."""
+        return self.first + self.unit * self.inside.values(u)
+
+    def possible(self, values: Tensor) -> Tensor:
+        """Return which dates are whole units between the first and the last."""
+        return self.inside.possible(self._units(values))
+
+    def __str__(self) -> str:
+        """Return the kind in words, with the first and the last date."""
+        low, high = (date_text(end, whole_days=self.unit >= UNITS[0]) for end in self.bounds)
+        return f"date, {low} to {high}"
+
+
+def date_text(seconds: float, *, whole_days: bool) -> str:
+    """Return a date as ISO text; years before 1 and after 9999, which Python does not have, as a number of seconds."""
+    try:
+        found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+    except OverflowError:
+        return f"{seconds:g} s"
+    return found.strftime("%Y-%m-%d" if whole_days else "%Y-%m-%d %H:%M:%S")
 
 
 @dataclass(frozen=True)
-class End:
-    """The lower end of values.
+class Missing(Column):
+    """A column with missing values (NaN): an indicator, whether a value is missing, beside the coordinates of values.
+
+    The coordinates of a missing value are normal noise with the mean and standard deviation of those of the others.
 
     Args:
-        bound: Roundest number within reach.
-        z: Difference of G from its mean in a normal tail, in standard deviations.
-        chance: Probability of a number as round within reach of a random end.
-        is_mode: Whether the outermost values look like a small mode.
+        inside: Column of the values that are not missing.
+        mean: Means of the coordinates of these values.
+        std: Standard deviations of these coordinates.
+        present: One of these values.
     """
 
-    bound: float
-    z: float
-    chance: float
-    is_mode: bool
+    inside: Column
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    present: float
 
-    def is_bound(self, limits: tuple[tuple[float, float], ...]) -> bool:
-        """Return whether the evidence for a bound is strong enough."""
-        possible = self.chance == 0 or not self.is_mode
-        return possible and any(self.z < -least and self.chance <= largest for least, largest in limits)
+    @classmethod
+    def around(cls, inside: Column, values: NDArray[np.float64]) -> "Missing":
+        """Return the column of these values and of missing ones."""
+        u = inside.coordinates(torch.from_numpy(values.copy()), torch.Generator().manual_seed(0))
+        std = u.std(0, correction=0) if u.numel() else u.new_zeros(u.shape[1])
+        return cls(inside, tuple(u.mean(0).tolist()), tuple(std.where(std > 0, 1.0).tolist()), float(values[0]))
 
+    @property
+    def kind(self) -> str:
+        """Kind of the values that are not missing."""
+        return self.inside.kind
 
-def find_bounds(values: Values) -> tuple[float, float]:
-    """Return the bounds at the ends of at least 100 values; infinity if none is found.
+    @property
+    def width(self) -> int:
+        """Number of coordinates: one more than without missing values."""
+        return 1 + self.inside.width
 
-    Next to a bound b, P(x < b + t) grows like t^a: a = 1 if the density is positive at b, 2 if it rises linearly from
-    0, 1 / 2 if it has a pole. The distances of the k outermost values from the next one then have the Gini coefficient
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Bounds of the values that are not missing."""
+        return self.inside.bounds
 
-        G = 1 / (2 + 1 / a):  1/4, 1/3 and 2/5 for a = 1/2, 1 and 2; 1/2 for an exponential tail, more for a heavy one;
+    def _filled(self, values: Tensor) -> Tensor:
+        return torch.where(values.isnan(), self.present, values)
 
-    and about .465 for a normal tail at the usual sample sizes. G is averaged over three scales, k = 2 sqrt(n), k / 2
-    and k / 4, which are nearly independent next to a bound; `z` is its difference from a normal tail in standard
-    deviations. In 99 % of samples, the outermost value is closer to b than `reach` = (5 / k)^(1 / a) times the width of
-    the k values. The second piece of evidence is therefore a round number there: a multiple of `step` (1, 2 or 5 times
-    a power of ten, or pi / 2) is within reach of a random end with probability reach / step. 0 is a multiple of every
-    step, and if the other end is a bound b, -b counts as one too.
+    def coordinates(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return the indicator with noise, and the coordinates of the value, or noise for a missing value."""
+        noise = (CORNER_STD * rng.normal((len(values), 1), values, generator)).clamp(
+            -MAX_CORNER_NOISE, MAX_CORNER_NOISE
+        )
+        missing = values.isnan()[:, None]
+        indicator = torch.where(missing, 1.0, -1.0) + noise
+        u = self.inside.coordinates(self._filled(values), generator)
+        if not self.inside.width:
+            return indicator
+        other = values.new_tensor(self.mean) + values.new_tensor(self.std) * rng.normal(tuple(u.shape), u, generator)
+        return torch.cat([indicator, torch.where(missing, other, u)], 1)
 
-    An end is a bound if z < -4.2; if z < -3.2 and the round number has probability at most .1; or if z < -1.7 and the
-    round number has probability at most .01 (.1 if the other end is a bound). If values become sparse on both sides of
-    a dense middle, they are a small mode and not a bound, unless 0 or -b is next to them.
-    """
-    low, high = lower_end(values), lower_end(-values)
-    found = [end.is_bound(LIMITS) for end in (low, high)]
-    if sum(found) == 1:
-        if found[0]:
-            high = lower_end(-values, mirrored=low.bound)
-        else:
-            low = lower_end(values, mirrored=high.bound)
-        found = [there or end.is_bound(LIMITS_OF_THE_OTHER_END) for there, end in zip(found, (low, high), strict=True)]
-    return low.bound if found[0] else -math.inf, -high.bound if found[1] else math.inf
+    def centre(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the centre of the indicator and of the value or the noise, and the log volume of both."""
+        missing = values.isnan()
+        u, log_volume = self.inside.centre(self._filled(values))
+        noise_volume = sum(math.log(std * math.sqrt(2 * math.pi)) for std in self.std)
+        log_volume = torch.where(missing, noise_volume, log_volume) + math.log(CORNER_STD * math.sqrt(2 * math.pi))
+        u = torch.where(missing[:, None], values.new_tensor(self.mean), u)
+        return torch.cat([torch.where(missing, 1.0, -1.0).to(u)[:, None], u], 1), log_volume
 
+    def values(self, u: Tensor) -> Tensor:
+        """Return NaN where the indicator is positive, the value elsewhere, and infinity for a lost draw."""
+        found = torch.where(u[:, 0] > 0, math.nan, self.inside.values(u[:, 1:]))
+        return torch.where(u.isnan().any(1), math.inf, found)
 
-def lower_end(values: Values, mirrored: float = 0.0) -> End:
-    """Return the evidence for a bound below the smallest values."""
-    k = int(2 * math.sqrt(len(values)))
-    x = np.sort(np.partition(values, k)[: k + 1])
-    ginis = [_gini(x[scale] - x[:scale]) for scale in (k, k // 2, k // 4)]
-    mean = float(np.average(ginis, weights=SCALE_WEIGHTS))
-    reach = float(x[k] - x[0]) * (REACH_ROWS / k) ** max(1 / mean - 2, 0.0) if mean > 0 else 0.0
-    bound, step = roundest(float(x[0]), reach, mirrored)
-    jumps = [gini - ginis[0] for gini in ginis[1:]]
-    is_mode = _has_valley(x) or any(jump > most / math.sqrt(k) for jump, most in zip(jumps, MAX_JUMP, strict=True))
-    z = (mean - NORMAL_GINI) / GINI_STD * math.sqrt(k)
-    return End(bound, z, reach / step, is_mode)
+    def possible(self, values: Tensor) -> Tensor:
+        """Return which values are missing or possible."""
+        return values.isnan() | self.inside.possible(self._filled(values))
 
-
-def _gini(distances: Values) -> float:
-    """Return the Gini coefficient: half the mean difference of two distances over their mean; 0 if all are 0."""
-    k, ordered = len(distances), np.sort(distances)
-    total = float(ordered.sum())
-    return float((2 * np.arange(k) - k + 1) @ ordered) / ((k - 1) * total) if total > 0 else 0.0
-
-
-def _has_valley(x: Values) -> bool:
-    """Return whether sorted values are densest in the middle and sparser on both sides."""
-    first, second, third, last = np.diff(x[[round(i * (len(x) - 1) / 4) for i in range(5)]])
-    return bool(first > VALLEY * second and last > VALLEY * min(second, third))
+    def __str__(self) -> str:
+        """Return the kind in words."""
+        return f"{self.inside}, or missing"
 
 
-def roundest(end: float, reach: float, mirrored: float = 0.0) -> tuple[float, float]:
-    """Return the roundest number from end - reach to end, and its step, which is infinite for 0."""
-    for bound in (0.0, mirrored):
-        if end - ZERO_REACH * reach <= bound <= end:
-            return bound, math.inf
-    if reach <= 0:
-        return end, math.inf
-    for exponent in range(math.ceil(math.log10(abs(end) + reach)), math.floor(math.log10(reach)) - 2, -1):
-        unit = 10.0**exponent
-        for step in sorted(
-            (5 * unit, 2 * unit, unit, *[math.pi / 2] * (unit <= math.pi / 2 < 10 * unit)), reverse=True
-        ):
-            bound = math.floor(end / step + 1e-9) * step
-            if end - reach <= bound:
-                return min(round(bound, 12) if step != math.pi / 2 else bound, end), step
-    return end, reach
-
-
-KIND_NAMES = "real", "positive", "heavy-tailed", "ordered", "count", "category"
-MAX_LEVELS = 10  # number of different whole numbers up to which a column is ordered
+Values = NDArray[np.float64]
+KIND_NAMES = "real", "positive", "heavy-tailed", "ordered", "count", "category", "date"
+MAX_LEVELS, MAX_RARE_LEVELS = 10, 100  # numbers of different values up to which a column may be ordered
+ROWS_PER_LEVEL, ROWS_PER_RARE_LEVEL = 5, 20  # rows for each of these values, at least, in the mean
 MAX_CATEGORIES = 32  # a category needs a coordinate for each level but one
-EDGE, MIN_EDGE_SHARE = 0.02, 0.01  # width of an edge over the range; share of the rows in it
+EDGE, MIN_EDGE_SHARE, MIN_EDGE_ROWS = 0.02, 0.01, 5  # width of an edge over the range; share of the rows in it; rows
 MIN_ROWS_FOR_BOUNDS = 100  # fewer rows are little evidence for a bound
 MIN_SKEWNESS, ZERO_DISTANCE = 1.0, 0.25  # skewness; distance of the smallest value from 0 over the range
-HEAVY_SPAN = 7.0  # span of the middle 99 % of the values over that of the middle half
+TAIL_SHARES = 0.05, 0.02, 0.01  # shares of the values, the farthest from the median, in which a tail is measured
+MIN_TAIL_ROWS = 10
+MIN_TAIL_INDEX = 1 / 3  # the third moment of P(|x| > t) = t^-a is infinite from a = 3
+MAX_REACH = 3.0  # distance of the farthest draw over that of the farthest row
 MIN_MASS_SHARE, MIN_MASS_ROWS = 0.01, 5
 PEAKED_BELOW = 2.0  # standard deviation in steps, below which neighbouring steps differ much in probability
 MAX_DECIMALS, MAX_POSITIONS = 4, 10_000
+MAX_SHOWN_DECIMALS = 11
+MAX_SCALED = {4: 1e4, 8: 1e12}  # by the bytes of a float: values in steps up to which its decimals are certain
 MAX_OFF_GRID = 1e-3  # in steps: the rounding error of float32 at 10,000 positions
 LARGEST_WHOLE, FLOAT32_WHOLE = 2.0**53, 2.0**22  # beyond, every float64 is whole, and float32 are multiples of a step
 SHARE_TOTALS = 1.0, 100.0  # of proportions and percentages
 LIMIT_REACH = 0.5  # distance of a limit from the values over their range, at most
+UNITS = 86400.0, 3600.0, 60.0, 1.0  # day, hour, minute, second
+MICROSECOND = 1e-6
 
 
-def find_column(values: Values, name: str, *, text: bool = False, ordered: bool = False) -> Column:
+def find_column(values: Values, name: str, *, text: bool = False, ordered: bool = False, size: int = 8) -> Column:
     """Infer the kind of a column from its values; values of a category are positions of levels.
 
     The rules, in order; they are conservative, so that a column is real unless there is clear evidence against it:
 
     - **constant**: one value.
     - **category**: text, booleans and unordered categories of a data frame; numbers with two different values.
-    - **ordered**: ordered categories of a data frame; whole numbers with 3 to 10 different values.
+    - **ordered**: ordered categories of a data frame; 3 to 10 different values, with five rows each in the mean unless
+      they are whole; other values than whole numbers and decimals, up to 100 different ones with 20 rows each.
     - **count**: whole numbers with more values. **rounded**: multiples of a number larger than 1 (5, 25, 1,000), and
       decimals with up to four digits after the point of which less than half are different.
-    - **positive, bounded, interval**: the outermost values are denser than in a normal tail, and a round number (or a
-      multiple of pi / 2) lies next to them: the rounder the number, the weaker the evidence needed from the density.
-      `find_bounds` has the details. With fewer than 100 rows no bound is found.
-    - **positive** also if the skewness is at least 1, no value is negative, the smallest is closer to 0 than a quarter
-      of the range, and 1 % of the values lie at that end, within 2 % of the range.
-    - **heavy-tailed**: the middle 99 % of the values span more than 7 times what the middle half spans (3.8 times for a
-      normal distribution, 7.6 for Student's t with three degrees of freedom).
-    - **limits**, at an end without a bound: 0 if no value is negative, and also 1 or 100 if the largest value is
-      between half the limit and the limit (100 only if the values are neither skewed nor heavy-tailed). A limit must
-      be closer to the values than half their range. Draws beyond a limit are reflected, or on a grid moved to its end.
+    - **positive**: the skewness is at least 1, no value is negative, the smallest is closer to 0 than a quarter of the
+      range, and 1 % of the values lie at that end, within 2 % of the range.
+    - **heavy-tailed**: the largest distances from the median fall like a power below 3: the mean of log(distance /
+      smallest of these distances) is above 1/3 for the largest 5 %, 2 % and 1 % of them (at least ten). A narrow normal
+      distribution in a wide one has a large kurtosis, but no such tail.
+    - **limits** of real columns: 0 if no value is negative, and also 1 or 100 if the largest value is between half the
+      limit and the limit (100 only if the values are neither skewed nor heavy-tailed); a limit must be closer to the
+      values than half their range. Otherwise the smallest or largest value, if 1 % of the values and five of them lie
+      within 2 % of the range. Draws beyond a limit are reflected, or on a grid moved to its end.
     - **ends of a grid**: the smallest or largest value of a count or rounded column, if 1 % of the rows and at least
       five have it (months, ages from 18).
-    - **point masses**: values at a bound, if 1 % of the rows and at least five are there; fewer are moved inside.
+    - **point masses**: the smallest or largest value, if 1 % of the rows and at least five have it.
     - **real**: all other columns.
     """
     levels = np.unique(values)
@@ -585,13 +654,17 @@ def find_column(values: Values, name: str, *, text: bool = False, ordered: bool 
         return Constant(float(levels[0]))
     if text or ordered or len(levels) == 2:
         return _ordered(values) if ordered and len(levels) > 2 else _category(levels, name)
-    if (step := _step(values, levels)) is not None:
-        is_short = step >= 1 and len(levels) <= MAX_LEVELS
-        return _ordered(values) if is_short else _on_grid(values, step, _limits(values)[1])
-    return _with_masses(values, _bounds(values), _limits(values))
+    step, rows_per_level = _step(values, levels), len(values) / len(levels)
+    if len(levels) <= MAX_LEVELS and (rows_per_level >= ROWS_PER_LEVEL or (step is not None and step >= 1)):
+        return _ordered(values)
+    if step is not None:
+        return _on_grid(values, step, _limits(values)[1])
+    if len(levels) <= MAX_RARE_LEVELS and rows_per_level >= ROWS_PER_RARE_LEVEL:
+        return _ordered(values)
+    return _with_masses(values, size)
 
 
-def given_column(values: Values, kind: object, name: str) -> Column:
+def given_column(values: Values, kind: object, name: str, *, size: int = 8) -> Column:
     """Return the column of the user's kind; raise an error for values that this kind cannot have."""
     levels = np.unique(values)
     if len(levels) == 1:
@@ -603,12 +676,21 @@ def given_column(values: Values, kind: object, name: str) -> Column:
     if kind == "count":
         _require(values, values == np.round(values), name, "whole numbers")
         return _on_grid(values, 1.0)
-    if kind in ("real", "heavy-tailed"):
-        return Smooth() if kind == "real" else _heavy(values)
+    decimals = _decimals(values, size)
+    if kind == "real":
+        return Smooth(decimals=decimals)
+    if kind == "heavy-tailed":
+        return _heavy(values, decimals)
     low, high = (0.0, math.inf) if kind == "positive" else _pair(kind, name)
     wanted = "numbers of at least 0" if kind == "positive" else f"numbers from {low:g} to {high:g}"
     _require(values, (values >= low) & (values <= high), name, wanted)
-    return _with_masses(values, (low, high))
+    masses = tuple(bound for bound in (low, high) if _is_mass(values, bound))
+    others = values[(values > low) & (values < high)]
+    if len(np.unique(others)) < 2:
+        return Category(tuple(np.unique(values).tolist()))
+    nearest = _halfway(low, others.min()), _halfway(high, others.max())
+    inside = _reaching(others, Smooth(low, high, nearest=nearest, decimals=decimals))
+    return _masses(inside, others, (low in masses, high in masses))
 
 
 def _pair(kind: object, name: str) -> tuple[float, float]:
@@ -670,8 +752,9 @@ def _on_grid(values: Values, step: float, high: float = math.inf) -> Steps:
     positions = np.round(values / step)
     first = 0.0 if positions.min() >= 0 else -math.inf
     # ties are spread out, as values without rounding would be
-    skewed = first == 0 and _leans_on_zero(positions + np.linspace(-0.49, 0.49, len(positions)))
-    inside = Smooth(-0.5) if skewed else Smooth(middle=_middle(positions))
+    skewed = first == 0 and _leans_on_zero(positions + np.linspace(0.01, 0.99, len(positions)))
+    wide = _heavy(positions) if _is_heavy(positions) else Smooth()
+    inside = _reaching(positions, Smooth(-0.5)) if skewed else wide
     ends = positions.min(), positions.max()
     held = [_is_mass(positions, end) for end in ends]
     last = float(np.floor(high / step + 1e-9))
@@ -679,70 +762,91 @@ def _on_grid(values: Values, step: float, high: float = math.inf) -> Steps:
     return Steps((), step, found, bool(positions.std() < PEAKED_BELOW), inside)
 
 
-def _bounds(values: Values) -> tuple[float, float]:
-    """Return the bounds of values; infinite if there is none."""
-    if len(values) < MIN_ROWS_FOR_BOUNDS:
-        return -math.inf, math.inf
-    low, high = find_bounds(values)
-    if not math.isfinite(low) and values.min() >= 0 and _leans_on_zero(values):
-        low = 0.0
-    return low, high
-
-
 def _limits(values: Values) -> tuple[float, float]:
-    """Return the limits of values: 0 if none is negative, 1 or 100 for proportions and percentages, else infinity."""
+    """Return the limits of values: natural ones, or an end at which many values lie; infinite if there is none."""
     low, high = float(values.min()), float(values.max())
+    first, last = (low if _is_crowded(values) else -math.inf), (high if _is_crowded(-values) else math.inf)
     if low < 0:
-        return -math.inf, math.inf
-    reach = LIMIT_REACH * (high - low)
-    total = next((total for total in SHARE_TOTALS if total / 2 < high <= total <= high + reach), math.inf)
-    if total > 1 and (_leans_on_zero(values) or _middle(values) is not None):
+        return first, last
+    reaches = [(EDGE if math.isfinite(end) else LIMIT_REACH) * (high - low) for end in (first, last)]
+    total = next((total for total in SHARE_TOTALS if total / 2 < high <= total <= high + reaches[1]), math.inf)
+    if total > 1 and (_leans_on_zero(values) or _is_heavy(values)):
         total = math.inf  # the end of a long tail is near 100 by chance
-    return 0.0 if low <= reach else -math.inf, total
+    return 0.0 if low <= reaches[0] else first, total if math.isfinite(total) else last
+
+
+def _is_crowded(values: Values) -> bool:
+    """Return whether many values lie at the lower end."""
+    near = int((values - values.min() < EDGE * (values.max() - values.min())).sum())
+    return len(values) >= MIN_ROWS_FOR_BOUNDS and near >= max(MIN_EDGE_ROWS, MIN_EDGE_SHARE * len(values))
 
 
 def _leans_on_zero(values: Values) -> bool:
     """Return whether values are skewed, dense at the lower end but not at the upper one, and begin near 0."""
     low, high = float(values.min()), float(values.max())
     span = high - low
-    if len(values) < MIN_ROWS_FOR_BOUNDS or low > ZERO_DISTANCE * span:
+    if low < 0 or low > ZERO_DISTANCE * span or not _is_crowded(values) or _is_crowded(-values):
         return False
-    near = [float((distance < EDGE * span).mean()) for distance in (values - low, high - values)]
     within = (values - low) / span  # scaled, so that squares do not underflow
-    skewness = float(np.mean(((within - within.mean()) / within.std()) ** 3))
-    return near[0] >= MIN_EDGE_SHARE > near[1] and skewness > MIN_SKEWNESS
+    return float(np.mean(((within - within.mean()) / within.std()) ** 3)) > MIN_SKEWNESS
 
 
-def _middle(values: Values) -> tuple[float, float] | None:
-    """Return the middle and width of values with heavy tails; None for other values."""
-    q = np.quantile(values, [0.005, 0.25, 0.75, 0.995])
-    return _heavy(values).middle if q[2] > q[1] and q[3] - q[0] > HEAVY_SPAN * (q[2] - q[1]) else None
+def _is_heavy(values: Values) -> bool:
+    """Return whether the distances from the median fall like a power below 3 (Hill 1975)."""
+    distances = np.sort(np.abs(values - np.median(values)))[::-1]
+    counts = [int(share * len(values)) for share in TAIL_SHARES]
+    tails = [distances[: k + 1] / max(distances[k], LEAST) for k in counts if k >= MIN_TAIL_ROWS]
+    return bool(tails) and all(float(np.log(tail[:-1]).mean()) > MIN_TAIL_INDEX for tail in tails)
 
 
-def _heavy(values: Values) -> Smooth:
+def _heavy(values: Values, decimals: int | None = None) -> Smooth:
     middle = float(np.median(values))
     width = float(np.median(np.abs(values - middle)))
-    return Smooth(middle=(middle, width if width > 0 else float(values.std())))
+    found = Smooth(middle=(middle, width if width > 0 else float(values.std())), decimals=decimals)
+    return _reaching(values, found)
 
 
-def _with_masses(
-    values: Values, bounds: tuple[float, float], limits: tuple[float, float] = (-math.inf, math.inf)
-) -> Column:
-    """Return the column between bounds and limits, with point masses at bounds that many values equal."""
-    if not any(map(math.isfinite, bounds)):
-        return Smooth(middle=_middle(values), limits=limits)
-    masses = tuple(bound for bound in bounds if _is_mass(values, bound))
-    others = values[(values > bounds[0]) & (values < bounds[1])]
+def _reaching(values: Values, column: Smooth) -> Smooth:
+    """Return the column with draws up to a multiple of the distance of the farthest value."""
+    if column.middle is not None:
+        middle = column.middle[0]
+        far = [middle + MAX_REACH * (float(end) - middle) for end in (values.min(), values.max())]
+    elif column.kind in ("positive", "bounded"):
+        sign, bound = (1, column.low) if math.isfinite(column.low) else (-1, column.high)
+        distances = sign * (values - bound)
+        inner = float(distances[distances > 0].min())
+        far = [bound + sign * inner / MAX_REACH, bound + sign * MAX_REACH * float(distances.max())]
+    else:
+        return column
+    first, last = column.map.inverse(torch.tensor(far, dtype=torch.float64)[:, None])[:, 0].sort().values.tolist()
+    return replace(column, reach=(first, last))
+
+
+def _with_masses(values: Values, size: int) -> Column:
+    """Return the column of values with a density, with point masses at ends that many values equal."""
+    ends = float(values.min()), float(values.max())
+    at = _is_mass(values, ends[0]), _is_mass(values, ends[1])
+    others = values[~((at[0] & (values == ends[0])) | (at[1] & (values == ends[1])))]
     if len(np.unique(others)) < 2:
         return Category(tuple(np.unique(values).tolist()))
-    nearest = _halfway(bounds[0], others.min()), _halfway(bounds[1], others.max())
-    free = [-math.inf if math.isfinite(bounds[0]) else limits[0], math.inf if math.isfinite(bounds[1]) else limits[1]]
-    inside = Smooth(*bounds, nearest=nearest, limits=(free[0], free[1]))
-    if not masses:
+    decimals, (low, high) = _decimals(values, size), _limits(others)
+    limits = ends[0] if at[0] else low, ends[1] if at[1] else high
+    if (limits[0] == 0 and _leans_on_zero(others)) and not at[1]:
+        few_zeros = (0.0, math.inf) if others.min() > 0 else (_halfway(0.0, others[others > 0].min()), math.inf)
+        inside = _reaching(others, Smooth(0.0, nearest=few_zeros, decimals=decimals))
+    elif not any(map(math.isfinite, limits)) and _is_heavy(others):
+        inside = _heavy(others, decimals)
+    else:
+        inside = Smooth(limits=limits, decimals=decimals)
+    return _masses(inside, others, at)
+
+
+def _masses(inside: Smooth, others: Values, at: tuple[bool, bool]) -> Smooth | PointMasses:
+    """Return the column of values that have a density, with point masses at its bounds."""
+    if not any(at):
         return inside
     u = inside.coordinates(torch.from_numpy(others.copy()), None)
-    ends, at = (float(u.min()), float(u.max())), (bounds[0] in masses, bounds[1] in masses)
-    return PointMasses(inside, at, ends, float(u.std()))
+    return PointMasses(inside, at, (float(u.min()), float(u.max())), float(u.std()))
 
 
 def _is_mass(values: Values, value: float) -> bool:
@@ -755,7 +859,56 @@ def _halfway(bound: float, value: float) -> float:
     return float((bound + value) / 2 if math.isfinite(bound) else value)
 
 
-KINDS: Mapping[str, type[Any]] = {cls.__name__: cls for cls in (Constant, Smooth, Steps, Category, PointMasses)}
+def _decimals(values: Values, size: int) -> int | None:
+    """Return the number of decimals of values; None if they are not rounded."""
+    largest, span = float(np.abs(values).max()), float(np.ptp(values))
+    for decimals in range(MAX_SHOWN_DECIMALS):
+        scale = 10.0**decimals
+        if largest * scale > MAX_SCALED.get(size, 0.0):
+            return None
+        if (np.abs(values * scale - np.round(values * scale)) <= min(1e-6 * span * scale, MAX_OFF_GRID)).all():
+            return decimals
+    return None
+
+
+def _date(values: Values) -> Column:
+    """Return the column of dates, given as seconds since 1970."""
+    first, last = float(values.min()), float(values.max())
+    if first == last:
+        return Constant(first)
+    unit = next((unit for unit in UNITS if not np.remainder(values - first, unit).any()), MICROSECOND)
+    positions = np.round((values - first) / unit)
+    end = float(positions.max())
+    inside = Smooth(limits=(-0.5, end + 0.5))
+    return Date(Steps((), 1.0, (0.0, end), bool(positions.std() < PEAKED_BELOW), inside), first, unit)
+
+
+class Condition(NamedTuple):
+    """What a column is to be: one of some values, or between two.
+
+    Args:
+        place: Position of the column.
+        values: Values as numbers, NaN for a missing one; None for a range.
+        low: Lower end of the range.
+        high: Upper end of the range.
+    """
+
+    place: int
+    values: tuple[float, ...] | None
+    low: float = -math.inf
+    high: float = math.inf
+
+    def holds(self, rows: Tensor) -> Tensor:
+        """Return which rows `(row, column)` of numbers fulfil the condition."""
+        x = rows[:, self.place]
+        if self.values is None:
+            return (x >= self.low) & (x <= self.high)
+        return torch.isin(x, x.new_tensor(self.values)) | (x.isnan() & any(map(math.isnan, self.values)))
+
+
+KINDS: Mapping[str, type[Any]] = {
+    cls.__name__: cls for cls in (Constant, Smooth, Steps, Category, PointMasses, Date, Missing)
+}
 Kinds = Mapping[Any, Any] | None
 
 
@@ -778,23 +931,34 @@ class Table:
         names: Sequence[str],
         kinds: Kinds = None,
         categories: Mapping[str, bool] | None = None,
+        dates: Collection[str] = (),
     ) -> "Table":
         """Return the table of rows, with kinds that are given or inferred.
 
         Args:
-            rows: Rows as numbers.
+            rows: Rows as numbers; NaN for missing values.
             names: Names of the columns.
             kinds: Given kinds, by name or position.
             categories: Names of categorical columns, and whether their levels are ordered.
+            dates: Names of columns of dates, given as seconds since 1970.
         """
-        given = {_name(key, names): kind for key, kind in (kinds or {}).items()}
-        categories = categories or {}
-        columns = [
-            given_column(values, given[name], name)
-            if name in given
-            else find_column(values, name, text=name in categories, ordered=categories.get(name, False))
-            for name, values in zip(names, np.asarray(rows, np.float64).T, strict=True)
-        ]
+        given, categories, size = named_kinds(kinds, names), categories or {}, np.asarray(rows).dtype.itemsize
+
+        def find(values: Values, name: str) -> Column:
+            if name in dates:
+                return _date(values)
+            if name in given:
+                return given_column(values, given[name], name, size=size)
+            return find_column(values, name, text=name in categories, ordered=categories.get(name, False), size=size)
+
+        columns = []
+        for name, values in zip(names, np.asarray(rows, np.float64).T, strict=True):
+            there = values[~np.isnan(values)]
+            if not len(there):
+                expected = f"column {name!r} with values"
+                raise ValueError(checks.message(expected, "only missing values", "Remove the column."))
+            column = find(there, name)
+            columns.append(column if len(there) == len(values) else Missing.around(column, there))
         if not any(column.width for column in columns):
             raise ValueError(checks.message("columns that vary", "only constants", "Pass rows that differ."))
         return cls(tuple(names), tuple(columns))
@@ -859,6 +1023,60 @@ class Table:
         rows = [column.values(group) for column, group in zip(self.columns, groups, strict=True)]
         return torch.stack(rows, 1).reshape(*points.shape[:-1], len(self.columns))
 
+    def condition(self, name: str, wanted: Sequence[float], *, is_range: bool) -> Condition:
+        """Return the condition that a column has one of some values, or lies between two.
+
+        Args:
+            name: Name of the column.
+            wanted: The values as numbers, or the two ends of the range.
+            is_range: Whether `wanted` is a range.
+        """
+        place = self.names.index(_name(name, self.names))
+        column = self.columns[place]
+        low, high = column.bounds
+        if is_range:
+            first, last = wanted
+            if not (first <= last and first <= high and last >= low):
+                expected = f"a range of column {name!r} that meets {low:g} to {high:g}"
+                raise ValueError(checks.message(expected, f"{first:g} to {last:g}", "Rows lie between these numbers."))
+            return Condition(place, None, first, last)
+        inside = column.inside if isinstance(column, Missing) else column
+        masses = [mass[0] for mass in inside._masses] if isinstance(inside, PointMasses) else []
+        if isinstance(inside, Smooth | PointMasses) and not all(math.isnan(one) or one in masses for one in wanted):
+            fix = "Pass the two ends as a tuple; one number has probability 0."
+            raise ValueError(checks.message(f"a range for column {name!r} ({column})", list(wanted), fix))
+        if not column.possible(torch.tensor(wanted, dtype=torch.float64)).any():
+            fix = "No row fulfils the condition: pass a value that rows have."
+            raise ValueError(checks.message(f"values of column {name!r} ({column})", list(wanted), fix))
+        return Condition(place, tuple(wanted))
+
+    def log_likelihood(self, points: Tensor, conditions: Sequence[Condition], variance: Tensor) -> Tensor:
+        """Return normal log likelihoods of the conditions at points, with a variance for every coordinate.
+
+        Args:
+            points: Points `(point, width)`.
+            conditions: The conditions.
+            variance: Variance `(width,)` of the distance of a point to the coordinates of the values.
+        """
+        starts = np.cumsum([0, *(column.width for column in self.columns)]).tolist()
+        found = points.new_zeros(len(points))
+        for one in conditions:
+            column, part = self.columns[one.place], slice(starts[one.place], starts[one.place + 1])
+            if not column.width:
+                continue
+            ends = one.values if one.values is not None else np.clip([one.low, one.high], *column.bounds)
+            targets = column.centre(torch.tensor(ends, dtype=torch.float64))[0].to(points)
+            u = points[:, None, part]
+            if one.values is None:  # the last coordinate increases with the value; an indicator may stand before it
+                gap = torch.cat(
+                    [u[..., :-1] - targets[:1, :-1], u[..., -1:] - u[..., -1:].clamp(targets[0, -1], targets[1, -1])],
+                    -1,
+                )
+            else:
+                gap = u - targets
+            found = found - (gap.square() / (2 * variance[part])).sum(-1).amin(1)
+        return found
+
     def possible(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which rows are possible: with known levels, and values between their bounds.
 
@@ -910,6 +1128,16 @@ class Table:
         return cls(tuple(spec["names"]), tuple(_from_json(column) for column in spec["columns"]))
 
 
+def named_kinds(kinds: Kinds, names: Sequence[str]) -> dict[str, Any]:
+    """Return kinds by the names of columns.
+
+    Args:
+        kinds: Kinds by name or position.
+        names: Names of all columns.
+    """
+    return {_name(key, names): kind for key, kind in (kinds or {}).items()}
+
+
 def _name(key: object, names: Sequence[str]) -> str:
     """Return the name of a column from its name or position."""
     if isinstance(key, int | np.integer) and 0 <= int(key) < len(names):
@@ -920,29 +1148,19 @@ def _name(key: object, names: Sequence[str]) -> str:
     raise ValueError(checks.message(f"columns among {', '.join(map(repr, names))}", repr(key), fix))
 
 
-def _to_json(column: Column) -> dict[str, Any]:
-    fields: dict[str, Any] = asdict(column)  # type: ignore[call-overload]
-    return {"class": type(column).__name__} | {name: _finite(value) for name, value in fields.items()}
-
-
-def _finite(value: Any) -> Any:
-    """Return a value with infinities as text, for JSON."""
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
+def _to_json(value: Any) -> Any:
+    """Return a column, or a part of it, in a form for JSON: classes by name, infinities as text."""
+    if is_dataclass(value):
+        parts = {one.name: _to_json(getattr(value, one.name)) for one in fields(value)}
+        return {"class": type(value).__name__} | parts
     if isinstance(value, tuple | list):
-        return [_finite(part) for part in value]
+        return [_to_json(part) for part in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _from_json(spec: Mapping[str, Any]) -> Column:
-    fields = {name: _value(value) for name, value in spec.items() if name != "class"}
-    if "inside" in fields:
-        fields["inside"] = Smooth(**{name: _value(value) for name, value in spec["inside"].items()})
-    column: Column = KINDS[spec["class"]](**fields)
-    return column
-
-
-def _value(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_value(part) for part in value)
-    return float(value) if value in ("inf", "-inf") else value
+def _from_json(spec: Any) -> Any:
+    if isinstance(spec, Mapping):
+        return KINDS[spec["class"]](**{name: _from_json(part) for name, part in spec.items() if name != "class"})
+    if isinstance(spec, list):
+        return tuple(_from_json(part) for part in spec)
+    return float(spec) if spec in ("inf", "-inf") else spec
