@@ -40,7 +40,7 @@ from scoremh import (
 from scoremh._shared.algebra import inner
 from scoremh.acceptance import Rule
 from scoremh.diagnostics import stationarity
-from scoremh.kernel import grouped
+from scoremh.kernel import grouped, metropolis
 from scoremh.kernel.hamiltonian import Leapfrog, Trajectories, Trajectory
 from tests.cases import COVARIANCE, GAUSSIAN, LEARNED, PROPOSALS, TARGETS, f64, seeded, seeded_by
 from tests.cases import RULES as SCORES_RULES
@@ -761,6 +761,31 @@ def test_an_exception_of_the_score_comes_through(kernel: str) -> None:
 
     with pytest.raises(ZeroDivisionError, match="of the user's"):
         run(MAKERS[kernel](Misbehaving(wrong)))
+
+
+def test_a_group_without_a_finite_ratio_is_rejected_and_counted_once() -> None:
+    def log_density(x: Tensor) -> Tensor:
+        return torch.where(x[:, 0] > 0.5, math.nan, -0.5 * x.square().sum(1))
+
+    kernel = grouped(Target(lambda x: -x, log_density), MALA(0.3), LineIntegral("simpson"), Exact(), group_size=5)
+    chains = sample(kernel, torch.full((200, 2), -1.0), draws=20, thin=5, generator=seeded())
+    assert bool((chains.draws[..., 0] <= 0.5).all())
+    assert 0 < int(chains.nonfinite.sum()) <= 200 * 20
+
+
+@pytest.mark.parametrize("rule", [Taylor(1, average=True), LineIntegral()], ids=repr)
+def test_a_product_of_densities_is_decided_exactly_and_named_so(rule: Any) -> None:
+    both = targets.product(SURROGATE_MIXTURE, targets.Gaussian(torch.zeros(2), torch.eye(2)))
+    kernel = metropolis_hastings(both, MALA(0.3), rule)  # a degenerate rule would warn
+    assert kernel.parts[1] == Exact()
+
+
+def test_a_certain_candidate_is_accepted_at_every_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
+    """u = 1 is drawn once in 2^24 times; a candidate with a = 1 is accepted then as well."""
+    monkeypatch.setattr(metropolis.rng, "log_uniform", lambda shape, like, generator: like.new_zeros(shape))
+    for rule in (Always(), Exact()):
+        flat = metropolis_hastings(Target(lambda x: 0 * x, lambda x: 0 * x[:, 0]), RandomWalk(1.0), rule)
+        assert bool(flat.step(flat.init(torch.zeros(10, 2)), generator=seeded())[1].accepted.all())
 
 
 @scores_mark

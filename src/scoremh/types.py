@@ -174,6 +174,14 @@ class Point(NamedTuple):
         assert score is not None  # the kernel fills what `needs` names
         return score
 
+    def where(self, accepted: Bool[Tensor, " chain"], otherwise: "Point") -> "Point":
+        """Return this point for the chains that accept it, and the other one for the rest."""
+
+        def choose(new: Tensor, old: Tensor) -> Tensor:
+            return torch.where(accepted.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+        return self.map(choose, otherwise)
+
     def map(self, function: Callable[..., Tensor], *others: "Point") -> "Point":
         """Apply a function to each part of this point and the same part of the others; None stays None."""
         x, *rest = zip(self, *others, strict=True)

@@ -14,6 +14,7 @@ exact, every group is accepted.
 `Point.log_density` holds the running sum of the D_i, so any loop can make the cheap moves.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +24,8 @@ from scoremh._shared import checks, rng
 from scoremh._shared.algebra import per_chain
 from scoremh._shared.counting import score_calls
 from scoremh.acceptance import Rule
-from scoremh.kernel.metropolis import check_values, metropolis_hastings, transition_of, validated_target
+from scoremh.acceptance.rules import Decision
+from scoremh.kernel.metropolis import Transition, check_values, metropolis_hastings, transition_of, validated_target
 from scoremh.targets.combinations import Product
 from scoremh.types import Kernel, LogDensityFn, Move, Point, Proposal, TargetLike, Trace
 
@@ -64,12 +66,36 @@ def grouped(target: TargetLike, proposal: Proposal, acceptance: Rule, final: Rul
         fix = "Use ThroughNoise() if the scores of all noise levels are known, Exact() if there is a density."
         raise ValueError(checks.message("a final rule that uses a log density", checks.named(final), fix))
     if acceptance.needs != {"log_density"}:  # otherwise points already hold the log density that the rule balances
-        transition = transition_of(target, proposal, acceptance, accumulates=True)
+        known = transition_of(target, proposal, acceptance)
+        transition = Accumulating(known.target, known.proposal, known.rule)
         run = None if cheap.run is None else transition.run
         cheap = cheap._replace(init=transition.init, step=transition.step, run=run)
     groups = Groups(cheap, final, log_density, group_size)
     parts = (*cheap.parts, f"groups of {group_size} moves decided by {checks.named(final)}")
     return cheap._replace(step=groups.step, run=groups.run, least_steps=GROUPS_PER_CALL * group_size, parts=parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulating(Transition):
+    """Transitions that keep in `Point.log_density` the sum of the rule's estimates D of the accepted moves."""
+
+    def init(self, x: Tensor) -> Point:
+        """Return the point that chains start from, with the sum 0."""
+        return super().init(x)._replace(log_density=x.new_zeros(len(x)))
+
+    def judge(
+        self, point: Point, proposed: Point, log_uniform: Tensor, generator: torch.Generator
+    ) -> tuple[Point, Decision]:
+        """Return the decision about a move, by the ratio itself, and the proposed point with the sum after it."""
+        rule, target, proposal = self.rule, self.target, self.proposal
+        log_ratio = rule.log_ratio(point, proposed, target=target, proposal=proposal)
+        change = log_ratio - proposal.log_q_ratio(point, proposed)
+        if rule.balance == "direct":  # a network that gives log a itself, not as a function of log r
+            log_accept = rule.log_accept(point, proposed, target=target, proposal=proposal)
+        else:
+            log_accept = rule.log_balanced(log_ratio)
+        assert point.log_density is not None
+        return proposed._replace(log_density=point.log_density + change), Decision(log_accept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +117,9 @@ class Groups:
         with score_calls() as calls:
             before = self._first_log_density(point)
             end, move = self.cheap.step(point, generator=generator)
-            point, _, taken = self._decide_group(point, before, end, generator)
-        return point, move._replace(accepted=move.accepted & taken, score_calls=calls.total)
+            point, _, taken, finite = self._decide_group(point, before, end, generator)
+        log_accept = move.log_accept.masked_fill(~finite, math.nan)
+        return point, move._replace(log_accept=log_accept, accepted=move.accepted & taken, score_calls=calls.total)
 
     @torch.inference_mode()
     def run(self, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
@@ -102,7 +129,8 @@ class Groups:
             before = self._first_log_density(point)
             for done in range(0, steps, self.size):
                 start, (end, trace) = point, self.cheap.steps(point, min(self.size, steps - done), generator=generator)
-                point, before, taken = self._decide_group(start, before, end, generator)
+                point, before, taken, finite = self._decide_group(start, before, end, generator)
+                trace.log_accept[-1].masked_fill_(~finite, math.nan)  # counted once for each group
                 x = torch.where(per_chain(taken, start.x), trace.x, start.x)
                 traces.append((x, trace.log_accept, trace.accepted & taken))
         x, log_accept, accepted = (torch.cat(parts) for parts in zip(*traces, strict=True))
@@ -116,13 +144,12 @@ class Groups:
 
     def _decide_group(
         self, start: Point, before: Tensor, end: Point, generator: torch.Generator
-    ) -> tuple[Point, Tensor, Tensor]:
-        """Return the points after a group, their log density, and which groups were accepted."""
+    ) -> tuple[Point, Tensor, Tensor, Tensor]:
+        """Return the points after a group, their log density, and which groups were accepted and had a finite ratio."""
         assert start.log_density is not None
         assert end.log_density is not None
         after = self.log_density(end.x)
         log_ratio = after - before - (end.log_density - start.log_density)
         log_uniform = rng.log_uniform((len(end.x),), end.x, generator)
-        taken = log_uniform < self.final.log_balanced(log_ratio)
-        point = end.map(lambda new, old: torch.where(per_chain(taken, new), new, old), start)
-        return point, torch.where(taken, after, before), taken
+        taken = log_uniform <= self.final.log_balanced(log_ratio)
+        return end.where(taken, start), torch.where(taken, after, before), taken, log_ratio.isfinite()

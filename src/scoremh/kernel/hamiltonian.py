@@ -292,9 +292,8 @@ class Trajectories:
         """Make one trajectory, and move the chains that accept its end."""
         path = self.leapfrog.trajectory(self.target, point, momentum, steps)
         log_accept, proposed = self.log_accept(point, momentum, path, log_uniform)
-        accepted = log_uniform < log_accept
-        taken = proposed.map(lambda new, old: torch.where(per_chain(accepted, new), new, old), point)
-        return taken, Move(proposed.x, log_accept, accepted)
+        accepted = log_uniform <= log_accept
+        return proposed.where(accepted, point), Move(proposed.x, log_accept, accepted)
 
     def log_accept(
         self, point: Point, momentum: Tensor, path: Trajectory, log_uniform: Tensor

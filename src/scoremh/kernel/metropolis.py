@@ -1,9 +1,9 @@
 r"""The Metropolis-Hastings algorithm: propose a candidate x', decide, then move or stay.
 
-    x' ~ q(. | x),   u ~ U(0, 1];   x <- x' if log u < log a(x', x), else x
+    x' ~ q(. | x),   u ~ U(0, 1];   x <- x' if log u <= log a(x', x), else x
 
-Each chain decides independently. If x' is outside the support (log a = -inf) or not finite (NaN), the target is not
-evaluated there and x' is rejected. It is also rejected if its score or log a is not finite.
+Each chain decides independently. A candidate outside the support (log a = -inf) is rejected; so is one that is not
+finite, or whose score or log a is not finite (NaN).
 
 `Transition` is the algorithm: `step` makes one transition, `run` makes several and draws their random numbers at once.
 `LangevinLoop` is a faster `run` for MALA with a quadrature of the score, or without an accept step.
@@ -55,14 +55,15 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Rule
         torch.Size([3])
     """
     transition = transition_of(target, proposal, acceptance)
-    warn_if_degenerate(proposal, acceptance)
-    estimated = isinstance(acceptance, Exact) and getattr(target, "density_is_estimated", False)
+    rule = transition.rule  # the exact one if all parts of a product have a log density
+    warn_if_degenerate(proposal, rule)
+    estimated = isinstance(rule, Exact) and getattr(target, "density_is_estimated", False)
     return Kernel(
         transition.init,
         transition.step,
-        run=transition.fused(),
-        target_rate=_target_rate(proposal, acceptance),
-        parts=(proposal, f"{acceptance} for the log density through noise" if estimated else acceptance),
+        run=transition.fastest_run(),
+        target_rate=_target_rate(proposal, rule),
+        parts=(proposal, f"{rule} for the log density through noise" if estimated else rule),
         unadjusted=partial(metropolis_hastings, target, proposal, Always()) if "score" in proposal.needs else None,
         target=transition.target if transition.needs - {"log_density"} else transition.target._replace(score=None),
     )
@@ -72,14 +73,12 @@ def metropolis_hastings(target: TargetLike, proposal: Proposal, acceptance: Rule
 class Transition:
     """Metropolis-Hastings transitions. Instances and their methods can be pickled.
 
-    Calls of `target.score` are checked and counted. If `accumulates`, `Point.log_density` is the sum of the rule's
-    estimates of D = log p(x') - log p(x) over the accepted moves, for `grouped`.
+    Calls of `target.score` are checked and counted.
     """
 
     target: Target
     proposal: Proposal
     rule: Rule
-    accumulates: bool = False
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -92,8 +91,7 @@ class Transition:
     @torch.inference_mode()
     def init(self, x: Tensor) -> Point:
         """Return the point that chains start from, after checking the start and the values of the target there."""
-        point = first_point(self.target, self.needs, x)
-        return point._replace(log_density=x.new_zeros(len(x))) if self.accumulates else point
+        return first_point(self.target, self.needs, x)
 
     @torch.inference_mode()
     def step(self, point: Point, *, generator: torch.Generator | None = None) -> tuple[Point, Move]:
@@ -124,8 +122,7 @@ class Transition:
     ) -> tuple[Point, Move]:
         """Move the chains that accept their candidate x'; the others stay."""
         proposed, move = self.decide(point, candidate, log_uniform, generator)
-        taken = proposed.map(lambda new, old: torch.where(per_chain(move.accepted, new), new, old), point)
-        return taken, move
+        return proposed.where(move.accepted, point), move
 
     def decide(
         self, point: Point, candidate: Tensor, log_uniform: Tensor, generator: torch.Generator
@@ -134,36 +131,31 @@ class Transition:
 
         If a candidate is not finite or outside the support, its point holds the values at the current position instead.
         """
-        target, proposal, rule = self.target, self.proposal, self.rule
+        target = self.target
         finite = rows_finite(candidate)
         possible = finite if target.support is None else finite & target.support(candidate)
-        everywhere = bool(possible.all())  # then nothing needs to be replaced
-        x = candidate if everywhere else torch.where(per_chain(possible, candidate), candidate, point.x)
-        proposed = Point.at(x, target, self.needs)
-        if self.accumulates:  # for `grouped`: add the rule's estimate of D to the sum
-            log_ratio = rule.log_ratio(point, proposed, target=target, proposal=proposal)
-            change = log_ratio - proposal.log_q_ratio(point, proposed)
-            assert point.log_density is not None
-            proposed = proposed._replace(log_density=point.log_density + change)
-            direct = rule.balance == "direct"  # a network that gives log a itself, not as a function of log r
-            log_accept = (
-                rule.log_accept(point, proposed, target=target, proposal=proposal)
-                if direct
-                else rule.log_balanced(log_ratio)
-            )
-            decision = Decision(log_accept)
-        else:
-            decision = rule.decide(point, proposed, log_uniform, target=target, proposal=proposal, generator=generator)
+        all_possible = bool(possible.all())
+        x = candidate if all_possible else torch.where(per_chain(possible, candidate), candidate, point.x)
+        proposed, decision = self.judge(point, Point.at(x, target, self.needs), log_uniform, generator)
         log_accept = decision.log_accept
         if proposed.score is not None:  # a chain must not move to a point from which no step can be computed
             log_accept = log_accept.masked_fill(~rows_finite(proposed.score), math.nan)
-        if not everywhere:
+        if not all_possible:
             rejected = torch.where(finite, -math.inf, math.nan).to(log_accept)  # outside the support, or not finite
             log_accept = torch.where(possible, log_accept, rejected)
-        accepted = log_uniform < log_accept  # False for NaN
+        accepted = log_uniform <= log_accept  # False for NaN
         return proposed, Move(candidate, log_accept, accepted, factors=decision.factors, clipped=decision.clipped)
 
-    def fused(self) -> Run | None:
+    def judge(
+        self, point: Point, proposed: Point, log_uniform: Tensor, generator: torch.Generator
+    ) -> tuple[Point, Decision]:
+        """Return the rule's decision about a move, and the proposed point with what is known after it."""
+        target, proposal = self.target, self.proposal
+        return proposed, self.rule.decide(
+            point, proposed, log_uniform, target=target, proposal=proposal, generator=generator
+        )
+
+    def fastest_run(self) -> Run | None:
         """Return the fastest loop for this proposal and rule; None if there is only `step`."""
         proposal, rule = self.proposal, self.rule
         straight = type(rule) is LineIntegral and rule.antisymmetric and rule.straight and rule.inner_nodes > 0
@@ -222,7 +214,7 @@ class LangevinLoop:
             segment = self._adjusted(point, noise, thresholds, quadrature, careful=False)
             if bool(segment.log_ratios.isposinf().any()):  # rare, and expensive to check at every step
                 segment = self._adjusted(point, noise, thresholds, quadrature, careful=True)
-        accepted = (thresholds < segment.log_ratios).squeeze(2)
+        accepted = (thresholds <= segment.log_ratios).squeeze(2)
         log_ratios = segment.log_ratios.squeeze(2).mul_(unit)
         if not bool(log_ratios.isfinite().all()):
             log_ratios.masked_fill_(~log_ratios.isfinite(), math.nan)
@@ -304,7 +296,7 @@ class LangevinLoop:
                 log_ratio.masked_fill_(~inside[:, None], math.nan)
             if careful:
                 log_ratio.masked_fill_(log_ratio == math.inf, math.nan)
-            take = (limit < log_ratio).view(decision_shape)
+            take = (limit <= log_ratio).view(decision_shape)
             x, s = torch.where(take, proposed, x, out=out), torch.where(take, there, s)
             drift = s if proposal.coordinates is None else torch.where(take, drift_there, drift)
         return _Segment(Point(x, s), xs, log_ratios, outside)
@@ -403,7 +395,7 @@ class LangevinLoop:
         ratio.index_add_(0, rows, more)
 
 
-def transition_of(target: TargetLike, proposal: Proposal, acceptance: Rule, *, accumulates: bool = False) -> Transition:
+def transition_of(target: TargetLike, proposal: Proposal, acceptance: Rule) -> Transition:
     """Return the transition of these parts, after checking that they are valid and compatible."""
     checks.kind(acceptance, Rule, "an acceptance rule", "Pass LineIntegral(), for example.")
     product = target if isinstance(target, Product) and acceptance.integrates else None
@@ -419,7 +411,7 @@ def transition_of(target: TargetLike, proposal: Proposal, acceptance: Rule, *, a
         known = known._replace(
             score=product.rest_score, log_density=product.known.log_density, known_score=product.known.score
         )
-    return Transition(counted(known), proposal, acceptance, accumulates)
+    return Transition(counted(known), proposal, acceptance)
 
 
 def counted(target: Target) -> Target:
