@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -32,6 +33,7 @@ from scoremh import (
     Target,
     TuningError,
     diagnostics,
+    hamiltonian,
     metropolis_hastings,
     sample,
     targets,
@@ -42,7 +44,7 @@ from scoremh._shared.probe import MAX_NUMBERS, Probe
 from scoremh.sampling import store as stores
 from scoremh.sampling.tuning import Moments, geometric_mean, windows
 from scoremh.types import Kernel, Proposal
-from tests.cases import TARGETS, seeded
+from tests.cases import TARGETS, f64, seeded
 
 loop = import_module("scoremh.sampling.sample")  # the package has a function of that name
 
@@ -671,6 +673,52 @@ def test_arguments_of_another_type_raise_errors() -> None:
     ran = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
     for line, text in zip(ran.stdout.splitlines(), UNCHECKED.values(), strict=True):
         assert line.startswith(f"expected {text}"), line
+
+
+def by_trajectories(law: Any, **options: Any) -> Any:
+    """Return a function from a step size, a covariance and a length to a kernel."""
+    return lambda h, c, length: hamiltonian(law, h, length, LineIntegral(), covariance=c, random_length=True, **options)
+
+
+def test_warmup_learns_a_length_if_the_kernel_takes_one() -> None:
+    law = targets.Gaussian(torch.zeros(8), torch.logspace(0, 2, 8).diag())
+    x = 2 * law.sample(60, generator=seeded(1))
+    one, other = (warmup(by_trajectories(Target(law.score)), x, steps=150, generator=seeded(2)) for _ in range(2))
+    assert one.length == other.length
+    assert one.step_size == other.step_size
+    assert 2 <= one.length <= 12  # type: ignore[operator]
+    assert f"length {one.length}, dense" in repr(one)
+    assert one.kernel.parts[0].steps == one.length  # type: ignore[attr-defined]
+    assert one.acceptance_rate == pytest.approx(0.9, abs=0.05)
+    fixed = warmup(lambda h, c: by_trajectories(Target(law.score))(h, c, 3), x, steps=60, generator=seeded(2))
+    assert fixed.length is None
+    assert fixed.acceptance_rate < 0.8  # the kernel's own rate
+
+
+def test_a_stuck_chain_does_not_spoil_the_covariance() -> None:
+    """A chain whose score is not finite stays where it is: without it the estimate is right."""
+    score: Any = lambda x: torch.where(x[:, :1] > 50, math.nan, -x)  # noqa: E731
+    x = torch.randn(60, 2, generator=seeded(1))
+    x[0] = 60.0
+    learned = warmup(by_trajectories(Target(score)), x, steps=200, generator=seeded(2))
+    assert torch.equal(learned.draws[0], x[0])
+    torch.testing.assert_close(learned.covariance, torch.eye(2), atol=0.2, rtol=0)
+
+
+@pytest.mark.slow
+def test_what_warmup_finds_is_near_the_best_of_a_grid() -> None:
+    law = targets.GaussianMixture(f64(0.5, 0.5), torch.tensor([[1.5], [-1.5]]).double() * torch.eye(1, 5).double())
+    make, g = by_trajectories(Target(law.score)), seeded(1)
+    x = law.sample(64, generator=g)
+    learned = warmup(make, 2 * x, steps=400, generator=g)
+
+    def worth(h: float, length: int) -> float:
+        chains = sample(make(h, learned.covariance, length), x[:32], draws=200, generator=seeded(3))
+        both = chains, replace(chains, draws=chains.draws.square())  # long trajectories know the mean too well
+        return min(diagnostics.summary(found).ess_per_score_call for found in both)
+
+    best = max(worth(share * learned.step_size, n) for share in (0.6, 1.0, 1.4) for n in (3, 5, 8))
+    assert worth(learned.step_size, learned.length) > 0.6 * best  # type: ignore[arg-type]  # with the noise of the best
 
 
 def test_a_broken_score_ends_with_its_numbers_by_warmup() -> None:

@@ -18,6 +18,15 @@ S and G are shrunk as in Stan, but in the unit of the target: n / (n + 5) S + 5e
 the diagonal. For a Gaussian, both estimates are Cov(x) once the chains have reached it. While chains are still far out
 along a wide direction, "draws" becomes wider there, so they move faster. "geometric" is Cov(x) for a Gaussian wherever
 the chains are, up to the shrinkage in the first windows: s = -P (x - m) gives G = P S P, which C = P^-1 solves.
+
+If the kernel has a trajectory length L, the lengths of a ladder are tried before the last window, up and down from 5
+while they improve: for each a step size is tuned, and then the worth of its transitions is measured on all chains,
+
+    min_f (1 - r_f) / (1 + r_f) / score calls,    r_f = the correlation of f(x) before and after a transition
+
+with f the position along the slowest direction, its square, and |u|^2, in the coordinates u whitened by C. If
+correlations decay as r_f^n, there are (1 - r_f) / (1 + r_f) effective draws of f per transition. ChEES (Hoffman, Radul
+and Sountsov 2021) follows the squared jumps of |u|^2 alone, without their cost.
 """
 
 import inspect
@@ -31,7 +40,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scoremh._shared import checks, rng
+from scoremh._shared.algebra import inner
 from scoremh._shared.progress import Tick, progress_bar
+from scoremh.coordinates import Affine
 from scoremh.types import Kernel, Point
 
 # Hoffman and Gelman's gamma, t_0 and kappa: shrinkage toward the start, stabilising iterations, decay of the average.
@@ -241,7 +252,7 @@ def geometric_mean(covariance: Tensor, precision: Tensor) -> Tensor | None:
 
 Shape = Literal["dense", "diagonal"]
 Estimate = Literal["draws", "geometric"]
-MakeKernel = Callable[[float, Tensor], Kernel]
+MakeKernel = Callable[[float, Tensor], Kernel] | Callable[[float, Tensor, int], Kernel]
 
 # Stan's lengths of the first window, the last window and the shortest window for the covariance; and the shares of the
 # first and the last window if there are too few steps (Stan Reference Manual, "Automatic parameter tuning").
@@ -249,6 +260,14 @@ FIRST, LAST, SHORTEST = 75, 50, 25
 FIRST_SHARE, LAST_SHARE = 0.15, 0.1
 LEAST_STEPS = 20
 FIX = "Pass lambda h, covariance: metropolis_hastings(target, MALA(h, covariance), LineIntegral()), for example."
+
+LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
+FIRST_LENGTH = 5
+LENGTH_STEPS = 12  # transitions in which the step size for a length is tuned
+LEAST_MEASURED, MEASURED_MOVES = 20, 4000  # transitions in which a length is measured, and moves of all chains
+# The acceptance rate to tune to if a length is learned. Chosen with `LineIntegral()` on a Gaussian, a twisted Gaussian,
+# a logistic and a Student's distribution in 10 to 50 dimensions: .65 was worth about half as much.
+LENGTH_RATE = 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +279,8 @@ class Warmup:
         covariance: Covariance over the flattened event: a diagonal `(d,)` or a matrix `(d, d)`.
         draws: Points of the chains after the last step; start `sample` from them.
         acceptance_rate: Mean acceptance probability over the last window.
-        kernel: The kernel with this step size and this covariance.
+        kernel: The kernel with this step size, this covariance and this length.
+        length: Trajectory length, a number of leapfrog steps; None for a kernel without one.
     """
 
     step_size: float
@@ -268,13 +288,15 @@ class Warmup:
     draws: Float[Tensor, "chain *event"]
     acceptance_rate: float
     kernel: Kernel = field(repr=False)
+    length: int | None = None
 
     def __repr__(self) -> str:
         """Show the step size, the shape of the covariance and the acceptance rate on one line."""
         size = "diagonal" if self.covariance.ndim == 1 else "dense"
         shape, chains = tuple(self.covariance.shape), len(self.draws)
+        steps = "" if self.length is None else f"length {self.length}, "
         return (
-            f"Warmup(step size {self.step_size:.4g}, {size} covariance {shape}, {chains} chains of "
+            f"Warmup(step size {self.step_size:.4g}, {steps}{size} covariance {shape}, {chains} chains of "
             f"{tuple(self.draws.shape[1:])}, acceptance {self.acceptance_rate:.3f})"
         )
 
@@ -309,21 +331,23 @@ def warmup(
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> Warmup:
-    """Learn a step size and a covariance, and return them with the final points of the chains.
+    """Learn a step size, a covariance and a trajectory length, and return them with the final points of the chains.
 
     Like `tune`, it has no argument `pool`, because all chains together adapt the kernel after every transition.
 
     Args:
         make_kernel: Function from a step size and a covariance to a kernel, for example `lambda h, covariance:
-            metropolis_hastings(target, MALA(h, covariance), LineIntegral())`. It is called for every transition.
+            metropolis_hastings(target, MALA(h, covariance), LineIntegral())`; or of a length as well, `lambda h,
+            covariance, L: hamiltonian(target, h, L, LineIntegral(), covariance=covariance, random_length=True)`. It is
+            called for every transition.
         initial: Initial points, one per chain, preferably more spread out than the target. More chains give a better
             estimate of the covariance.
-        steps: Total number of transitions, at least 20.
+        steps: Total number of transitions, at least 20. A length takes some 200 more.
         covariance: "dense" for a matrix over the flattened event, "diagonal" for one variance per coordinate.
         estimate: "draws" for the covariance of the points, "geometric" for the geometric mean of this covariance and
             the inverse covariance of the scores. None means "geometric" if the kernel computes scores at the points, as
             with MALA or `LineIntegral`, otherwise "draws".
-        target_rate: Acceptance rate to reach; by default the kernel's own.
+        target_rate: Acceptance rate to reach; by default the kernel's own, or 0.9 if a length is learned.
         start: First step size to try, with the identity as covariance.
         upper: Largest step size allowed.
         generator: Random number generator; the same seed gives the same result.
@@ -354,66 +378,140 @@ def warmup(
         raise ValueError(checks.message("upper above 0", upper, "Leave it out for no bound."))
     ones = initial.new_ones(initial[0].numel())
     shape = ones.diag() if covariance == "dense" else ones
-    kernel = _first_kernel(make_kernel, min(start, upper), shape)
+    kernel, length = _first_kernel(make_kernel, min(start, upper), shape)
+    learning = _Learning(make_kernel, shape, length, rng.resolve(generator, initial.device))
     rate = aimed_rate(kernel, target_rate)
+    if length is not None and target_rate is None and rate > 0.5:  # Barker's balance accepts half at most
+        rate = LENGTH_RATE
     point = kernel.init(initial)
     estimate = estimate or ("draws" if point.score is None else "geometric")
     if estimate != "draws" and point.score is None:
         fix = 'Use a proposal or a rule that needs the score, such as MALA or LineIntegral(), or estimate="draws".'
         raise ValueError(checks.message("a kernel whose points keep their scores", kernel.description, fix))
-    learning = _Learning(make_kernel, estimate, point, shape, rng.resolve(generator, initial.device))
+    learning.point, learning.estimate = point, estimate
+    learning.moving = torch.ones(len(initial), dtype=torch.bool, device=initial.device)
     first, *doubling, last = windows(steps)
     search = StepSearch(start, rate, upper)
     with progress_bar(steps, "warm-up", unit="steps", show=progress) as tick:
         learning.window(first, search, tick)
-        for length in doubling:
-            learning.reshape(*learning.window(length, search, tick))
+        for window in doubling:
+            learning.reshape(*learning.window(window, search, tick))
             search = StepSearch(1.0, rate, upper)
+        if length is not None:
+            search = StepSearch(learning.find_length(rate, upper), rate, upper)
         learning.window(last, search, tick)
-    kernel = make_kernel(search.average, learning.covariance)
-    return Warmup(search.average, learning.covariance, learning.point.x.clone(), learning.rate, kernel)
+    step, kernel = search.average, learning.kernel(search.average)
+    return Warmup(step, learning.covariance, learning.point.x.clone(), learning.rate, kernel, learning.length)
 
 
-def _first_kernel(make_kernel: MakeKernel, step: float, covariance: Tensor) -> Kernel:
-    """Return the kernel with this step size and covariance, after checking `make_kernel`."""
+def _first_kernel(make_kernel: MakeKernel, step: float, covariance: Tensor) -> tuple[Kernel, int | None]:
+    """Return the first kernel, after checking `make_kernel`, and its length if `make_kernel` takes one."""
     expected = "a function from a step size and a covariance to a kernel"
     if isinstance(make_kernel, Kernel) or not callable(make_kernel):
         raise TypeError(checks.message(expected, checks.describe(make_kernel), FIX))
+    signature, arguments = inspect.signature(make_kernel), (step, covariance)
     try:
-        inspect.signature(make_kernel).bind(step, covariance)
+        signature.bind(*arguments)
     except TypeError as error:
-        raise TypeError(checks.message(expected, f"{checks.describe(make_kernel)} ({error})", FIX)) from error
-    kernel = make_kernel(step, covariance)
+        arguments += (FIRST_LENGTH,)  # type: ignore[assignment]
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            raise TypeError(checks.message(expected, f"{checks.describe(make_kernel)} ({error})", FIX)) from error
+    kernel = make_kernel(*arguments)  # type: ignore[call-arg]
     checks.kind(kernel, Kernel, "make_kernel to return a Kernel", FIX)
-    return kernel
+    return kernel, FIRST_LENGTH if len(arguments) == 3 else None
 
 
 @dataclass
 class _Learning:
-    """State of `warmup`: the points, the current covariance, and the acceptance rate of the last window."""
+    """State of `warmup`: the points, covariance and length so far, and the acceptance rate of the last window."""
 
     make_kernel: MakeKernel
-    estimate: Estimate
-    point: Point
     covariance: Tensor
+    length: int | None
     generator: torch.Generator
+    point: Point = field(init=False)
+    estimate: Estimate = field(init=False)
+    moving: Tensor = field(init=False)
+    """Which chains moved in the last window: one that is stuck far out, with a huge score, would spoil the estimate."""
     rate: float = math.nan
+
+    def kernel(self, step: float) -> Kernel:
+        """Return the kernel with a step size, and the covariance and length so far."""
+        if self.length is None:
+            return self.make_kernel(step, self.covariance)  # type: ignore[call-arg]
+        return self.make_kernel(step, self.covariance, self.length)  # type: ignore[call-arg]
+
+    def find_length(self, rate: float, upper: float) -> float:
+        """Set the length of the largest worth in the ladder, and return its step size."""
+        found: dict[int, tuple[float, float]] = {}  # worth and step size by length
+        step = 1.0
+
+        def worth(length: int) -> float:
+            nonlocal step
+            self.length = length
+            search = StepSearch(step, rate, upper)
+            while search.updates < LENGTH_STEPS:
+                self.point, accept = transition(self.kernel(search.step), self.point, self.generator)
+                search.update(accept)
+            step = search.average
+            found[length] = self._worth(self.kernel(step)), step
+            return found[length][0]
+
+        first = LENGTHS.index(FIRST_LENGTH)
+        best = worth(FIRST_LENGTH)
+        for ladder in (LENGTHS[first + 1 :], LENGTHS[:first][::-1]):
+            worse = 0
+            for length in ladder:
+                value = worth(length)
+                best, worse = max(best, value), 0 if value > best else worse + 1
+                if worse == 2:  # one may be worse by chance, or by resonance
+                    break
+        self.length = max(found, key=lambda length: found[length][0])
+        return found[self.length][1]
+
+    def _worth(self, kernel: Kernel) -> float:
+        """Return effective draws per score call of a kernel's transitions, as the module's docstring defines them."""
+        n, chains = max(LEAST_MEASURED, MEASURED_MOVES // len(self.point.x)), len(self.point.x)
+        positions, calls = [self.point.x], 0
+        for _ in range(n):
+            self.point, trace = kernel.steps(self.point, 1, generator=self.generator)
+            positions.append(self.point.x)
+            calls += trace.score_calls
+        u = Affine.from_covariance(self.covariance).whiten(torch.cat(positions)).flatten(1).double()
+        u = u - u.mean(0)
+        jumps = u.view(n + 1, chains, -1).diff(dim=0).flatten(0, 1)
+        root, failed = torch.linalg.cholesky_ex(u.T @ u)
+        if bool(failed) or not bool(u.isfinite().all()):  # chains that stay in a subspace
+            return 0.0
+        slowest = torch.linalg.eigh(torch.linalg.solve(root, torch.linalg.solve(root, jumps.T @ jumps).T))[1][:, 0]
+        along = torch.linalg.solve(root, u.T).T @ slowest
+        values = torch.stack([along, along.square(), inner(u, u)], 1)
+        squares = values.view(n + 1, chains, 3).diff(dim=0).square().mean((0, 1))
+        correlation = 1 - squares / (2 * values.var(0))
+        worth = ((1 - correlation) / (1 + correlation)).min() * n * chains / max(1, calls)
+        return float(worth.nan_to_num(0.0))
 
     def window(self, steps: int, search: StepSearch, tick: Tick) -> tuple[Moments, Moments]:
         """Make `steps` transitions, and return the moments of the points and, if needed, of their scores."""
         diagonal, total = self.covariance.ndim == 1, 0.0
         points, scores = Moments(diagonal=diagonal), Moments(diagonal=diagonal)
+        moved = torch.zeros(len(self.point.x), dtype=torch.bool, device=self.point.x.device)
         for _ in range(steps):
-            kernel = self.make_kernel(search.step, self.covariance)
-            self.point, accept = transition(kernel, self.point, self.generator)
+            before = self.point.x
+            self.point, accept = transition(self.kernel(search.step), self.point, self.generator)
             search.update(accept)
-            points.add(self.point.x)
+            moved |= (self.point.x != before).flatten(1).any(1)
+            rows = self.moving | moved
+            points.add(self.point.x[rows])
             if self.estimate == "geometric":
                 assert self.point.score is not None  # checked before the first window
-                scores.add(self.point.score)
+                scores.add(self.point.score[rows])
             total += accept
             tick(1, f"step {search.average:.4g}, acceptance {accept:.3f}")
         self.rate = total / steps if steps else math.nan
+        self.moving = moved if bool(moved.any()) else torch.ones_like(moved)
         return points, scores
 
     def reshape(self, points: Moments, scores: Moments) -> None:
