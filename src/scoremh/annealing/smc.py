@@ -13,13 +13,15 @@ posterior. From a level a to the next level b, particles are
 A likelihood that is no bridge is raised to powers, L_sigma = L^beta(sigma). Where the step to L_b would leave less than
 half of the effective sample size, it is divided: log L moves from log L_a to log L_b along a straight line.
 
-A product of models, p_sigma = prod_i p_i,sigma^w_i, comes down along dx / d sigma = -sigma S with S = sum_i w_i s_i.
-This is the flow of no distribution, and costs the weight (a Feynman-Kac corrector, in which the divergence cancels)
+A product of models, p_sigma = prod_i p_i,sigma^w_i, comes down along dx / d sigma = -c sigma S with S = sum_i w_i s_i.
+This is the flow of no distribution, and costs the weight (a Feynman-Kac corrector)
 
-    d log w / d sigma = sigma (sum_i w_i |s_i|^2 - |S|^2)
+    d log w / d sigma = sigma (sum_i w_i |s_i|^2 - c |S|^2 + (1 - c) div S)
 
-It begins at the normal distribution that the parts have together at the highest level. With negative weights it has to
-be normalisable at every level: with C_i the covariance of the tails, sum_i w_i (C_i + sigma^2)^-1 positive definite.
+with any c(sigma); with c = 1 the divergence cancels, and n normal distributions keep together along c = 1 / n. A way
+that leaves less than half of the effective sample size is halved. It begins at the normal distribution that the parts
+have together at the highest level. With negative weights it has to be normalisable at every level: with C_i the
+covariance of the tails, sum_i w_i (C_i + sigma^2)^-1 positive definite.
 
 Step size and covariance of the moves are chosen from the particles before every level and fixed while they are used.
 Such choices, as those of the levels, make the estimate of the evidence consistent, not exactly unbiased; and the flow
@@ -30,6 +32,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -39,11 +42,19 @@ from torch import Tensor
 
 from scoremh._shared import checks, files, rng
 from scoremh._shared.algebra import inner, runge_kutta
-from scoremh._shared.counting import CountedScore, score_calls
+from scoremh._shared.counting import CountedScore, count, score_calls
 from scoremh._shared.progress import progress_bar
 from scoremh.acceptance import LineIntegral
-from scoremh.annealing.anneal import check_levels, flow, flow_levels, geometric, reverse_diffusion
+from scoremh.annealing.anneal import (
+    FLOW_LEVELS_PER_E_FOLD,
+    check_levels,
+    flow,
+    flow_levels,
+    geometric,
+    reverse_diffusion,
+)
 from scoremh.coordinates import Affine, Coordinates
+from scoremh.diffusion import Conditional, DiffusionModel, together
 from scoremh.kernel import metropolis_hastings
 from scoremh.proposals import MALA
 from scoremh.sampling.pools import Pool, started
@@ -53,7 +64,7 @@ from scoremh.targets import Gaussian, Likelihood, Posterior, Product, from_log_d
 from scoremh.targets.combinations import Factors, levels_of
 from scoremh.targets.distributions import Blurrable
 from scoremh.targets.likelihoods import KnownLikelihood
-from scoremh.types import Kernel, Proposal, ScoreModel, Target, TargetLike
+from scoremh.types import Kernel, Proposal, ScoreFn, ScoreModel, Target, TargetLike
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,6 +78,9 @@ GAIN, MOST_CHANGE = 1.5, 0.7  # of the logarithm of the step size, by the error 
 DENSE_SIZE = 1024  # coordinates up to which the covariance of moves is a matrix
 COVARIANCE_DRAWS, RIDGE = 5, 1e-6  # draws per coordinate below which a covariance from particles is mostly noise
 CHECKED_LEVELS = 16  # at which a product with negative weights is checked, if smc places the levels
+MOST_DIRECTIONS, NEARLY_ONE = 64, 0.2  # coordinates up to which a divergence is computed; |c - 1| below which c is 1
+SHORTEST_RATIO = 1.001  # of two levels between which the way is not halved any more
+RATE_STEPS = 2.0  # of the way along summed scores, in an e-fold of their fastest direction
 LEAST_STEP = 1e-9  # share of the way to a likelihood
 ROUNDING = 1e-6  # relative: schedules of noise levels are rounded
 
@@ -369,6 +383,7 @@ class _Problem:
     models: tuple[tuple[float, ScoreModel], ...]
     likelihoods: tuple[tuple[float, Likelihood], ...]
     prior: TargetLike | None = None
+    shares: dict[float, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, target: TargetLike) -> "_Problem":
@@ -413,15 +428,27 @@ class _Problem:
         """The coordinates of the first model."""
         return self.models[0][1].coordinates
 
+    @cached_property
+    def groups(self) -> list[tuple[tuple[float, ...], ScoreModel]]:
+        """Weights and models; models of one network under several conditions are one model with as many weights."""
+        several = [(weight, model) for weight, model in self.models if _is_conditional(model)]
+        joint = together([model for _, model in several]) if len(several) > 1 else None  # type: ignore[misc]
+        if joint is None:
+            return [((weight,), model) for weight, model in self.models]
+        rest = [((weight,), model) for weight, model in self.models if not _is_conditional(model)]
+        return [(tuple(weight for weight, _ in several), joint), *rest]
+
     def models_at(self, level: float) -> TargetLike:
         """Return the product of the models at a noise level; of a posterior at the last, the prior with its support."""
         if level == 0 and self.prior is not None:
             return self.prior
-        (weight, model), *others = self.models
-        at = level or self.noise_level
-        if weight == 1 and not others:
-            return model.at(at)
-        return product(*(model.at(at) for _, model in self.models), weights=[weight for weight, _ in self.models])
+        parts, powers = [], []
+        for weights, model in self.groups:
+            at = model.at(level or self.noise_level)
+            assert at.score is not None
+            parts.append(at if len(weights) == 1 else Target(JointScore(at.score, weights)))
+            powers.append(weights[0] if len(weights) == 1 else 1.0)
+        return parts[0] if powers == [1.0] else product(*parts, weights=powers)
 
     def likelihood_at(self, level: float) -> "Bridge":
         """Return the likelihood of a noise level."""
@@ -471,30 +498,101 @@ class _Problem:
         at = self.models_at(level).log_density
         return x, nothing if at is None else at(x).double() - normal.log_density(flat) - log_total, log_total
 
+    def share(self, level: float) -> tuple[float, float]:
+        """Return the share c of the summed scores to go along, and the rate of the fastest direction, c sigma^2 |Q|.
+
+        As wide as normal distributions become on the way: those of covariances K_i keep to their product along
+        c = tr(sum_i w_i K_i^-2) / tr(Q^2), Q = sum_i w_i K_i^-1. c is 1, without a divergence, for large events and
+        where it is nearly 1.
+        """
+        if level not in self.shares:
+            inverses = [(weight, torch.linalg.inv(normal_at(model, level)[1])) for weight, model in self.models]
+            whole = torch.stack([weight * each for weight, each in inverses]).sum(0)
+            squares = torch.stack([weight * each.square().sum() for weight, each in inverses]).sum()
+            share = float(squares / whole.square().sum())
+            if len(whole) > MOST_DIRECTIONS or abs(share - 1) < NEARLY_ONE:
+                share = 1.0
+            noise = normal_at(self.models[0][1], level + 1.0)[1] - normal_at(self.models[0][1], level)[1]
+            fastest = torch.linalg.matrix_norm(noise @ whole, 2) / (2 * level + 1)  # C Q: noise is (2 sigma + 1) C
+            self.shares[level] = share, share * level**2 * float(fastest)
+        return self.shares[level]
+
     def carried(self, x: Tensor, high: float, low: float) -> tuple[Tensor, Tensor]:
         """Return particles carried along the summed scores from one noise level to another, and their log weights."""
-        parts = []
-        for weight, model in self.models:
-            assert isinstance(model.coordinates, Affine)  # `normal_at` has looked
-            parts.append((weight, model, model.coordinates))
 
         def rate(state: Tensor, level: float) -> Tensor:
             at = state[:, :-1].reshape(x.shape)
-            total, moved, squares = torch.zeros_like(at), torch.zeros_like(at), x.new_zeros(len(x))
-            for weight, model, coordinates in parts:
-                score = model.at(level).score
-                assert score is not None
-                s = CountedScore(score)(at)
-                along = coordinates.precondition(s)
-                total, moved, squares = total + weight * s, moved + weight * along, squares + weight * inner(s, along)
-            return level * torch.cat([-moved.flatten(1), (squares - inner(moved, total))[:, None]], 1)
+            total, moved, gain = torch.zeros_like(at), torch.zeros_like(at), x.new_zeros(len(x))
+            share, _ = self.share(level)
+            for weights, model in self.groups:
+                parts = scores_along(model, at, level, len(weights), divergence=share != 1)
+                for weight, (score, along, divergence) in zip(weights, parts, strict=True):
+                    total, moved = total + weight * score, moved + weight * along
+                    gain = gain + weight * (inner(score, along) + (1 - share) * divergence)
+            return level * torch.cat([-share * moved.flatten(1), (gain - share * inner(moved, total))[:, None]], 1)
 
         least = max(model.noise_range[0] for _, model in self.models if model.noise_range is not None)
-        levels = flow_levels(high, low or min(high, least))
+        lowest = low or min(high, least)
+        steps = max(FLOW_LEVELS_PER_E_FOLD, RATE_STEPS * max(self.share(high)[1], self.share(lowest)[1]))
+        levels = geometric(high, lowest, 1 + math.ceil(steps * math.log(high / lowest))) if lowest < high else [high]
         with torch.inference_mode(), checks.explained():
             start = torch.cat([x.flatten(1), x.new_zeros(len(x), 1)], 1)
             end = runge_kutta(rate, start, levels if low else [*levels, 0.0])
         return end[:, :-1].reshape(x.shape).clone(), end[:, -1].double().clone()
+
+
+def scores_along(
+    model: ScoreModel, x: Tensor, level: float, n: int, *, divergence: bool
+) -> list[tuple[Tensor, Tensor, Tensor | float]]:
+    """Return the scores s of n models that share a network, C s with the covariance C of their noise, and div C s.
+
+    Args:
+        model: Model, of n conditions if n is above 1.
+        x: Points.
+        level: Noise level.
+        n: Number of models.
+        divergence: Whether to compute the divergence; 0 if not.
+    """
+    coordinates = model.coordinates
+    assert isinstance(coordinates, Affine)  # `normal_at` has looked
+    if not divergence:
+        score = model.at(level).score
+        assert score is not None
+        return [(s, coordinates.precondition(s), 0.0) for s in scores_of(CountedScore(score), x, n)]
+    u = coordinates.inverse(x)
+    many = u.repeat(n, *(1,) * (u.ndim - 1))
+    count(len(many) * (1 + (model.probes or u[0].numel())))
+    scores, divergences = model.standard.level_score(many, level)
+    each = zip(scores.chunk(n), divergences.chunk(n), strict=True)
+    return [(coordinates.push_gradient(s, u), coordinates.color(s), d) for s, d in each]
+
+
+def scores_of(score: ScoreFn, x: Tensor, n: int) -> tuple[Tensor, ...]:
+    """Return the scores of n models that share a network, in one call."""
+    return score(x.repeat(n, *(1,) * (x.ndim - 1))).chunk(n)
+
+
+@dataclass(frozen=True, eq=False)
+class JointScore:
+    """The weighted sum of the scores of several models that share a network, in one call.
+
+    Args:
+        score: Score of all of them, for a batch with a block of rows for each.
+        weights: Weights of the models.
+    """
+
+    score: ScoreFn
+    weights: tuple[float, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the weighted sum at x."""
+        return torch.stack(
+            [w * s for w, s in zip(self.weights, scores_of(self.score, x, len(self.weights)), strict=True)]
+        ).sum(0)
+
+
+def _is_conditional(model: ScoreModel) -> bool:
+    return isinstance(model, DiffusionModel) and isinstance(model.net, Conditional)
 
 
 def known_likelihood(part: TargetLike) -> Likelihood:
@@ -572,9 +670,16 @@ class _Descent:
 
     def to(self, level: float) -> None:
         """Transport the particles to a level; weight, resample and move them, in several stages if one is too many."""
-        before, coming_down = self.log_likelihood, bool(self.stages) and level > 0  # log L_a(x)
-        self.x, own = self.transported(level)
-        before = before - own  # what the way itself does to the weights
+        start, end = self.level, level or self.problem.noise_level
+        x, own = self.transported(start, end)
+        middle = math.sqrt(start * end) if end else start / 2
+        if self.stages and effective_share(self.log_weights, own) < LEAST_SHARE and start > middle * SHORTEST_RATIO:
+            self.to(middle)  # half of the way first
+            self.to(level)
+            return
+        coming_down = bool(self.stages) and level > 0
+        # log L_a(x), and what the way itself does to the weights
+        self.x, self.level, before = x, end, self.log_likelihood - own
         goal, here, share = self.goal(level), self.bridge.log_density(self.x), 0.0  # log L_a(x')
         while share < 1:
             there = self.values(goal, level)  # log L_b(x')
@@ -593,16 +698,15 @@ class _Descent:
             self.stages.append(Stage(level, power, size, resampled, rate, step_size))
             before = here = self.log_likelihood = self.bridge.log_density(self.x)
 
-    def transported(self, level: float) -> tuple[Tensor, Tensor | float]:
+    def transported(self, start: float, end: float) -> tuple[Tensor, Tensor]:
         """Return the particles at another level, and what their way does to the log weights."""
-        end = level or self.problem.noise_level
-        start, self.level = self.level, end
+        nothing = torch.zeros_like(self.log_weights)
         if not self.stages or end == start:
-            return self.x, 0.0
+            return self.x, nothing
         (weight, model), *others = self.problem.models
         alone = weight == 1 and not others
         with score_calls() as calls:
-            carried = (self.flowed(model, start, end), 0.0) if alone else self.problem.carried(self.x, start, end)
+            carried = (self.flowed(model, start, end), nothing) if alone else self.problem.carried(self.x, start, end)
         self.score_calls += calls.total
         return carried
 

@@ -35,6 +35,7 @@ from scoremh.diffusion.log_density import (
     noise_span,
 )
 from scoremh.diffusion.model import (
+    Conditional,
     DiffusionModel,
     Settings,
     TimestepSettings,
@@ -48,10 +49,12 @@ from scoremh.diffusion.model import (
     from_x0,
     level_score,
     random_directions,
+    together,
 )
 
 __all__ = [
     "NODES_BETWEEN_LEVELS",
+    "Conditional",
     "DiffusionModel",
     "LogDensity",
     "Path",
@@ -72,4 +75,5 @@ __all__ = [
     "log_density_change",
     "noise_span",
     "random_directions",
+    "together",
 ]

@@ -26,7 +26,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import ClassVar, Literal, NamedTuple, TypedDict, Unpack, get_args
 
@@ -186,12 +186,12 @@ def level_score(
     v = torch.eye(size, dtype=x.dtype, device=x.device) if directions is None else directions.to(x)
     level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x))
     # one call with every chain in every direction: vmap does not support all layers
-    many, levels = x.repeat(len(v), *(1,) * (x.ndim - 1)), level.repeat(len(v))
-    along = v.repeat_interleave(len(x), 0).reshape(many.shape)
+    many, levels = x.repeat_interleave(len(v), 0), level.repeat_interleave(len(v))
+    along = v.repeat(len(x), 1).reshape(many.shape)
     both: tuple[Tensor, Tensor] = torch.func.jvp(lambda at: score(at, levels), (many,), (along,))  # type: ignore[assignment]
     values, products = both
     checks.returned(values, many, many.shape, "score")
-    return values[: len(x)], (products * along).flatten(1).sum(1).reshape(len(v), len(x)).sum(0)
+    return values[:: len(v)], (products * along).flatten(1).sum(1).reshape(len(x), len(v)).sum(1)
 
 
 def random_directions(size: int, like: Tensor, probes: int, seed: int = 0) -> Float[Tensor, "direction d"]:
@@ -214,6 +214,47 @@ def random_directions(size: int, like: Tensor, probes: int, seed: int = 0) -> Fl
 
 Network = Callable[[Tensor, Tensor], object]
 ROUNDING = 1e-6  # relative tolerance for noise levels, since schedules are rounded
+
+
+class Conditional(nn.Module):
+    """A network of input, time and condition, `net(input, time, condition)`, under one condition or several.
+
+    It is wrapped like any other network: `from_denoiser(Conditional(net, x_1[None]))` is the model given x_1, and
+    `model.given(x_2)` the same given x_2. With several conditions a batch has a block of rows for each.
+
+    Args:
+        net: Network, which gets one condition for every row.
+        conditions: Conditions, `(condition, *shape)`.
+    """
+
+    conditions: Tensor
+
+    def __init__(self, net: Callable[[Tensor, Tensor, Tensor], object], conditions: Tensor) -> None:
+        super().__init__()
+        self.net, self.conditions = net, conditions  # no buffer: its dtype is not that of the network
+
+    def forward(self, x: Tensor, time: Tensor) -> object:
+        """Return the output of the network."""
+        return self.net(x, time, self.conditions.to(x).repeat_interleave(len(x) // len(self.conditions), 0))
+
+
+def together(models: Sequence["DiffusionModel"]) -> "DiffusionModel | None":
+    """Return one model for the conditions of several, which takes one network call; None if they differ otherwise.
+
+    Args:
+        models: Models, such as `[model.given(x) for x in observations]`.
+    """
+    nets = [model.net for model in models if isinstance(model.net, Conditional) and model.max_rows is None]
+    names = [f.name for f in fields(DiffusionModel) if f.name not in ("net", "unchecked")]
+    settings = [[getattr(model, name) for name in names] for model in models]
+    same = all(
+        a is b or (not isinstance(a, Tensor) and a == b)
+        for others in settings
+        for a, b in zip(settings[0], others, strict=True)
+    )
+    if len(nets) < len(models) or not same or any(net.net is not nets[0].net for net in nets):
+        return None
+    return replace(models[0], net=Conditional(nets[0].net, torch.cat([net.conditions for net in nets])), unchecked=[])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -290,6 +331,17 @@ class DiffusionModel:
     def log_density(self) -> LogDensityFn:
         """The function x -> log p(x) at the model's noise level, normalised, computed through noise."""
         return LogDensity(self)
+
+    def given(self, condition: Tensor) -> "DiffusionModel":
+        """Return the same model under another condition, of a `Conditional` network.
+
+        Args:
+            condition: Condition, such as an observation, of the shape of one.
+        """
+        if not isinstance(self.net, Conditional):
+            fix = "Wrap the network: from_denoiser(Conditional(net, x_1[None])), for example."
+            raise TypeError(checks.message("a model of a Conditional network", checks.named(self.net), fix))
+        return replace(self, net=Conditional(self.net.net, condition[None]))
 
     def at(self, noise_level: float) -> Target:
         """Return the data blurred by noise of this level, as a target.
