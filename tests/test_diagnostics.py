@@ -158,6 +158,30 @@ def chains() -> Chains:
     return sample(kernel, MIXTURE.sample(8, generator=seeded()), draws=300, generator=seeded())
 
 
+def test_the_summary_warns_of_draws_without_an_accept_step() -> None:
+    x = GAUSSIAN.sample(8, generator=seeded())
+    for rule, warned in ((Always(), True), (LineIntegral(), False)):
+        chains = sample(metropolis_hastings(GAUSSIAN, MALA(0.5), rule), x, draws=200, generator=seeded())
+        assert ("unadjusted" in [one.kind for one in summary(chains).warnings]) == warned
+
+
+def test_r_hat_says_how_much_longer_to_run_and_names_warmup() -> None:
+    law = Target(score=lambda x: -x)
+    x = torch.randn(4, 2, generator=seeded())
+    chains = sample(metropolis_hastings(law, MALA(0.02), LineIntegral()), x, draws=400, generator=seeded())
+    (found,) = (one for one in summary(chains).warnings if one.kind == "r_hat")
+    value = found.value or math.nan
+    assert f"run {math.ceil((value**2 - 1) / (1.01**2 - 1))} times as long, or call warmup" in found.text
+    stuck = sample(metropolis_hastings(law, MALA(1e-9), LineIntegral()), x, draws=50, generator=seeded())
+    assert any("call warmup for a step size" in one.text for one in summary(stuck).warnings)
+
+
+def test_conservativity_prints_its_limit() -> None:
+    text = str(diagnostics.Conservativity(0.1, 0.02, 1.0))
+    assert "at most 0.01 of the decisions" in text
+    assert "limit is 0.1 nats" in text
+
+
 def test_summary_is_arviz_s(chains: Chains) -> None:
     found = summary(chains)
     x = chains.draws.numpy()

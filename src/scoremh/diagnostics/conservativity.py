@@ -45,10 +45,12 @@ class Conservativity:
     side: float
 
     def __str__(self) -> str:
-        """Return asymmetry and circulation in a sentence."""
+        """Return asymmetry, circulation, what it means for decisions, and its limit."""
         return (
             f"Jacobian asymmetry {self.asymmetry:.3g}; around a triangle log p fails to return by "
-            f"{self.circulation:.3g} nats, where one side changes it by {self.side:.3g}"
+            f"{self.circulation:.3g} nats, where one side changes it by {self.side:.3g}: at most "
+            f"{min(1.0, self.circulation / 2):.2g} of the decisions on moves of this size depend on the path of the "
+            f"integral. The limit is {MAX_CIRCULATION:g} nats."
         )
 
 

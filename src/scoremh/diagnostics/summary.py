@@ -4,6 +4,7 @@ A caution is a sentence about a result, with the number behind it. The R-hat of 
 effective draws, is about sqrt(1 + 1 / m); the two limits follow from it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
@@ -17,6 +18,7 @@ from scoremh._shared import checks
 R_HAT_LIMIT = 1.01  # for a few long chains, with 50 effective draws each: Vehtari et al. (2021)
 # share of clipped factors: on a lattice of modes, exact rules failed `stationarity` from 7 % on and passed up to 6 %
 CLIPPED_LIMIT = 0.05
+MAX_LONGER = 100  # times as long, beyond which more draws are no advice
 SHORT_CHAINS_R_HAT_LIMIT = 1.05  # for many short chains, with 10 effective draws each
 
 CautionKind = Literal[
@@ -31,6 +33,7 @@ CautionKind = Literal[
     "cluster_difference",
     "conservativity",
     "clipped",
+    "unadjusted",
 ]
 
 
@@ -76,6 +79,11 @@ class Record(Protocol):
     @property
     def acceptance_rate(self) -> float:
         """Share of transitions accepted."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """Text that describes the kernel."""
         ...
 
     @property
@@ -185,7 +193,11 @@ def summary(chains: Record) -> Summary:
         int(chains.outside.sum()),
         chains.score_calls,
         fewest / chains.score_calls if chains.score_calls else float("nan"),
-        [*_warnings(table, x.shape[:2], chains.nonfinite), *_clipping(chains.clipped, chains.factors)],
+        [
+            *_warnings(table, x.shape[:2], chains.nonfinite),
+            *_clipping(chains.clipped, chains.factors),
+            *_unadjusted(chains.description),
+        ],
         chains.factors,
         chains.clipped,
     )
@@ -198,13 +210,31 @@ def _warnings(table: dict[str, NDArray[np.float64]], shape: tuple[int, int], non
         cautions.append(Caution("r_hat", None, text))
     else:
         names = [f"x[{', '.join(map(str, place))}]" for place in np.ndindex(r_hat.shape)]
-        advice = "run longer, or look for modes."
-        cautions += mixing_cautions(r_hat.ravel(), names, limit=R_HAT_LIMIT, advice=advice)
+        cautions += mixing_cautions(r_hat.ravel(), names, limit=R_HAT_LIMIT, advice=_longer(float(np.nanmax(r_hat))))
     if nonfinite.any():
         stuck = int((nonfinite > 0).any(1).sum())
         text = f"{stuck} of {shape[0]} chains diverged, or rejected moves because a score or ratio was not finite."
         cautions.append(Caution("nonfinite", float(stuck), text))
     return cautions
+
+
+def _longer(r_hat: float) -> str:
+    """Return how much longer a run has to be: chains with m effective draws each have R-hat near sqrt(1 + 1 / m)."""
+    factor = (r_hat**2 - 1) / (R_HAT_LIMIT**2 - 1)
+    if not factor < MAX_LONGER:
+        return "call warmup for a step size, a covariance and points to start from, or look for modes."
+    return f"run {math.ceil(factor)} times as long, or call warmup first for a better step size and covariance."
+
+
+def _unadjusted(description: str) -> list[Caution]:
+    """Return a caution for draws without an accept step, whose effective draws say nothing about their bias."""
+    if not description.endswith("with Always()"):
+        return []
+    text = (
+        "No accept step: draws are biased by the step size, which effective draws do not show. Use LineIntegral(), or "
+        "Exact() if there is a density."
+    )
+    return [Caution("unadjusted", None, text)]
 
 
 def _clipping(clipped: int, factors: int) -> list[Caution]:
