@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ import pytest
 import torch
 
 from scoremh import Chains, ScoreMH, cli, datasets
-from scoremh._shared.progress import numbered_steps, progress_bar
+from scoremh._shared.progress import named_steps, progress_bar
 from scoremh.cli import app, commands, demo
 from scoremh.cli.commands import report
 from scoremh.estimator.files import RunFolder
@@ -80,7 +81,7 @@ def test_quiet_says_nothing_and_json_nothing_else(
     assert results[3]["versions"]["torch"] == torch.__version__
     cli.main(["evaluate", str(run)])
     captured = capfd.readouterr()
-    assert "evaluating" in captured.err
+    assert "step 1 of 2: distances" in captured.err
     assert "floor: fresh rows" in captured.out
     assert "; removed report.html, which was about other distances. Next: scoremh report" in captured.out
 
@@ -118,7 +119,7 @@ def test_rows_as_csv_and_another_reference(run: Path, tmp_path: Path, capsys: py
     reference = write_table(tmp_path / "test.csv", 100, seed=9)
     cli.main(["evaluate", str(run), "--reference", str(reference), "--json"])
     found = json.loads(capsys.readouterr().out)
-    assert (found["points"], found["reference"]) == (30, str(reference))
+    assert (found["points"], found["reference"]) == (30, f"rows of {reference}")
     assert not (run / "report.html").exists()  # it had other numbers
     kept = json.loads((run / "metrics.json").read_text())
     del kept["sha256"]
@@ -219,7 +220,7 @@ def test_the_report_shows_the_verdict_and_how_its_chains_mix(run: Path) -> None:
     folder = RunFolder.open(run)
     chains = Chains.load(folder.get("chains.nc"))
     stuck = chains.draws[:, :1].expand(-1, 6, -1) + 1e-3 * torch.randn(60, 6, 2)
-    folder.put("chains.nc", dataclasses.replace(chains, draws=stuck).save)
+    folder.put("chains.nc", dataclasses.replace(chains, draws=stuck).save, outdates=["metrics.json"])
     cli.main(["report", str(run), "--quiet"])
     page = (run / "report.html").read_text()
     assert '<section class="verdict do-not-use"' in page
@@ -229,14 +230,46 @@ def test_the_report_shows_the_verdict_and_how_its_chains_mix(run: Path) -> None:
     assert min(map(float, shown)) > 10  # the chains are stuck, and the table says so
 
 
-@pytest.mark.parametrize("tokens", [["--help"], ["fti"], ["fit", "--ou", "x"], ["evaluate", "--help"], ["--version"]])
-def test_help_and_typos_need_no_torch(tokens: list[str]) -> None:
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        *(["--help"], ["fti"], ["fit", "--ou", "x"], ["evaluate", "--help"], ["--version"]),
+        *(["fit", "nowhere.csv", "--out", "x"], ["sample", "nowhere"], ["evaluate", "nowhere"], ["report", "nowhere"]),
+    ],
+)
+def test_help_typos_and_wrong_paths_need_no_torch(tokens: list[str]) -> None:
     script = (
         "import sys\nfrom scoremh.cli import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
         "print([name for name in ('torch', 'pandas', 'numpy', 'sklearn') if name in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", script, *tokens], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_terminal_says_what_happened(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, rows = tmp_path / "run", tmp_path / "new.csv"
+    aloud = [word for word in BRIEF if word != "--quiet"]
+    cli.main(["fit", str(data), "--out", str(run), *aloud])
+    said = capsys.readouterr().out
+    assert re.search(r"\ntook \d+ s: score \d+, chains \d+, checks \d+\n", said)
+    assert f"Next: scoremh sample {run} --draws 1000 --csv new.csv" in said
+    assert "conservativity" not in said
+    cli.main(["sample", str(run), "--draws", "30", "--csv", str(rows)])
+    said = capsys.readouterr().out
+    assert re.match(rf"30 rows -> {re.escape(str(rows))} in \d+ s\n", said)
+    assert "MALA" not in said
+    cli.main(["sample", str(run), "--draws", "30", "--verbose"])
+    assert "MALA" in capsys.readouterr().out  # kernels are for experts
+
+
+def test_rows_under_a_condition(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = tmp_path / "right.csv"
+    words = ["sample", str(whole), "--draws", "20", "--given", "width=0:9", "--csv", str(rows)]
+    cli.main(words)
+    assert re.match(rf"20 rows with width=0:9 -> {re.escape(str(rows))} in \d+ s", capsys.readouterr().out)
+    assert pd.read_csv(rows)["width"].between(0, 9).all()
+    assert ended(words[:-2], capsys) == (2, mock.ANY)
+    assert ended([*words[:4], "--given", "width", "--csv", str(rows)], capsys)[0] == 2
 
 
 def test_lines_of_help_match_those_of_the_commands() -> None:
@@ -252,7 +285,7 @@ def test_long_commands_number_their_steps(data: Path, tmp_path: Path, capfd: pyt
     for call in (["fit", str(data), "--out", str(run), *aloud], ["sample", str(run)], ["evaluate", str(run)]):
         cli.main(call)
         seen.append(re.findall(r"step (\d) of (\d)", capfd.readouterr().err))
-    for found, total in zip(seen, (5, 2, 2), strict=True):
+    for found, total in zip(seen, (6, 2, 2), strict=True):
         assert {int(of) for _, of in found} == {total}
         assert {int(step) for step, _ in found} == set(range(1, total + 1))
 
@@ -495,10 +528,10 @@ def test_a_notebook_shows_a_bar_without_widgets(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    with numbered_steps(2), progress_bar(10, "training <b>", unit="steps", show=True) as tick:
+    with named_steps("the score <b>", "checks"), progress_bar(10, "training <b>", unit="steps", show=True) as tick:
         for _ in range(10):
             tick(1, "loss 0.1")
-    assert "step 1 of 2: training &lt;b&gt;" in shown[0]
+    assert "step 1 of 2: the score &lt;b&gt;" in shown[0]
     assert '<progress value="0" max="10"' in shown[0]
     assert '<progress value="10" max="10"' in shown[-1]
     assert "100 %" in shown[-1]
@@ -506,8 +539,8 @@ def test_a_notebook_shows_a_bar_without_widgets(monkeypatch: pytest.MonkeyPatch)
     assert len(shown) <= 4  # the first and the last, and few between
 
 
-def test_bars_are_numbered_and_more_than_announced_are_not(capfd: pytest.CaptureFixture[str]) -> None:
-    with numbered_steps(1):
+def test_bars_are_named_and_more_than_announced_are_not(capfd: pytest.CaptureFixture[str]) -> None:
+    with named_steps("one"):
         for label in ("one", "two"):
             with progress_bar(1, label, unit="steps", show=True) as tick:
                 tick(1)

@@ -94,10 +94,8 @@ def test_score_samples_is_the_log_density_normalised(trained: ScoreMH) -> None:
 @pytest.mark.slow
 def test_diagnosis_has_every_number_and_finds_the_draws_good(trained: ScoreMH) -> None:
     found = trained.diagnose()
-    assert [check.level for check in found.checks] == 8 * ["good"]
-    assert str(found.verdict) == (
-        "Usable: training ended after 1,500 steps, before its held-out loss had settled. Fit with score_steps=8000."
-    )
+    assert [check.level for check in found.checks] == 9 * ["good"]
+    assert str(found.verdict).startswith("Good (against held-out and training rows): all 9 checks passed; with ")
     assert found.noticed_shift is not None
     assert found.noticed_shift < 0.5
     assert 0.4 < found.acceptance_rate < 0.75
@@ -115,7 +113,7 @@ def test_a_bad_fit_has_a_bad_verdict(small: ScoreMH) -> None:
     found = small.diagnose()
     assert found.verdict.level == "do not use"
     assert found.verdict.advice == "Fit with score_steps=8000."
-    assert str(found).startswith("Do not use: ")
+    assert str(found).startswith("Do not use (against held-out and training rows): ")
     assert {check.name: check for check in found.checks}["distance"].level == "do not use"
     assert "r_hat" not in [one.kind for one in found.warnings]  # rows are ends of independent chains
     assert "do not use" in found._repr_html_()
@@ -124,7 +122,7 @@ def test_a_bad_fit_has_a_bad_verdict(small: ScoreMH) -> None:
 
 def test_few_rows_are_not_checked() -> None:
     found = ScoreMH(**SMALL).fit(X[:50]).diagnose()
-    assert found.verdict.level == "usable"
+    assert found.verdict.level == "undecided"
     assert "only 5 rows were held out" in found.verdict.reason
     assert found.checks == ()
 

@@ -135,7 +135,11 @@ def test_an_estimator_draws_what_it_needs_and_compares() -> None:
     found = model.evaluate(fresh, random_state=3)
     assert found.points == 45
     draws = torch.from_numpy(np.array(model.sample(45, random_state=3)))
-    assert found == evaluate(draws, torch.from_numpy(fresh), points=45)
+    plain = evaluate(draws, torch.from_numpy(fresh), points=45)
+    assert (found.metrics, found.p_values, found.rows) == (plain.metrics, plain.p_values, plain.rows)
+    assert [one.name for one in found.checks] == [one.name for one in model.diagnose().checks if one.name != "trees"]
+    assert found.verdict is not None
+    assert found.verdict.against == "90 given rows"  # the latest verdict names its rows
     assert model.evaluate(fresh, n_samples=30).points == 30
     with pytest.raises(ValueError, match="n_samples of at least 1, got 0"):
         model.evaluate(fresh, n_samples=0)
@@ -208,7 +212,28 @@ def test_what_is_wrong_is_detected_by_its_check(case: str) -> None:
     assert check.level == "do not use", check
     said = verdict(found, advice="Do this.")
     assert said.level == "do not use"
-    assert said.advice == "Do this."
+    if case == "a shifted column":
+        assert said.reason.startswith("only column c differs: ")
+        assert said.advice.startswith("Is c a date, an identifier or a code? Give its kind with columns={'c': ...}")
+    else:
+        assert found.suspect is None
+        assert said.advice == "Do this."
+
+
+def test_trees_see_a_column_of_codes_that_no_margin_shows() -> None:
+    """Dates as whole numbers: days 1 to 28 in the rows, 0 to 99 in the draws."""
+    g = seeded(6)
+
+    def dates(n: int, days: int) -> Tensor:
+        month, day = torch.randint(1, 13, (n, 1), generator=g), torch.randint(1, days, (n, 1), generator=g)
+        return torch.cat([torch.randn(n, 2, generator=g), 20240000 + 100 * month + day], 1).double()
+
+    found = agreement(dates(1000, 100), dates(2000, 29), ["a", "b", "when"], generator=g)
+    levels = {check.name: check.level for check in found.checks}
+    assert levels["classifier"] != "do not use"
+    assert levels["trees"] == "do not use"
+    assert found.suspect == "when"
+    assert "Is when a date" in verdict(found).advice
 
 
 def test_right_draws_are_good_and_the_verdict_names_the_detectable_shift() -> None:
@@ -252,11 +277,31 @@ def test_columns_of_few_levels_do_not_hide_the_detectable_shift() -> None:
     assert noticed_shift(standard(rounded, rounded)[1], 1000, 8) < 0.5  # if there is nothing else
 
 
-def test_few_rows_are_usable_at_best() -> None:
+def test_few_rows_leave_the_verdict_undecided() -> None:
     found = verdict(agreement(rows(200, 3), rows(30, 1), NAMES, generator=seeded()))
-    assert found.level == "usable"
-    assert "no difference was found, but 30 rows can only detect a shift of" in found.reason
+    assert found.level == "undecided"
+    assert "30 rows " in found.reason
     assert found.advice.startswith("Compare at least ")
+
+
+def test_a_limit_counts_beyond_chance_only() -> None:
+    levels = [
+        Check("a check", value, 0.1, 0.3, p, "text", chance=0.02).level
+        for value, p in ((0.11, 1e-9), (0.13, 1e-9), (0.31, 1e-9), (0.33, 1e-9), (0.33, 0.05), (0.33, 0.5), (0.2, 0.5))
+    ]
+    assert levels == ["good", "usable", "usable", "do not use", "usable", "undecided", "good"]
+
+
+def test_rows_in_another_coding_are_an_error() -> None:
+    model = ScoreMH(
+        score_steps=10, acceptance_steps=10, annealing_steps=1, chain_steps=4, verbose=False, random_state=0
+    )
+    table = pd.DataFrame({"share": np.random.default_rng(0).normal(0.5, 0.1, 300), "level": np.arange(300) % 5})
+    model.set_params(noise_level=0.6).fit(table)
+    with pytest.raises(
+        ValueError, match=r"given rows with column 'share' coded as in the fit, 0\.\d+ to 0\.\d+, got 1"
+    ):
+        model.evaluate(table.assign(share=100 * table["share"]))
 
 
 def test_heavy_tails_are_compared_by_ranks() -> None:
@@ -283,10 +328,10 @@ def test_p_values_are_corrected_and_a_number_counts_only_beyond_chance() -> None
     made = [Check(str(p), 2.0, 1.0, 1.5, p, "") for p in (0.2, 0.001, 0.01)]
     found = corrected(made)
     assert [check.p_value for check in found] == pytest.approx([0.2, 0.003, 0.02])  # Holm's, in the order given
-    assert [check.level for check in found] == ["good", "do not use", "usable"]
+    assert [check.level for check in found] == ["undecided", "do not use", "usable"]
     assert worst(found) == found[1]
     assert Check("", 0.9, 1.0, 1.5, 0.0, "").level == "good"
-    assert worst([found[0]]) is None
+    assert worst([Check("", 1.2, 1.0, 1.5, 0.2, "")]) is None
 
 
 @pytest.mark.parametrize(("value", "text"), [(44.2, "44.2"), (20.0, "20"), (0.0012345, "0.00123"), (1e-7, "1e-07")])
@@ -321,7 +366,7 @@ def test_chains_have_a_form_in_notebooks() -> None:
 
 def test_the_guide_has_the_limits_of_all_checks() -> None:
     generator = seeded()
-    draws, rows, seen = torch.randn(3, 100, 2, generator=generator)
+    draws, rows, seen = torch.randn(3, 120, 2, generator=generator)
     found = agreement(
         draws, rows, ["a", "b"], seen=seen, log_densities=(draws.sum(1), rows.sum(1)), generator=generator
     )

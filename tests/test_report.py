@@ -537,7 +537,8 @@ def test_a_reference_too_small_to_compare_with_is_shown() -> None:
 def test_an_estimator_writes_a_report_with_held_out_or_given_rows(model: ScoreMH, tmp_path: Path) -> None:
     model.report(tmp_path / "held.html")
     page = (tmp_path / "held.html").read_text()
-    assert "Score MALA (potential)" in page
+    assert page.index('aria-label="Verdict"') < page.index("Score MALA (potential)")  # below what is read first
+    assert page.count("Score MALA (potential)") == 1
     assert "40 held-out rows" in page
     assert "<h2>Metrics" in page
     assert "20 points each, to held-out rows" in page

@@ -5,15 +5,16 @@ rows themselves: no sampler comes closer, except by chance. Every column is divi
 rows, since otherwise a column in thousands would hide all others. P-values and verdict use up to 2,000 rows and 1,000
 draws; distances use half the rows, since the floor needs a second sample of the same size.
 
-`agreement` makes up to eight checks in standardised coordinates. Columns with heavy tails are replaced by normal scores
+`agreement` makes up to nine checks in standardised coordinates. Columns with heavy tails are replaced by normal scores
 (normal quantiles of their ranks among the rows), since a few far rows would dominate every distance. P-values of shares
 and correlations come from random permutations of draws and rows.
 
 Missing values (NaN) are replaced by the median, and an indicator of missing values becomes a column of its own.
 
-A check fails only if its value exceeds the limit and is not due to chance, that is, if its p-value, corrected for the
-number of checks (Holm 1979), is below a rate. If the draws are fresh rows, the verdict is worse than "good" with
-probability at most `USABLE_RATE`, and "do not use" with probability at most `DO_NOT_USE_RATE`.
+A check fails only if its value exceeds the limit by more than a standard deviation of chance and its p-value,
+corrected for the number of checks (Holm 1979), is below a rate. If the draws are fresh rows, the verdict is "usable" or
+worse with probability at most `USABLE_RATE`, and "do not use" with probability at most `DO_NOT_USE_RATE`. It is
+"undecided" if there are so few rows that chance alone may exceed both limits, or hide a large shift.
 """
 
 import html
@@ -58,8 +59,8 @@ __all__ = [
 ]
 
 
-Level = Literal["good", "usable", "do not use"]
-LEVELS: tuple[Level, ...] = ("good", "usable", "do not use")
+Level = Literal["good", "undecided", "usable", "do not use"]
+LEVELS: tuple[Level, ...] = ("good", "undecided", "usable", "do not use")
 USABLE_RATE, DO_NOT_USE_RATE = 0.1, 0.01  # largest probability of each verdict for a perfect sampler
 
 
@@ -74,6 +75,8 @@ class Check:
         usable: Limit up to which it is usable.
         p_value: Probability of a value as large for fresh rows; after `corrected`, corrected for the number of checks.
         text: The value in words, without a full stop.
+        chance: Standard deviation of the value for fresh rows. A limit counts as exceeded only by more than that, so
+            that draws close to a limit keep their verdict.
     """
 
     name: str
@@ -82,13 +85,17 @@ class Check:
     usable: float
     p_value: float
     text: str
+    chance: float = 0.0
 
     @property
     def level(self) -> Level:
         """The verdict of this check."""
-        if self.value <= self.good or self.p_value >= USABLE_RATE:
+        beyond_usable = self.value > self.usable + self.chance
+        if self.p_value >= USABLE_RATE:
+            return "undecided" if beyond_usable else "good"
+        if self.value <= self.good + self.chance:
             return "good"
-        return "usable" if self.value <= self.usable or self.p_value >= DO_NOT_USE_RATE else "do not use"
+        return "do not use" if beyond_usable and self.p_value < DO_NOT_USE_RATE else "usable"
 
 
 def corrected(checks: Sequence[Check]) -> tuple[Check, ...]:
@@ -107,6 +114,7 @@ def worst(checks: Sequence[Check]) -> Check | None:
     return max(bad, key=lambda check: (LEVELS.index(check.level), check.value / check.usable), default=None)
 
 
+ONLY_COLUMN = "only column"  # the beginning of a reason that names one column
 MAX_NOTICED_SHIFT = 0.6  # standard deviations; draws are good only if a shift of this size would have been detected
 TABLE_WIDTH = 140  # characters
 MIN_SHOWN_P = 0.001
@@ -115,7 +123,7 @@ P_NOTE = (
     f"and gives 'do not use' only below {DO_NOT_USE_RATE:g}."
 )
 HEAD = ("check", "value", "good up to", "usable up to", "p", "result")
-COLOURS: dict[Level, str] = {"good": "#2e7d32", "usable": "#b3540b", "do not use": "#c62828"}
+COLOURS: dict[Level, str] = {"good": "#2e7d32", "undecided": "#5a636e", "usable": "#b3540b", "do not use": "#c62828"}
 
 
 @dataclass(frozen=True)
@@ -123,18 +131,25 @@ class Verdict:
     """A verdict on draws; prints as one line.
 
     Args:
-        level: "good", "usable" or "do not use".
+        level: "good", "undecided" (too few rows), "usable" or "do not use".
         reason: Why, with the number and its limit.
         advice: What to do next; empty if nothing has to be done.
+        against: The rows that the draws were compared with.
     """
 
     level: Level
     reason: str
     advice: str = ""
+    against: str = ""
 
     def __str__(self) -> str:
         """Return the verdict on one line."""
-        return f"{self.level.capitalize()}: {self.reason}.{' ' * bool(self.advice)}{self.advice}"
+        return f"{self.title}: {self.reason}.{' ' * bool(self.advice)}{self.advice}"
+
+    @property
+    def title(self) -> str:
+        """The level, and the rows that the draws were compared with."""
+        return self.level.capitalize() + f" (against {self.against})" * bool(self.against)
 
 
 def verdict(found: "Agreement", advice: str = "") -> Verdict:
@@ -146,15 +161,24 @@ def verdict(found: "Agreement", advice: str = "") -> Verdict:
     """
     checks, noticed_shift, rows = found.checks, found.noticed_shift, found.rows
     bad = worst(checks)
-    if bad is not None:
+    if bad is not None and bad.level != "undecided":
         limit = bad.usable if bad.level == "do not use" else bad.good
-        return Verdict(bad.level, f"{bad.text}; the limit of {bad.name} is {number(limit)}", advice)
-    if noticed_shift > MAX_NOTICED_SHIFT:
-        needed = rows * (noticed_shift / MAX_NOTICED_SHIFT) ** 2  # the detectable shift falls like 1 / sqrt(rows)
+        reason = f"{bad.text}; the limit of {bad.name} is {number(limit)}"
+        if found.suspect is None:
+            return Verdict(bad.level, reason, advice)
+        kind = f"Give its kind with columns={{{found.suspect!r}: ...}}, or leave it out."
+        fix = f"Is {found.suspect} a date, an identifier or a code? {kind}"
+        return Verdict(bad.level, f"{ONLY_COLUMN} {found.suspect} differs: {reason}", fix)
+    needed = [rows * (check.value / check.good) ** 2 for check in checks if check.level == "undecided"]
+    if bad is not None:
+        reason = f"{rows:,} rows are too few: {bad.text}, but so may fresh rows be (p = {probability(bad.p_value)})"
+    elif noticed_shift > MAX_NOTICED_SHIFT:
+        needed = [rows * (noticed_shift / MAX_NOTICED_SHIFT) ** 2]  # the detectable shift falls like 1 / sqrt(rows)
         few = f"{rows:,} rows can only detect a shift of {noticed_shift:.2g} standard deviations or more in one column"
         reason = f"no difference was found, but {few}; the limit is {MAX_NOTICED_SHIFT:g}"
-        return Verdict("usable", reason, f"Compare at least {_rounded_up(needed):,} rows with as many draws.")
-    return Verdict("good", f"all {len(checks)} checks passed; {power_line(noticed_shift, rows)}")
+    else:
+        return Verdict("good", f"all {len(checks)} checks passed; {power_line(noticed_shift, rows)}")
+    return Verdict("undecided", reason, f"Compare at least {_rounded_up(max(needed)):,} rows with as many draws.")
 
 
 def power_line(noticed_shift: float, rows: int) -> str:
@@ -212,7 +236,8 @@ def html_table(checks: Sequence[Check]) -> str:
 def html_verdict(found: Verdict) -> str:
     """Return a verdict as HTML."""
     word = f'<strong style="color: {COLOURS[found.level]}">{found.level.capitalize()}</strong>'
-    return f"<p>{word}: {html.escape(found.reason)}. {html.escape(found.advice)}</p>"
+    rest = f"{found.title[len(found.level) :]}: {found.reason}. {found.advice}"
+    return f"<p>{word}{html.escape(rest)}</p>"
 
 
 def cells(check: Check) -> tuple[str, ...]:
@@ -237,6 +262,8 @@ CLUSTERS, ROWS_PER_CLUSTER = 5, 20
 LOW_DENSITY = 0.001  # quantile of the rows' log p, below which a draw counts
 HEAVY_TAILS = 12.0  # distance of the farthest row from the median, in robust standard deviations; about 4 if normal
 FARTHEST = 1e9  # standard deviations to which draws are clipped, so that squares do not overflow
+MIN_ROWS_OF_TREES, TREES = 100, 30  # rows and draws from which trees can learn; number of trees
+ALONE = 0.7  # share of what all columns give away, by which one column is the only one that differs
 MAX_LEVELS = 10  # distinct values up to which a column is not numeric when the power is computed
 POWER = 0.9  # probability of detecting a shift
 
@@ -249,12 +276,14 @@ class Agreement(NamedTuple):
         noticed_shift: Shift of one column, in standard deviations, that would be detected with probability 0.9.
         rows: Number of rows that the draws were compared with.
         p_value: P-value of the two-sample test of the distance check, not corrected.
+        suspect: Name of the only column that differs, if one alone does.
     """
 
     checks: tuple[Check, ...]
     noticed_shift: float
     rows: int
     p_value: float
+    suspect: str | None = None
 
 
 def agreement(
@@ -288,13 +317,18 @@ def agreement(
     found = [_distance(u, v, random, generator), _columns(x, y, columns), _clusters(u, v, random)]
     if x.shape[1] <= MAX_JOINT_COLUMNS:
         found += [_range(x, y, random), _classifier(u, v, generator)]
+        found += [_trees(x, y)] if min(len(x), len(y)) >= MIN_ROWS_OF_TREES else []
         found += [_correlations(x, y, columns, random)] if x.shape[1] > 1 else []
         if log_densities is not None:
             of_draws, of_rows = (values.detach().cpu().double().numpy() for values in log_densities)
             found.append(_density(of_draws, of_rows, random))
     if known is not None:
         found.append(_copies(u, v[: len(held)], v[len(held) :]))
-    return Agreement(corrected(found), noticed_shift(v, len(u), len(found)), len(y), found[0].p_value)
+    p_value = found[0].p_value
+    final = corrected(found)
+    suspect = _suspect(x, y, final) if worst(final) is not None else None
+    shift = noticed_shift(v, len(u), len(final))
+    return Agreement(final, shift, len(y), p_value, None if suspect is None else columns[suspect])
 
 
 def complete(samples: Sequence[Tensor], columns: Sequence[str]) -> tuple[list[Tensor], Sequence[str]]:
@@ -385,9 +419,11 @@ def _distance(u: Matrix, v: Matrix, random: np.random.Generator, generator: torc
     order = random.permutation(len(v))
     first, second = v[order[:n]], v[order[n : 2 * n]]
     floor = transport_distance(first, second)
-    ratio = (transport_distance(u[:n], first) + transport_distance(u[-n:], second)) / (2 * floor)
+    halves = transport_distance(u[:n], first) / floor, transport_distance(u[-n:], second) / floor
+    ratio = sum(halves) / 2
     text = f"draws are {ratio:.2f} times as far from the rows (W1) as rows are from each other"
-    return Check("distance", ratio, 1.15, 1.5, _two_sample_p_value(u, v, generator), text)
+    chance = abs(halves[0] - halves[1]) / 2
+    return Check("distance", ratio, 1.15, 1.5, _two_sample_p_value(u, v, generator), text, chance)
 
 
 def _two_sample_p_value(u: Matrix, v: Matrix, generator: torch.Generator | None) -> float:
@@ -400,7 +436,8 @@ def _columns(x: Matrix, y: Matrix, columns: Sequence[str]) -> Check:
     worst = int(np.argmax([one.statistic for one in found]))
     value, p = float(found[worst].statistic), min(one.pvalue for one in found)
     text = f"the distribution of {columns[worst]} is off by a share of {value:.2g} (Kolmogorov-Smirnov)"
-    return Check("columns", value, 0.04, 0.15, min(1.0, len(found) * float(p)), text)
+    chance = stats.kstwobign.std() * math.sqrt(1 / len(x) + 1 / len(y))
+    return Check("columns", value, 0.04, 0.15, min(1.0, len(found) * float(p)), text, chance)
 
 
 def _clusters(u: Matrix, v: Matrix, random: np.random.Generator) -> Check:
@@ -414,8 +451,8 @@ def _clusters(u: Matrix, v: Matrix, random: np.random.Generator) -> Check:
         shares = [np.bincount(labels[part], minlength=count) / len(part) for part in (first, second)]
         return float(np.abs(shares[0] - shares[1]).max())
 
-    value, p = _exchanged(difference, len(u), len(v), random)
-    return Check("clusters", value, 0.03, 0.12, p, f"the share of a cluster is off by {value:.2g}")
+    value, p, chance = _exchanged(difference, len(u), len(v), random)
+    return Check("clusters", value, 0.03, 0.12, p, f"the share of a cluster is off by {value:.2g}", chance)
 
 
 def _range(x: Matrix, y: Matrix, random: np.random.Generator) -> Check:
@@ -425,10 +462,10 @@ def _range(x: Matrix, y: Matrix, random: np.random.Generator) -> Check:
         low, high = pool[second].min(0), pool[second].max(0)
         return float(((pool[first] < low) | (pool[first] > high)).any(1).mean())
 
-    value, p = _exchanged(beyond, len(x), len(y), random)
+    value, p, chance = _exchanged(beyond, len(x), len(y), random)
     fresh = _expected_beyond(y)
     text = f"{100 * value:.1f} % of the draws lie beyond the range of the rows; of fresh rows {100 * fresh:.1f} % would"
-    return Check("range", max(0.0, value - fresh), 0.005, 0.03, p, text)
+    return Check("range", max(0.0, value - fresh), 0.005, 0.03, p, text, chance)
 
 
 def _expected_beyond(y: Matrix) -> float:
@@ -444,9 +481,9 @@ def _density(of_draws: Matrix, of_rows: Matrix, random: np.random.Generator) -> 
     def below(first: NDArray[np.intp], second: NDArray[np.intp]) -> float:
         return float((pool[first] < np.quantile(pool[second], LOW_DENSITY)).mean())
 
-    value, p = _exchanged(below, len(of_draws), len(of_rows), random)
+    value, p, chance = _exchanged(below, len(of_draws), len(of_rows), random)
     text = f"{100 * value:.1f} % of the draws have a log density below the {100 * LOW_DENSITY:g} % quantile of the rows"
-    return Check("density", max(0.0, value - LOW_DENSITY), 0.005, 0.03, p, text)
+    return Check("density", max(0.0, value - LOW_DENSITY), 0.005, 0.03, p, text, chance)
 
 
 def _correlations(x: Matrix, y: Matrix, columns: Sequence[str], random: np.random.Generator) -> Check:
@@ -460,11 +497,11 @@ def _correlations(x: Matrix, y: Matrix, columns: Sequence[str], random: np.rando
         found: Matrix = np.abs(np.nan_to_num(parts[0] - parts[1])).reshape(len(varied), len(varied))
         return found
 
-    value, p = _exchanged(lambda first, second: float(change(first, second).max()), len(x), len(y), random)
+    value, p, chance = _exchanged(lambda first, second: float(change(first, second).max()), len(x), len(y), random)
     own = change(np.arange(len(x)), np.arange(len(x), len(ranks)))
     i, j = np.unravel_index(int(own.argmax()), own.shape)
     pair = f"{columns[varied[i]]} and {columns[varied[j]]}"
-    return Check("correlations", value, 0.1, 0.3, p, f"the rank correlation of {pair} is off by {value:.2g}")
+    return Check("correlations", value, 0.1, 0.3, p, f"the rank correlation of {pair} is off by {value:.2g}", chance)
 
 
 def _classifier(u: Matrix, v: Matrix, generator: torch.Generator | None) -> Check:
@@ -473,7 +510,55 @@ def _classifier(u: Matrix, v: Matrix, generator: torch.Generator | None) -> Chec
     error = 0.5 / math.sqrt(2 * n)  # standard error of the accuracy on 2 n points if each is right with probability 1/2
     p = float(stats.norm.sf((value - 0.5) / error))
     text = f"a classifier separates draws from rows with accuracy {value:.3f}; chance is {0.5:g} +- {error:.2g}"
-    return Check("classifier", value, 0.52, 0.62, p, text)
+    return Check("classifier", value, 0.52, 0.62, p, text, error)
+
+
+def _trees(x: Matrix, y: Matrix) -> Check:
+    value = tree_auc(x, y)
+    chance = _auc_error(len(x) - len(x) // 2, len(y) - len(y) // 2)
+    p = float(stats.norm.sf((value - 0.5) / chance))
+    text = f"boosted trees separate draws from rows with an AUC of {value:.2f}; chance is 0.5 +- {chance:.2g}"
+    return Check("trees", value, 0.6, 0.75, p, text, chance)
+
+
+def tree_auc(x: Matrix, y: Matrix) -> float:
+    """Return the AUC of boosted trees that learn to separate half of the draws from half of the rows, on the others."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    points, labels = np.concatenate([x, y]), np.repeat([0, 1], [len(x), len(y)])
+    learned = np.concatenate([np.arange(len(x)) < len(x) // 2, np.arange(len(y)) < len(y) // 2])
+    trees = HistGradientBoostingClassifier(
+        max_iter=TREES, max_leaf_nodes=8, learning_rate=0.2, early_stopping=False, random_state=0
+    )
+    trees.fit(points[learned], labels[learned])
+    found = trees.decision_function(points[~learned])
+    of_draws, of_rows = found[labels[~learned] == 0], found[labels[~learned] == 1]
+    return float(stats.mannwhitneyu(of_rows, of_draws).statistic) / (len(of_draws) * len(of_rows))
+
+
+def _auc_error(n: int, m: int) -> float:
+    """Return the standard deviation of an AUC between n and m points of the same distribution."""
+    return math.sqrt((n + m + 1) / (12 * n * m))
+
+
+def _suspect(x: Matrix, y: Matrix, found: Sequence[Check]) -> int | None:
+    """Return the only column that differs, while the others pass as single columns; None if there is none."""
+    if not 2 <= x.shape[1] <= MAX_JOINT_COLUMNS:
+        return None
+    levels = {check.name: check.level for check in found}
+    if levels["columns"] in LEVELS[2:]:
+        limit = next(check.good + check.chance for check in found if check.name == "columns")
+        each = [stats.ks_2samp(x[:, j], y[:, j], method="asymp") for j in range(x.shape[1])]
+        bad = [j for j, one in enumerate(each) if one.statistic > limit and len(each) * one.pvalue < USABLE_RATE]
+        if len(bad) == 1 and each[bad[0]].statistic > 2 * limit:
+            return bad[0]
+    if levels.get("trees") in LEVELS[2:]:
+        whole = tree_auc(x, y) - 0.5
+        scores = np.array([tree_auc(x[:, [j]], y[:, [j]]) - 0.5 for j in range(x.shape[1])])
+        order = scores.argsort()
+        alone = scores[order[-1]] > ALONE * whole and scores[order[-2]] < (1 - ALONE) * whole
+        return int(order[-1]) if alone else None
+    return None
 
 
 def _copies(u: Matrix, held: Matrix, seen: Matrix) -> Check:
@@ -481,19 +566,22 @@ def _copies(u: Matrix, held: Matrix, seen: Matrix) -> Check:
     test = stats.mannwhitneyu(nearest[0], nearest[1], alternative="less")
     value = max(0.0, 0.5 - float(test.statistic) / (len(u) * len(held)))
     text = f"a draw is closer to a training row than a held-out row is with probability 0.5 + {value:.2g}"
-    return Check("copies", value, 0.1, 0.25, float(test.pvalue), text)
+    return Check("copies", value, 0.1, 0.25, float(test.pvalue), text, _auc_error(len(u), len(held)))
 
 
 def _exchanged(
     statistic: Callable[[NDArray[np.intp], NDArray[np.intp]], float], n: int, m: int, random: np.random.Generator
-) -> tuple[float, float]:
-    """Return a statistic of the indices of n draws and m rows, and its p-value under random permutations."""
-    own = statistic(np.arange(n), np.arange(n, n + m))
-    at_least = 0
+) -> tuple[float, float, float]:
+    """Return a statistic of the indices of n draws and m rows; its p-value and standard deviation if all are fresh.
+
+    Draws and rows are permuted at random.
+    """
+    own, found = statistic(np.arange(n), np.arange(n, n + m)), []
     for _ in range(PERMUTATIONS):
         order = random.permutation(n + m)
-        at_least += statistic(order[:n], order[n:]) >= own - 1e-12
-    return own, (1 + at_least) / (1 + PERMUTATIONS)
+        found.append(statistic(order[:n], order[n:]))
+    at_least = sum(value >= own - 1e-12 for value in found)
+    return own, (1 + at_least) / (1 + PERMUTATIONS), float(np.std(found))
 
 
 def _matrix(x: Tensor) -> Matrix:
@@ -635,6 +723,8 @@ def evaluate(
     points: int = MAX_POINTS,
     seed: int = 0,
     columns: Sequence[str] = (),
+    name: str = "reference rows",
+    log_densities: tuple[Tensor, Tensor] | None = None,
     progress: bool = False,
 ) -> Evaluation:
     """Compare samples with reference rows: distances with floors, p-values, checks and a verdict.
@@ -645,15 +735,30 @@ def evaluate(
         points: Largest number of points to compare; the floor uses twice as many rows of the reference.
         seed: Random seed; the same seed gives the same numbers.
         columns: Names of the coordinates of an event; x0, x1, ... if empty.
+        name: Name of the reference rows.
+        log_densities: Log densities of the model, of some draws of the first sampler and of some rows, for one more
+            check.
         progress: Show a progress bar.
     """
     given = samples if isinstance(samples, Mapping) else {"draws": samples}
     clouds = {name: as_tensor(draws, f"samples[{name!r}]") for name, draws in given.items()}
-    return _evaluation(clouds, as_tensor(reference, "reference"), points, seed, columns, progress=progress)
+    rows = as_tensor(reference, "reference")
+    found = _evaluation(clouds, rows, points, seed, columns, log_densities, progress=progress)
+    said = found.verdict and replace(
+        found.verdict, against=name if name == "reference rows" else f"{len(rows):,} {name}"
+    )
+    return replace(found, reference=name, verdict=said)
 
 
 def _evaluation(
-    samples: Mapping[str, Tensor], reference: Tensor, points: int, seed: int, columns: Sequence[str], *, progress: bool
+    samples: Mapping[str, Tensor],
+    reference: Tensor,
+    points: int,
+    seed: int,
+    columns: Sequence[str],
+    log_densities: tuple[Tensor, Tensor] | None,
+    *,
+    progress: bool,
 ) -> Evaluation:
     """Return the evaluation of tensors."""
     _check(samples, reference, points)
@@ -682,21 +787,27 @@ def _evaluation(
     first, *others = samples
     found = Evaluation(n, floors, distances, {}, rows=min(len(rows), MAX_ROWS))
     with progress_bar(1, "checks", unit="samplers", show=progress) as tick:
-        found = _with_verdict(found, first, samples[first], reference, names, generator)
+        found = _with_verdict(found, first, samples[first], reference, names, log_densities, generator)
         tick(1)
     p_values = {name: _p_value(samples[name], reference, generator) for name in others}
     return replace(found, p_values={**found.p_values, **p_values})
 
 
 def _with_verdict(
-    found: Evaluation, name: str, draws: Tensor, reference: Tensor, columns: Sequence[str], generator: torch.Generator
+    found: Evaluation,
+    name: str,
+    draws: Tensor,
+    reference: Tensor,
+    columns: Sequence[str],
+    log_densities: tuple[Tensor, Tensor] | None,
+    generator: torch.Generator,
 ) -> Evaluation:
     """Return the evaluation with the verdict, checks and p-value of the first sampler."""
     lost = _lost(draws)
     if lost:
         reason = f"{lost:,} of {len(draws):,} draws are not finite; the limit is 0"
         return replace(found, verdict=Verdict("do not use", reason, LOOK), p_values={name: 0.0})
-    checked = agreement(draws, reference, columns, generator=generator)
+    checked = agreement(draws, reference, columns, log_densities=log_densities, generator=generator)
     return replace(
         found,
         verdict=verdict(checked, LOOK),

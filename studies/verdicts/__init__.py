@@ -191,8 +191,8 @@ def _nothing(cell: Cell) -> Record:
 
 
 def right(record: Record) -> bool:
-    """Return whether a verdict is right: "good" keeps all limits, "do not use" breaks one."""
-    return bool(record["verdict"] == "usable" or (record["verdict"] == "good") == record["passes"])
+    """Return whether a verdict is right: "good" keeps all limits, "do not use" breaks one; others may do either."""
+    return record["verdict"] not in ("good", "do not use") or bool((record["verdict"] == "good") == record["passes"])
 
 
 def judged(records: Records, *, held_out: bool) -> list[Record]:
@@ -214,7 +214,7 @@ def share_right(records: list[Record]) -> float:
 
 def decided(records: list[Record]) -> list[Record]:
     """Return the verdicts that are "good" or "do not use"."""
-    return [one for one in records if one["verdict"] != "usable"]
+    return [one for one in records if one["verdict"] in ("good", "do not use")]
 
 
 def wrong(records: list[Record]) -> list[Record]:

@@ -2,7 +2,7 @@
 
 import html
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable
@@ -20,24 +20,30 @@ class Tick(Protocol):
 
 
 class Steps:
-    """The total number of bars of a command, and the number of bars shown so far."""
+    """The names of the bars that a command shows, and how many of them it has shown."""
 
-    def __init__(self, total: int) -> None:
-        self.total, self.shown = total, 0
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names, self.shown = names, 0
 
     def label(self, label: str) -> str:
-        """Return the label of the next bar with its number; without a number if there are more bars than announced."""
+        """Return the name of the next bar, with its number; the label itself if there are more bars than names."""
         self.shown += 1
-        return f"step {self.shown} of {self.total}: {label}" if self.shown <= self.total else label
+        if self.shown > len(self.names):
+            return label
+        return f"step {self.shown} of {len(self.names)}: {self.names[self.shown - 1]}"
 
 
 STEPS: ContextVar[Steps | None] = ContextVar("steps", default=None)
 
 
 @contextmanager
-def numbered_steps(total: int) -> Iterator[None]:
-    """Number the progress bars inside the block, up to `total`: "step 2 of 6"."""
-    token = STEPS.set(Steps(total))
+def named_steps(*names: str) -> Iterator[None]:
+    """Name and number the progress bars within: "step 2 of 6: the noise level".
+
+    Args:
+        names: Names of the bars, in order.
+    """
+    token = STEPS.set(Steps(names))
     try:
         yield
     finally:
@@ -60,15 +66,16 @@ def progress_bar(total: int, label: str, *, unit: str, show: bool) -> Iterator[T
 
 @contextmanager
 def _terminal_bar(total: int, label: str, unit: str, console: Any) -> Iterator[Tick]:
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     columns = (
+        SpinnerColumn(),  # it moves while a bar of few long units does not
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
         TextColumn("{task.fields[rate]}"),
         TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
+        TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(label, total=total, rate="", note="")

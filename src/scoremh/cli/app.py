@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter, Token
@@ -44,16 +45,18 @@ class Output:
 
     Args:
         quiet: Print errors only.
+        verbose: Also print numbers for experts: kernels, score calls, conservativity.
         json: Print the result as JSON, and nothing else.
         debug: Show the traceback if an error occurs.
     """
 
     quiet: Flag = False
+    verbose: Flag = False
     json: Flag = False
     debug: Flag = False
 
     @property
-    def verbose(self) -> bool:
+    def progress(self) -> bool:
         """Whether to show progress bars and messages."""
         return not (self.quiet or self.json)
 
@@ -63,7 +66,7 @@ class Output:
         Args:
             text: The message.
         """
-        if self.verbose:
+        if self.progress:
             from rich.console import Console
 
             Console().print(text, markup=False, highlight=False, soft_wrap=True)
@@ -78,6 +81,19 @@ class Output:
         if self.json:
             print(json.dumps(result, allow_nan=False, default=str))
         self.message(text)
+
+
+def require_file(path: Path, inside: str = "") -> None:
+    """Raise an error if there is no such file, or no such file inside a folder, before a command loads torch."""
+    place = path.expanduser() / inside if inside else path.expanduser()
+    if place.is_file():
+        return
+    if inside:
+        got = f"no {inside} in it" if path.is_dir() else "no such folder"
+        fix = "Create one with `scoremh fit data.csv --out FOLDER` or ScoreMH.save."
+        raise FileNotFoundError(f"expected {path} to be the folder of a run, got {got}. {fix}")
+    fix = "Check the path; a relative path starts from the working directory."
+    raise FileNotFoundError(f"expected {path} to be a file, got no such file. {fix}")
 
 
 def command_line() -> str:

@@ -6,7 +6,8 @@ Each command imports its modules when it runs, so that `scoremh COMMAND --help` 
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -18,7 +19,7 @@ from cyclopts import Parameter
 
 from scoremh import __version__
 from scoremh._shared.names import AcceptanceName, ProposalName
-from scoremh.cli.app import Flag, Output, Whole, command_line, resumable
+from scoremh.cli.app import Flag, Output, Whole, command_line, require_file, resumable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,7 +80,7 @@ def reference_rows(folder: "RunFolder", reference: Path | None) -> tuple["Tensor
         raise ValueError(checks.message(f"the columns {', '.join(known)}", f"{', '.join(columns)} in {reference}", fix))
     missing = folder.config["parameters"]["missing"] == "model"
     numbers = np.array(as_numbers(rows, layout_from_json(folder.config["layout"]), missing=missing), dtype=np.float64)
-    return torch.from_numpy(numbers).reshape(-1, *event), str(reference)
+    return torch.from_numpy(numbers).reshape(-1, *event), f"rows of {reference}"
 
 
 LEARNED = ("potential", "antisymmetric", "free")  # acceptance rules that need a training step
@@ -158,13 +159,14 @@ def fit(
         overwrite: Replace the run that is in the folder.
         output: Verbosity and format of the output.
     """
+    require_file(data)
     from scoremh import datasets
     from scoremh._shared.files import fingerprint
     from scoremh.estimator.files import json_parameters
     from scoremh.estimator.frames import hashable
 
     rows, event = datasets.read_table(data, key=key, missing=True)  # the estimator counts missing values by column
-    model = settings.estimator(verbose=output.verbose)
+    model = settings.estimator(verbose=output.progress)
     requested = {"rows": len(rows), "data_hash": fingerprint(hashable(rows)), **json_parameters(model)}
     del requested["verbose"]
     source = {"command": command_line(), "data": str(data), "rows": len(rows), "event": list(event)}
@@ -174,9 +176,25 @@ def fit(
     found = model.diagnose()
     chosen = {"step_size": model.step_size_, "noise_level": model.noise_level_, "columns": model.columns_}
     result = {"run": str(out), **chosen, "diagnosis": asdict(found)}
-    kinds = f"columns:\n{model.table_}\nnoise level {model.noise_level_:g}, step size {model.step_size_:.3g}"
-    text = f"{found}\n{kinds}\nSaved in {out}. Next: scoremh sample {out} --draws 1000"
+    numbers = f"{found}\nnoise level {model.noise_level_:g}, step size {model.step_size_:.3g}"
+    shown = numbers if output.verbose else found.brief
+    text = f"{shown}\ncolumns:\n{model.table_}\n{took(model.fit_seconds_)}\nSaved in {out}. {next_rows(out)}"
     output.result(result, text)
+
+
+def took(seconds: Mapping[str, float]) -> str:
+    """Return the time that stages took, as text.
+
+    >>> took({"score": 12.1, "chains": 6.8, "checks": 5.2})
+    'took 24 s: score 12, chains 7, checks 5'
+    """
+    parts = ", ".join(f"{name} {one:.0f}" for name, one in seconds.items())
+    return f"took {sum(seconds.values()):.0f} s: {parts}"
+
+
+def next_rows(run: Path) -> str:
+    """Return the command that draws rows from a run."""
+    return f"Next: scoremh sample {run} --draws 1000 --csv new.csv"
 
 
 def column_kind(text: str) -> tuple[str, str | tuple[float, float]]:
@@ -198,12 +216,14 @@ def column_kind(text: str) -> tuple[str, str | tuple[float, float]]:
 
 def _learn(model: "ScoreMH", rows: Any, folder: "RunFolder") -> None:
     """Fit an estimator with checkpoints in the run's folder, and save it there."""
-    from scoremh._shared.progress import numbered_steps
+    from scoremh._shared.progress import named_steps
     from scoremh.estimator.files import save_model
 
     out = folder.path
     try:
-        with resumable(), numbered_steps(4 + (model.acceptance in LEARNED) + (model.noise_level is not None)):
+        level = ["noise level"] if model.noise_level is None else ["annealing", "step size"]
+        learned = ["acceptance"] * (model.acceptance in LEARNED)
+        with resumable(), named_steps("score", *level, *learned, "annealing chains", "running chains", "checks"):
             model.fit(rows, checkpoint=out)
             save_model(model, folder)
     except (ValueError, TypeError):
@@ -288,20 +308,22 @@ def sample(
         overwrite: Discard an interrupted sampling.
         output: Verbosity and format of the output.
     """
+    require_file(run, "config.json")
     from scoremh import ScoreMH
     from scoremh._shared.files import sole_writer
-    from scoremh._shared.progress import numbered_steps
+    from scoremh._shared.progress import named_steps
     from scoremh.estimator.files import CHAINS, METRICS, REPORT, RunFolder, load_model
     from scoremh.sampling.pools import named_pool
 
     folder = RunFolder.open(run)
-    model = load_model(ScoreMH, folder).set_params(verbose=output.verbose)
+    model = load_model(ScoreMH, folder).set_params(verbose=output.progress)
     store, kept = run / SAMPLING_CHECKPOINTS, min(MAX_TRACE, model.chain_steps) if trace is None else trace
     _check(model, draws, kept, csv, seed)
     if given:
         _sample_given(model, draws, given, csv, seed, output)
         return
-    with sole_writer(run), named_pool(pool) as workers, resumable(), numbered_steps(2):
+    began = time.monotonic()
+    with sole_writer(run), named_pool(pool) as workers, resumable(), named_steps("annealing chains", "running chains"):
         _check_resume(store, resume=resume, overwrite=overwrite)
         flat = model.set_params(pool=workers).sample_chains(draws, draws=kept, random_state=seed, store=store)
         chains = replace(flat, draws=flat.draws.reshape(draws, kept, *folder.config["event"]))
@@ -311,7 +333,10 @@ def sample(
         shutil.rmtree(store)
     result = {"run": str(run), "draws": draws, "acceptance_rate": chains.acceptance_rate}
     result["removed"] = removed
-    text = f"{chains}\nSaved in {run / CHAINS}{removal(removed, 'other draws')}. Next: scoremh evaluate {run}"
+    rows = f"{draws:,} rows -> {run / CHAINS if csv is None else csv} in {time.monotonic() - began:.0f} s"
+    described = f"{chains}\n" * output.verbose
+    advice = f"Next: scoremh evaluate {run}" + f", or {next_rows(run)[6:]} for the rows alone" * (csv is None)
+    text = f"{described}{rows}\nSaved in {run / CHAINS}{removal(removed, 'other draws')}. {advice}"
     output.result(result, text)
 
 
@@ -324,9 +349,11 @@ def _sample_given(
     if csv is None:
         fix = "Add --csv rows.csv, for example: a run folder holds draws without conditions only."
         raise ValueError(checks.message("a file for rows that fulfil conditions", "none", fix))
+    began = time.monotonic()
     rows = model.set_output(transform="pandas").sample(draws, given=dict(map(condition, given)), random_state=seed)
     _write_csv(csv, rows)
-    output.result({"draws": draws, "csv": str(csv)}, f"{draws:,} rows with {', '.join(given)} -> {csv}")
+    text = f"{draws:,} rows with {', '.join(given)} -> {csv} in {time.monotonic() - began:.0f} s"
+    output.result({"draws": draws, "csv": str(csv)}, text)
 
 
 def condition(text: str) -> tuple[str, Any]:
@@ -403,16 +430,19 @@ def evaluate(
         seed: Random seed; the same seed gives the same numbers.
         output: Verbosity and format of the output.
     """
+    require_file(run, "config.json")
+    from scoremh import ScoreMH
     from scoremh._shared.files import sole_writer, write_json
-    from scoremh._shared.progress import numbered_steps
-    from scoremh.estimator.files import METRICS, REPORT, RunFolder
+    from scoremh._shared.progress import named_steps
+    from scoremh.estimator.diagnosis import evaluate_model
+    from scoremh.estimator.files import METRICS, REPORT, RunFolder, load_model
 
     folder = RunFolder.open(run)
     chains, (rows, name) = load_chains(folder), reference_rows(folder, reference)
-    with numbered_steps(2):
-        columns = folder.config["columns"] or ()
-        found = chains.evaluate(rows, points=points, seed=seed, columns=columns, progress=output.verbose)
-        found = replace(found, reference=name)
+    model = load_model(ScoreMH, folder)
+    with named_steps("distances", "checks"):
+        draws, rows = chains.last.flatten(1), rows.flatten(1)
+        found = evaluate_model(model, draws, rows, name, points=points, seed=seed, progress=output.progress)
     with sole_writer(run):
         removed = folder.put(METRICS, partial(write_json, contents=found.to_dict()), outdates=(REPORT,))
     text = f"{found}\nSaved in {run / METRICS}{removal(removed, 'other distances')}. Next: scoremh report {run}"
@@ -427,6 +457,7 @@ def report(run: Path, /, *, reference: Path | None = None, output: Output = Outp
         reference: File with rows to show beside the draws; the held-out rows of the fit by default.
         output: Verbosity and format of the output.
     """
+    require_file(run, "config.json")
     from scoremh import ScoreMH
     from scoremh._shared.files import read_json, sole_writer
     from scoremh._shared.progress import progress_bar
@@ -436,7 +467,7 @@ def report(run: Path, /, *, reference: Path | None = None, output: Output = Outp
     from scoremh.report import write
 
     folder = RunFolder.open(run)
-    with progress_bar(3, "report", unit="parts", show=output.verbose) as tick:
+    with progress_bar(3, "report", unit="parts", show=output.progress) as tick:
         chains, (rows, name), model = (
             load_chains(folder),
             reference_rows(folder, reference),

@@ -12,6 +12,7 @@ import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,16 +20,21 @@ import torch
 from torch import Tensor
 
 from scoremh import annealing, diagnostics, diffusion
+from scoremh._shared import checks
 from scoremh.acceptance import Always, LineIntegral, Rule
 from scoremh.balance_matching import AcceptanceFit
 from scoremh.diagnostics import MAX_CIRCULATION, Caution, conservativity_by_level, lowest_conservative_level
+from scoremh.estimator.frames import ColumnLayout
+from scoremh.estimator.table import Missing
 from scoremh.evaluation import (
     MIN_ROWS,
+    ONLY_COLUMN,
     Agreement,
     Check,
     Evaluation,
     Verdict,
     agreement,
+    evaluate,
     html_table,
     html_verdict,
     number,
@@ -105,6 +111,13 @@ class Diagnosis:
         numbers = ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in self.numbers().items())
         table = [text_table(self.checks)] if self.checks else []
         return "\n".join([str(self.verdict), *table, numbers, *map(str, self.warnings)])
+
+    @property
+    def brief(self) -> str:
+        """The verdict, the checks, and the cautions that need no knowledge of the sampler."""
+        table = [text_table(self.checks)] if self.checks else []
+        cautions = [str(one) for one in self.warnings if one.kind == "dependent_columns"]
+        return "\n".join([str(self.verdict), *table, *cautions])
 
     def _repr_html_(self) -> str:
         """Return the same as HTML, for a notebook."""
@@ -200,7 +213,7 @@ def check_draws(
         return DrawsVerdict(Verdict("do not use", reason, advice(sampler, (), len(rows))))
     if held < MIN_ROWS:
         reason = f"only {held} rows were held out, and {MIN_ROWS} are needed to test the draws"
-        return DrawsVerdict(Verdict("usable", reason, f"Fit with at least {10 * MIN_ROWS} rows."))
+        return DrawsVerdict(Verdict("undecided", reason, f"Fit with at least {10 * MIN_ROWS} rows."))
     densities = None
     if draws[0].numel() <= MAX_WEIGHED_COLUMNS // 2:
         some = rows[torch.randperm(len(rows), generator=generator)[:MAX_DENSITIES]]
@@ -211,19 +224,68 @@ def check_draws(
     found = agreement(
         numbers(draws), numbers(rows[:held]), columns, seen=seen, log_densities=densities, generator=generator
     )
-    return DrawsVerdict(_verdict(sampler, found, len(rows)), found.checks, found.noticed_shift)
+    return DrawsVerdict(_verdict(sampler, found, len(rows), held), found.checks, found.noticed_shift)
 
 
-def _verdict(sampler: Sampler, checked: Agreement, rows: int) -> Verdict:
-    """Return the verdict of the checks; it is good only if the training had converged."""
-    assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
-    result = verdict(checked)
-    if result.level == "good" and still_falling(sampler.score):
-        steps = sampler.score.recipe.steps
-        result = Verdict("usable", f"training ended after {steps:,} steps, before its held-out loss had settled")
-    if result.level != "good" and not result.advice:
-        result = replace(result, advice=advice(sampler, checked.checks, rows))
-    return result
+def _verdict(sampler: Sampler, checked: Agreement, rows: int, held: int) -> Verdict:
+    """Return the verdict of the checks, with advice for this fit."""
+    result = advised(verdict(checked), sampler, checked.checks, rows)
+    return replace(result, against="held-out and training rows" if rows > held else "held-out rows")
+
+
+def evaluate_model(
+    model: "ScoreMH", draws: Tensor, rows: Tensor, name: str, *, points: int, seed: int = 0, progress: bool = False
+) -> Evaluation:
+    """Return the evaluation of draws of an estimator against rows of numbers, by the checks that `fit` makes.
+
+    The check for copies of training rows, which are not kept, is that of the fit.
+    """
+    _require_same_coding(model, rows, name)
+    densities = None
+    if model.table_.width <= MAX_WEIGHED_COLUMNS // 2:
+        random = torch.Generator().manual_seed(seed)
+        some = rows[torch.randperm(len(rows), generator=random)[:MAX_DENSITIES]]
+        parts = (model.log_densities(part.numpy()) for part in (draws[:MAX_DENSITIES], some))
+        first, second = map(torch.from_numpy, parts)
+        densities = (first, second) if bool(second.isfinite().any()) else None
+    found = evaluate(
+        draws,
+        rows,
+        points=points,
+        seed=seed,
+        columns=model.table_.names,
+        name=name,
+        log_densities=densities,
+        progress=progress,
+    )
+    copies = [check for check in model.diagnosis_.checks if check.name == "copies"]
+    said = found.verdict
+    assert said is not None
+    bad = worst(copies)
+    if bad is not None and said.level in ("good", "undecided"):
+        limit = bad.usable if bad.level == "do not use" else bad.good
+        said = replace(said, level=bad.level, reason=f"{bad.text}; the limit of {bad.name} is {number(limit)}")
+    checked = (*found.checks, *copies)
+    return replace(found, checks=checked, verdict=advised(said, model.sampler_, checked, len(rows)))
+
+
+def _require_same_coding(model: "ScoreMH", rows: Tensor, name: str) -> None:
+    """Raise an error for a column whose range does not meet that of the held-out rows: it has another coding."""
+    for j, column in enumerate(model.table_.names):
+        ends = []
+        for values in (model.held_out_[:, j], rows[:, j].numpy()):
+            there = values[~np.isnan(values)]
+            ends.append((float(there.min()), float(there.max())) if len(there) else None)
+        if None in ends or len(model.held_out_) < MIN_ROWS:
+            continue
+        (low, high), (first, last) = ends  # type: ignore[misc]
+        if first > high or last < low:
+            layout = None if model.layout_ is None else model.layout_[j]
+            text = [f"{end:g}" if layout is None else layout.text(end) for end in (low, high, first, last)]
+            expected = f"{name} with column {column!r} coded as in the fit, {text[0]} to {text[1]}"
+            raise ValueError(
+                checks.message(expected, f"{text[2]} to {text[3]}", "Pass rows in the same units and codes.")
+            )
 
 
 def _finite(value: np.float64) -> float | None:
@@ -315,11 +377,25 @@ MIN_CHECKS = 4  # smallest number of held-out losses from which convergence can 
 LEAKS = frozenset({"range", "density", "clusters"})  # checks that fail if chains are in wrong regions
 
 
+def advised(said: Verdict, sampler: Sampler, checks: Sequence[Check], rows: int) -> Verdict:
+    """Return the verdict with advice for a fit; a question about a column stays unless the fit was brief."""
+    if said.level not in ("usable", "do not use"):
+        return said
+    assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
+    asks = said.reason.startswith(ONLY_COLUMN) and not is_brief(sampler.score)
+    return said if asks else replace(said, advice=advice(sampler, checks, rows))
+
+
+def is_brief(score: ScoreFit) -> bool:
+    """Return whether training made all of its steps, and fewer than usual."""
+    return bool(score.history["step"][-1] == score.recipe.steps < USUAL_SCORE_STEPS)
+
+
 def advice(sampler: Sampler, checks: Sequence[Check], rows: int) -> str:
     """Return which parameter of a fit to change, with a value; more chain steps would not mend a wrong score."""
     assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
     made, allowed = int(sampler.score.history["step"][-1]), sampler.score.recipe.steps
-    if made == allowed and made < USUAL_SCORE_STEPS:
+    if is_brief(sampler.score):
         return f"Fit with score_steps={USUAL_SCORE_STEPS}."
     bad = worst(checks)
     if bad is not None and bad.name == "copies":
@@ -328,7 +404,14 @@ def advice(sampler: Sampler, checks: Sequence[Check], rows: int) -> str:
         return f"Fit with noise_level={CONNECTING_LEVEL}."
     if still_falling(sampler.score):
         return f"Fit with score_steps={2 * allowed}: the held-out loss was still falling."
-    return f"Fit with about {4 * rows:,} rows: the held-out loss no longer fell, and more steps would not help."
+    if overfits(sampler.score):
+        return f"Fit with about {4 * rows:,} rows: the held-out loss rose again while the training loss fell."
+    return "Look at the columns that differ most in the report: a wrong kind of a column is the usual cause."
+
+
+def overfits(score: ScoreFit) -> bool:
+    """Return whether training stopped early, because the held-out loss no longer fell: more rows would help."""
+    return bool(score.history["step"][-1] < score.recipe.steps)
 
 
 def still_falling(score: ScoreFit) -> bool:
@@ -378,19 +461,22 @@ def model_contents(
     samples: Mapping[str, Tensor] | None = None,
 ) -> Contents:
     """Return the contents of the report of an estimator."""
-    own, source = sampler_name(model), source or Source()
+    own, source = "draws", source or Source()
     columns = model.table_.names
     count = "" if source.rows is None else f", {source.rows:,} rows of {len(columns)} columns"
     histories = {"score": model.score_.history}
     if model.acceptance_ is not None:
         histories["acceptance"] = model.acceptance_.history
+    texts, places = _texts(model)
+    shown = replace(chains, draws=_with_places(chains.draws, places))
+    others = samples or {own: chains.last}
     return Contents(
-        title=f"{own}: {source.data}",
+        title=f"Draws of {source.data}",
         about={
             "command": source.command,
             "data": f"{source.data}{count}",
             "shown beside the draws": f"{len(rows):,} {rows_name}",
-            "sampler": f"{own}, step size {model.step_size_:.3g}, {model.chain_steps} steps after annealing",
+            "sampler": f"{sampler_name(model)}, step {model.step_size_:.3g}, {model.chain_steps} steps after annealing",
             "accept step while annealing": adjustment_line(model.sampler_),
             "chains": chains_line(chains),
             "numbers of the fit": _numbers(model),
@@ -398,16 +484,55 @@ def model_contents(
             "versions": ", ".join(f"{name} {version}" for name, version in source.versions.items()),
         },
         columns=columns,
-        data=rows,
-        samples={own: chains.last} if samples is None else samples,
-        chains=chains,
+        data=_with_places(rows, places),
+        samples={name: _with_places(x, places) for name, x in others.items()},
+        chains=shown,
         histories=histories,
         metrics=metrics_table(evaluation, own),
         floors={} if evaluation is None else evaluation.floors,
-        warnings=_warnings(model, chains, evaluation),
-        verdict=model.diagnose().verdict,
-        checks=model.diagnose().checks,
+        warnings=_warnings(model, shown, evaluation),
+        data_name=f"the {rows_name}",
+        verdict=model.diagnose().verdict if evaluation is None else evaluation.verdict,
+        checks=model.diagnose().checks if evaluation is None else evaluation.checks,
+        texts=texts,
     )
+
+
+GAP = 0.15  # from the smallest value to the place of missing values on an axis, over the range
+
+
+def _texts(model: "ScoreMH") -> tuple[dict[str, Callable[[float], str]], list[float | None]]:
+    """Return functions that write numbers of columns as text, and the place of missing values in every column."""
+    texts: dict[str, Callable[[float], str]] = {}
+    places: list[float | None] = []
+    for j, (name, column) in enumerate(zip(model.table_.names, model.table_.columns, strict=True)):
+        layout = None if model.layout_ is None else model.layout_[j]
+        values = model.held_out_[:, j]
+        there = values[~np.isnan(values)]
+        place = None
+        if isinstance(column, Missing):
+            low, high = (float(there.min()), float(there.max())) if len(there) else (column.present, column.present)
+            place = low - max(GAP * (high - low), 1.0 if layout is not None and layout.levels else 1e-9)
+        places.append(place)
+        is_text = layout is not None and (layout.levels is not None or layout.date is not None)
+        if is_text or place is not None:
+            texts[name] = partial(_text, layout=layout, place=place, is_text=is_text)
+    return texts, places
+
+
+def _text(value: float, *, layout: ColumnLayout | None, place: float | None, is_text: bool) -> str:
+    if place is not None and value <= place + 1e-9 * abs(place):
+        return "missing"
+    return layout.text(value) if is_text and layout is not None else number(value)
+
+
+def _with_places(x: Tensor, places: Sequence[float | None]) -> Tensor:
+    """Return samples `(..., column)` with missing values at their places."""
+    found = x
+    for j, place in enumerate(places):
+        if place is not None:
+            found = found.index_copy(-1, torch.tensor([j]), found[..., [j]].nan_to_num(nan=place, posinf=math.inf))
+    return found
 
 
 def sampler_name(model: "ScoreMH") -> str:

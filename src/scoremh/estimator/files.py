@@ -145,6 +145,7 @@ def save_model(model: "ScoreMH", folder: RunFolder) -> None:
         layout=layout_to_json(model.layout_),
         event=folder.config.get("event", [model.n_features_in_]),
         diagnosis=asdict(model.diagnosis_),
+        fit_seconds=model.fit_seconds_,
         finished=True,
     )
 
@@ -185,7 +186,7 @@ def _loaded_model(cls: type["ScoreMH"], folder: RunFolder) -> "ScoreMH":
     model.sampler_ = Sampler(ScoreFit.load(folder.get(SCORE)), **settings, acceptance=acceptance)
     with reading(folder.get(HELD_OUT), "held-out rows", "Fit again.") as file:
         model.held_out_ = file.tensors["rows"].numpy()
-    model.diagnosis_ = Diagnosis.from_dict(config["diagnosis"])
+    model.diagnosis_, model.fit_seconds_ = Diagnosis.from_dict(config["diagnosis"]), dict(config["fit_seconds"])
     if config["columns"] is not None:
         model.feature_names_in_ = np.array(config["columns"], dtype=object)
     if config["output"] is not None:

@@ -114,7 +114,7 @@ class ColumnLayout:
         if np.isnan(number):
             return "missing"
         if self.levels is not None:
-            return str(self.levels[int(number)])
+            return str(self.levels[min(max(round(number), 0), len(self.levels) - 1)])
         return f"{number:g}" if self.date is None else str(self._dates(np.array([number]))[0])
 
     def _dates(self, seconds: NDArray[Any]) -> Any:

@@ -8,8 +8,10 @@ from noise and returns the last draw of each as a row.
 
 import copy
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -31,13 +33,12 @@ from scoremh.balance_matching import RECIPE, AcceptanceFit
 from scoremh.coordinates import MAX_WHITENED_SIZE
 from scoremh.diagnostics import Caution
 from scoremh.estimator import frames
-from scoremh.estimator.diagnosis import RULES, Diagnosis, diagnose, find_adjustment, model_contents
+from scoremh.estimator.diagnosis import RULES, Diagnosis, diagnose, evaluate_model, find_adjustment, model_contents
 from scoremh.estimator.files import RunFolder, lasting_pool, load_model, save_model
 from scoremh.estimator.table import CORNER_STD, Condition, Kinds, Table, named_kinds
-from scoremh.evaluation import MAX_POINTS, Evaluation, evaluate, html_verdict
+from scoremh.evaluation import MAX_POINTS, MIN_ROWS, Evaluation, html_verdict
 from scoremh.networks import NoiseConditionalMLP
 from scoremh.report import write
-from scoremh.report.page import try_evaluation
 from scoremh.sampler import ProposalName, Sampler
 from scoremh.sampling.chains import Chains
 from scoremh.sampling.pools import Pool, check_pool
@@ -105,6 +106,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         columns_: Kind of every column, by name.
         table_: Map between rows of numbers and points in R^d with a density, in which the score was learned.
         diagnosis_: Result of `diagnose`.
+        fit_seconds_: Seconds that `fit` took for the score, the chains (with step size and acceptance) and the checks.
         held_out_: Held-out rows as numbers; levels of categories as their positions.
         n_features_in_: Number of columns.
         feature_names_in_: Names of the columns, if the rows had names.
@@ -178,6 +180,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 `random_state` resumes from there.
         """
         self.check_parameters()
+        times = [time.monotonic()]
         rows = self._numbers(X, reset=True, min_rows=MIN_SAMPLES + 2)
         for_split, for_score, for_start, for_step, for_acceptance, for_check, for_gate, for_table, for_level = (
             _generators(self.random_state, 9)
@@ -197,20 +200,26 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             x = jittered(x, for_split)
 
         score = self._learned_score(x, for_score, checkpoint)
+        times.append(time.monotonic())
         sampler = find_adjustment(self._first_sampler(score, x), x, generator=for_gate)
         sampler = self._tuned(sampler, x, for_level, for_start, for_step)
         self.sampler_ = self._with_acceptance(sampler, x, for_acceptance, checkpoint)
 
         chains = self._run(min(max(TUNING_CHAINS, len(rows)), MAX_CHECK_CHAINS), self._check_draws, for_check)
-        found = diagnose(
-            self.sampler_,
-            chains,
-            torch.from_numpy(points[order[:held]]).to(x),
-            self.table_.names,
-            seen=x,
-            numbers=self.table_.numbers,
-            generator=for_check,
-        )
+        times.append(time.monotonic())
+        with progress_bar(1, "checks", unit="fits", show=self.verbose) as tick:
+            found = diagnose(
+                self.sampler_,
+                chains,
+                torch.from_numpy(points[order[:held]]).to(x),
+                self.table_.names,
+                seen=x,
+                numbers=self.table_.numbers,
+                generator=for_check,
+            )
+            tick(1)
+        times.append(time.monotonic())
+        self.fit_seconds_ = dict(zip(("score", "chains", "checks"), np.diff(times).tolist(), strict=True))
         self.diagnosis_ = replace(found, warnings=(*[DEPENDENT_COLUMNS] * dependent, *found.warnings))
         return self
 
@@ -415,7 +424,10 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             X: Rows to evaluate the log density at.
         """
         check_is_fitted(self)
-        rows = self._numbers(X)
+        return self.log_densities(self._numbers(X))
+
+    def log_densities(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the log density of rows of numbers, with levels as positions, such as `held_out_`."""
         x, log_volume = self.table_.centre(rows)
         possible = self.table_.possible(rows)
         # in float64, so that the value of a row does not depend on the other rows
@@ -436,7 +448,9 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return float(self.score_samples(X).mean())
 
     def evaluate(self, X: ArrayLike, *, n_samples: int | None = None, random_state: Seed = None) -> Evaluation:
-        """Compare new draws with rows: distances, floors, a p-value and a verdict; needs the extra `metrics`.
+        """Compare new draws with rows: distances, floors, checks and a verdict; needs the extra `metrics`.
+
+        The checks are those of `fit`; the verdict names the rows, and counts more than that of the fit.
 
         Args:
             X: Rows that the fit has not seen, for example `held_out_`.
@@ -448,7 +462,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         n = max(1, min(MAX_POINTS, len(rows) // 2)) if n_samples is None else n_samples
         checks.count(n, "n_samples")
         draws = self.sample_chains(n, draws=1, random_state=random_state).last
-        return evaluate(draws, rows, points=n, columns=self.table_.names, progress=self.verbose)
+        return evaluate_model(self, draws, rows, "given rows", points=n, progress=self.verbose)
 
     def report(self, path: str | Path, X: ArrayLike | None = None, *, random_state: Seed = None) -> None:
         """Write an HTML page with draws beside rows, chains, training, metrics and warnings; needs the extra `report`.
@@ -462,7 +476,9 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         rows = torch.from_numpy(np.array(self.held_out_ if X is None else self._numbers(X)))
         name = "held-out rows" if X is None else "given rows"
         chains = self.sample_chains(MAX_CHECK_CHAINS, draws=self._check_draws, random_state=random_state)
-        evaluation = try_evaluation(chains, rows, name, self.table_.names)
+        evaluation = None
+        if find_spec("ot") is not None and len(rows) >= MIN_ROWS:
+            evaluation = evaluate_model(self, chains.last, rows, name, points=MAX_POINTS)
         write(model_contents(self, chains, rows, name, evaluation), path)
 
     def diagnose(self) -> Diagnosis:

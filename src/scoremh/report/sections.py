@@ -5,7 +5,7 @@ correlations of columns; and how the chains move, mix and accept. Notes on the p
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -31,6 +31,7 @@ from scoremh.report.charts import (
     figure,
     finite,
     limits,
+    literal,
     most_different,
     packed,
     share,
@@ -59,6 +60,7 @@ class Contents:
         data_name: Name of the rows in `data` on the page.
         verdict: Verdict on the samples of the run's own sampler.
         checks: Checks behind the verdict.
+        texts: By column, a function that returns a number as text: a level, a date, "missing".
     """
 
     title: str
@@ -74,6 +76,7 @@ class Contents:
     data_name: str = "the data"
     verdict: Verdict | None = None
     checks: Sequence[Check] = ()
+    texts: Mapping[str, Callable[[float], str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check that the parts fit together."""
@@ -245,9 +248,10 @@ def statistics(contents: Contents, data: Tensor, own: Tensor, apart: Sequence[fl
     rows = []
     for i in spaced(data.shape[1], MAX_TABLE_ROWS).tolist():
         name = clip(contents.columns[i], MAX_NAME_LENGTH)
-        rows.append([name, title, *_moments(data[:, i]), "", "", ""])
+        text = contents.texts.get(contents.columns[i])
+        rows.append([name, title, *_moments(data[:, i], text), "", "", ""])
         chain = [_shown(float(mixing[key][i])) for key in ("ess_bulk", "r_hat")] if mixing else ["", ""]
-        rows.append([name, run, *_moments(own[:, i]), _shown(apart[i]), *chain])
+        rows.append([name, run, *_moments(own[:, i], text), _shown(apart[i]), *chain])
     note = (
         "KS: largest difference between the distribution functions. ESS and R-hat describe the steps of the chains "
         "below. If each draw is the last of its own chain, they measure how fast a chain forgets its start, not how "
@@ -274,14 +278,17 @@ def _mixing_by_column(chains: Chains) -> dict[str, NDArray[np.float64]]:
         return diagnostics.summary(finite_chains).table
 
 
-def _moments(x: Tensor) -> list[str]:
+def _moments(x: Tensor, text: Callable[[float], str] | None) -> list[str]:
     if not len(x):
         return ["—"] * 5
+    if text is not None:
+        return ["—", "—", *(clip(text(value), LABEL_LENGTH) for value in _quantiles(x, "nearest"))]
     return [_shown(v) for v in (float(x.mean()), float(x.std(correction=0)), *_quantiles(x))]
 
 
-def _quantiles(x: Tensor) -> list[float]:
-    found: list[float] = torch.quantile(few(x, 100_000), x.new_tensor(QUANTILES)).tolist()
+def _quantiles(x: Tensor, interpolation: str = "linear") -> list[float]:
+    some = few(x, 100_000)
+    found: list[float] = torch.quantile(some, x.new_tensor(QUANTILES), interpolation=interpolation).tolist()
     return found
 
 
@@ -330,6 +337,34 @@ ZOOM_NOTE = "Drag to zoom, double-click to see every point, including distant on
 
 
 def sections(contents: Contents) -> Iterator[Section]:
+    """Yield the sections that show samples beside the data, and the chains, with texts on the axes of their columns."""
+    for section in _sections(contents):
+        for panel in (panel for row in section.rows for panel in row):
+            _write_texts(panel, contents)
+        yield section
+
+
+MAX_TICKS, DATE_TICKS = 12, 4  # values of a column that are all marked on an axis; marks of other columns
+
+
+def _write_texts(panel: Panel, contents: Contents) -> None:
+    """Mark the axes of a chart with the texts of their columns."""
+    layout = {} if panel.figure is None else panel.figure["layout"]
+    for name, line in layout.items():
+        if not name.startswith(("xaxis", "yaxis")) or "tickvals" in line:
+            continue
+        title = line["title"]["text"] or (panel.title if name == "xaxis" else "")
+        column = next((one for one in contents.texts if title in (literal(one), clip(one, MAX_NAME_LENGTH))), None)
+        if column is None:
+            continue
+        values = finite(contents.data)[:, list(contents.columns).index(column)].unique()
+        if len(values) > MAX_TICKS:
+            values = torch.linspace(float(values[0]), float(values[-1]), DATE_TICKS, dtype=values.dtype)
+        texts = [literal(clip(contents.texts[column](value), LABEL_LENGTH)) for value in values.tolist()]
+        line |= {"tickvals": values.tolist(), "ticktext": texts}
+
+
+def _sections(contents: Contents) -> Iterator[Section]:
     """Yield the sections that show samples beside the data, and the chains."""
     samples = [(clip(name, MAX_NAME_LENGTH), finite(x)) for name, x in clouds(contents)]
     data, own = samples[0][1], samples[1][1]
