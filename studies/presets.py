@@ -29,7 +29,16 @@ class ScoreRow(NamedTuple):
     @property
     def recipe(self) -> Recipe:
         """The row as a recipe."""
-        return Recipe(self.steps, rate=self.rate, schedule="constant", average=0.0, clip=None, patience=None)
+        return Recipe(
+            self.steps,
+            batch=512,
+            rate=self.rate,
+            schedule="constant",
+            average=0.0,
+            clip=None,
+            check_every=min(200, self.steps),
+            patience=None,
+        )
 
 
 class AcceptanceRow(NamedTuple):

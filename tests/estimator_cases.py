@@ -10,11 +10,10 @@ from scoremh import cli, datasets, targets
 from tests.cases import seeded
 
 SMALL: dict[str, Any] = {
+    "acceptance": "potential",  # so that all parts are there
     "score_steps": 20,
     "acceptance_steps": 20,
-    "annealing_steps": 1,
     "chain_steps": 8,
-    "noise_level": 0.6,  # trial chains, which choose it, take half the time of so small a fit
     "verbose": False,
     "random_state": 0,
 }
@@ -29,7 +28,7 @@ FEW_FRAME = FRAME[:400]
 
 BRIEF = [
     *("--score-steps", "20", "--acceptance-steps", "20", "--annealing-steps", "1", "--chain-steps", "6"),
-    *("--noise-level", "0.6", "--seed", "3", "--quiet"),
+    *("--acceptance", "potential", "--noise-level", "0.6", "--seed", "3", "--quiet"),
 ]
 
 

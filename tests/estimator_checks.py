@@ -10,6 +10,6 @@ from scoremh import ScoreMH
 SMALL = {"score_steps": 5, "acceptance_steps": 5, "annealing_steps": 1, "chain_steps": 4, "verbose": False}
 
 
-@parametrize_with_checks([ScoreMH(**SMALL), ScoreMH("rw", "simpson", **SMALL)])  # type: ignore[arg-type, untyped-decorator]
+@parametrize_with_checks([ScoreMH(**SMALL), ScoreMH(**SMALL | {"proposal": "rw", "acceptance": "simpson"})])  # type: ignore[arg-type, untyped-decorator]
 def test_scikit_learn_finds_nothing_wrong(estimator: ScoreMH, check: Callable[[ScoreMH], Any]) -> None:
     check(estimator)

@@ -224,7 +224,7 @@ def test_the_report_shows_the_verdict_and_how_its_chains_mix(run: Path) -> None:
     cli.main(["report", str(run), "--quiet"])
     page = (run / "report.html").read_text()
     assert '<section class="verdict do-not-use"' in page
-    assert "Fit with score_steps=8000." in page
+    assert "Fit with score_steps=3500." in page
     shown = re.findall(r'<td data-label="R-hat">([\d.]+)</td>', page)
     assert len(shown) == 2
     assert min(map(float, shown)) > 10  # the chains are stuck, and the table says so
@@ -281,11 +281,11 @@ def test_lines_of_help_match_those_of_the_commands() -> None:
 def test_long_commands_number_their_steps(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     seen = []
-    aloud = [word for word in BRIEF if word not in ("--noise-level", "0.6", "--quiet")]  # with trials of noise levels
+    aloud = [word for word in BRIEF if word != "--quiet"]
     for call in (["fit", str(data), "--out", str(run), *aloud], ["sample", str(run)], ["evaluate", str(run)]):
         cli.main(call)
         seen.append(re.findall(r"step (\d) of (\d)", capfd.readouterr().err))
-    for found, total in zip(seen, (6, 2, 2), strict=True):
+    for found, total in zip(seen, (7, 2, 2), strict=True):
         assert {int(of) for _, of in found} == {total}
         assert {int(step) for step, _ in found} == set(range(1, total + 1))
 
@@ -315,7 +315,7 @@ def test_ula_of_the_demo_has_a_step_at_which_it_does_not_diverge(monkeypatch: py
 def test_the_demo_ends_with_a_report_and_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in {"ROWS": 400, "DRAWS": 60, "STEPS": 10, "KEPT_DRAWS": 5, "TRAINING_STEPS": (20, 20)}.items():
+    for name, value in {"ROWS": 400, "DRAWS": 60, "STEPS": 10, "KEPT_DRAWS": 5}.items():
         monkeypatch.setattr(demo, name, value)
     cli.main(["demo", "--out", str(tmp_path / "demo")])
     said = capsys.readouterr().out

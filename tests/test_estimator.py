@@ -33,17 +33,14 @@ from scoremh import (
     Chains,
     Learned,
     LineIntegral,
-    Sampler,
     ScoreMH,
     cli,
     metrics,
     metropolis_hastings,
     networks,
     sample,
-    targets,
 )
 from scoremh._shared.names import AcceptanceName
-from scoremh.estimator.model import NOISE_LEVELS, choose_noise_level, share_beyond, try_sampler
 from scoremh.estimator.table import CORNER_STD, Category, Column, Constant, PointMasses, Smooth, Steps, Table
 from scoremh.sampler import ProposalName
 from tests.cases import seeded
@@ -52,7 +49,9 @@ from tests.estimator_cases import BRIEF, FEW, FEW_FRAME, FRAME, LAW, SMALL, X
 
 @pytest.fixture(scope="module")
 def trained() -> ScoreMH:
-    return ScoreMH(score_steps=1500, acceptance_steps=1500, verbose=False, random_state=0).fit(X)
+    return ScoreMH(acceptance="potential", score_steps=1500, acceptance_steps=1500, verbose=False, random_state=0).fit(
+        X
+    )
 
 
 @pytest.mark.slow
@@ -112,7 +111,7 @@ def test_diagnosis_has_every_number_and_finds_the_draws_good(trained: ScoreMH) -
 def test_a_bad_fit_has_a_bad_verdict(small: ScoreMH) -> None:
     found = small.diagnose()
     assert found.verdict.level == "do not use"
-    assert found.verdict.advice == "Fit with score_steps=8000."
+    assert found.verdict.advice == "Fit with score_steps=3500."
     assert str(found).startswith("Do not use (against held-out and training rows): ")
     assert {check.name: check for check in found.checks}["distance"].level == "do not use"
     assert "r_hat" not in [one.kind for one in found.warnings]  # rows are ends of independent chains
@@ -127,6 +126,17 @@ def test_few_rows_are_not_checked() -> None:
     assert found.checks == ()
 
 
+def test_ten_rows_are_learned_from_and_not_judged() -> None:
+    model = ScoreMH(**SMALL).fit(X[:10])
+    assert "only 1 rows were held out" in model.diagnose().verdict.reason
+    assert np.isfinite(model.sample(20, random_state=1)).all()
+
+
+def test_too_many_columns_raise_an_error_at_once() -> None:
+    with pytest.raises(ValueError, match=r"at most 4,000 columns, got 20,000. .*PCA"):
+        ScoreMH(**SMALL).fit(np.random.default_rng(0).normal(size=(20, 20_000)))
+
+
 PAIRS = [(proposal, "potential") for proposal in get_args(ProposalName)]
 PAIRS += [("mala", acceptance) for acceptance in get_args(AcceptanceName)]
 
@@ -134,7 +144,7 @@ PAIRS += [("mala", acceptance) for acceptance in get_args(AcceptanceName)]
 @pytest.mark.slow
 @pytest.mark.parametrize(("proposal", "acceptance"), dict.fromkeys(PAIRS))
 def test_every_proposal_with_every_rule(proposal: ProposalName, acceptance: AcceptanceName, tmp_path: Path) -> None:
-    model = ScoreMH(proposal, acceptance, **SMALL).fit(FEW)
+    model = ScoreMH(**SMALL | {"proposal": proposal, "acceptance": acceptance}).fit(FEW)
     drawn = model.sample(20)
     assert drawn.shape == (20, 2)
     assert np.isfinite(drawn).all()
@@ -265,7 +275,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "all held out": ({"validation_fraction": 1.0}, "validation_fraction between 0 and 1, got 1.0"),
     "no training": ({"score_steps": 0}, "score_steps of at least 1, got 0"),
     "a noise level that the score has not learned": ({"noise_level": 9.0}, "noise_level between 0.02 and 5.0, got 9.0"),
-    "no annealing": ({"annealing_steps": 0}, "annealing_steps of at least 1, got 0"),
+    "no annealing": ({"annealing_steps": -1}, "annealing_steps of at least 0, got -1"),
 }
 
 
@@ -583,7 +593,7 @@ MIXED_FRAME = mixed()
 
 @pytest.fixture(scope="module")
 def fitted() -> ScoreMH:
-    return ScoreMH(columns=KINDS, **SMALL | {"score_steps": 60, "noise_level": None}).fit(MIXED_FRAME)
+    return ScoreMH(columns=KINDS, **SMALL | {"score_steps": 60}).fit(MIXED_FRAME)
 
 
 def test_draws_have_the_dtypes_categories_and_order_of_the_rows(fitted: ScoreMH) -> None:
@@ -680,7 +690,7 @@ def test_every_bound_holds_in_float32() -> None:
 
 def test_the_heavy_tailed_walk() -> None:
     rows = np.random.default_rng(0).standard_t(2, (400, 2))
-    model = ScoreMH("student", "adaptive", **SMALL).fit(rows)
+    model = ScoreMH(**SMALL | {"proposal": "student", "acceptance": "adaptive"}).fit(rows)
     assert set(model.columns_.values()) == {"heavy-tailed"}
     assert np.isfinite(model.sample(20)).all()
 
@@ -875,43 +885,6 @@ def test_draws_have_the_decimals_of_the_rows(decimals: int, dtype: Any) -> None:
     np.testing.assert_allclose(drawn, drawn.round(decimals), atol=1e-12)
     assert table.columns[0] == Smooth(decimals=decimals)
     assert Table.find(random().normal(size=(N, 1)), ["x"]).columns[0] == Smooth()
-
-
-# The noise level of an estimator's kernel: the lowest at which trial chains mix and stay among the rows.
-
-
-NORMAL = targets.Gaussian([0.0, 0.0])
-APART = targets.GaussianMixture([0.5, 0.5], [[-2.0, 0.0], [2.0, 0.0]], 0.05 * torch.eye(2))
-STEPS: dict[str, Any] = {"annealing_steps": 3, "chain_steps": 60}
-
-
-def test_one_mode_needs_no_more_than_the_lowest_level() -> None:
-    rows = NORMAL.sample(2000, generator=seeded(1))
-    found = choose_noise_level(Sampler(NORMAL), rows, **STEPS, generator=seeded())
-    assert found.noise_level == NOISE_LEVELS[0]
-    assert found.step_size is not None
-
-
-@pytest.mark.slow
-def test_modes_that_lie_apart_need_a_higher_level() -> None:
-    rows = APART.sample(2000, generator=seeded(1))
-    low, *_, high = NOISE_LEVELS
-    passes = {
-        level: try_sampler(Sampler(APART, level), rows, 3, 100, generator=seeded())[1] for level in (low, high)
-    }  # 4 apart: six standard deviations of the blurred modes, and two
-    assert passes == {low: False, high: True}
-    assert choose_noise_level(Sampler(APART), rows, **STEPS, generator=seeded()).noise_level > low
-
-
-def test_chains_that_leave_the_rows_do_not_pass() -> None:
-    narrow = 0.5 * NORMAL.sample(2000, generator=seeded(1))
-    assert not try_sampler(Sampler(NORMAL, 0.6), narrow, 3, 60, generator=seeded())[1]
-
-
-def test_the_share_beyond_counts_rows_of_which_a_coordinate_is() -> None:
-    rows = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
-    draws = torch.tensor([[0.5, 0.5], [0.5, 1.5], [-1.0, 2.0], [1.0, 0.0]])
-    assert share_beyond(draws, rows) == 0.5
 
 
 # A fitted estimator as files: saved and loaded without pickle, damaged files raise errors, killed fits resume.

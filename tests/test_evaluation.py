@@ -130,7 +130,7 @@ def test_chains_are_evaluated_by_their_last_draws() -> None:
 def test_an_estimator_draws_what_it_needs_and_compares() -> None:
     law = targets.Gaussian([0.0, 1.0])
     x, fresh = (law.sample(n, generator=seeded(n)).numpy() for n in (400, 90))
-    brief = {"score_steps": 20, "acceptance_steps": 20, "annealing_steps": 1, "chain_steps": 4, "noise_level": 0.6}
+    brief = {"score_steps": 20, "acceptance_steps": 20, "chain_steps": 4}
     model = ScoreMH(**brief, verbose=False, random_state=0).fit(x)  # type: ignore[arg-type]
     found = model.evaluate(fresh, random_state=3)
     assert found.points == 45

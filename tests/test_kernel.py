@@ -551,6 +551,8 @@ def test_a_learned_acceptance_of_any_form_is_corrected() -> None:
 def test_where_the_rule_is_exact_every_group_is_accepted() -> None:
     start = SURROGATE_MIXTURE.sample(200, generator=seeded())
     kernel = grouped(SURROGATE_MIXTURE, MALA(0.3), Exact(), Exact(), group_size=5)
+    found = sample(kernel, torch.zeros(8, 2), draws=2, thin=10, generator=seeded())
+    assert (found.groups, found.rejected_groups) == (8 * 4, 0)
     chains = sample(kernel, start, draws=4, thin=5, generator=seeded(1))
     assert chains.acceptance_rate == pytest.approx(float(chains.acceptance_prob.mean()), abs=0.05)
     assert chains.acceptance_rate > 0.5

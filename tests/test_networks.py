@@ -93,14 +93,15 @@ def test_a_new_noise_conditional_network_is_the_score_of_blurred_normal_samples(
     torch.testing.assert_close(net(x, sigma), -x / (1 + sigma[:, None] ** 2), atol=1e-14, rtol=1e-12)
 
 
-def test_the_preconditioning_matches_that_of_karras_et_al() -> None:
-    net, x = NoiseConditionalMLP(3, hidden=8).double(), points(4, 3)
+@pytest.mark.parametrize("residual", [True, False])
+def test_the_preconditioning_matches_that_of_karras_et_al(residual: bool) -> None:
+    net, x = NoiseConditionalMLP(3, hidden=8, residual=residual).double(), points(4, 3)
     nn.init.normal_(net.last.weight)
     for sigma in (0.05, 2.0):
         k = (1 + sigma**2) ** 0.5
         y = torch.cat([x / k, torch.full((4, 1), sigma, dtype=torch.float64).log() / 4], 1)
-        for layer in net.body:
-            y = nn.functional.silu(layer(y))
+        for number, layer in enumerate(net.body):
+            y = nn.functional.silu(layer(y)) + (y if residual and number else 0)
         denoised = x / k**2 + sigma / k * net.last(y)
         torch.testing.assert_close(net(x, sigma), (denoised - x) / sigma**2, atol=1e-10, rtol=1e-10)
         torch.testing.assert_close(

@@ -494,9 +494,8 @@ def test_ranks_are_flat_where_chains_agree_and_autocorrelation_matches_that_of_t
 BRIEF: dict[str, Any] = {
     "score_steps": 20,
     "acceptance_steps": 20,
-    "annealing_steps": 1,
+    "acceptance": "potential",
     "chain_steps": 6,
-    "noise_level": 0.6,
 }
 
 

@@ -21,6 +21,7 @@ from scoremh import (
     annealing,
     datasets,
     fit_score,
+    metrics,
     targets,
 )
 from tests.cases import seeded
@@ -42,6 +43,29 @@ def test_a_walk_is_its_steps_one_after_the_other(score: ScoreFit) -> None:
     assert torch.equal(whole.draws, apart.draws)
     assert whole.score_calls == annealed.score_calls + apart.score_calls
     assert whole.draws.shape == (20, 3, 2)
+
+
+def test_the_flow_leads_noise_to_the_blurred_data() -> None:
+    """Two modes that broad noise knows nothing of; the normal distribution of the same variance is a wrong twin."""
+    mixture = targets.GaussianMixture([0.3, 0.7], [[-2.0, 0.0], [1.0, 1.0]], [[0.1, 0.0], [0.0, 0.3]])
+    sampler = Sampler(mixture, 0.5)
+    blurred = sampler.blur(mixture.sample(800, generator=seeded(1)), generator=seeded(4))
+    led, twin = sampler.descend(800, generator=seeded(2)), sampler.start(800, noise_level=0.5, generator=seeded(2))
+    p_values = [metrics.two_sample_test(one, blurred, generator=seeded(3)).p_value for one in (led, twin)]
+    assert p_values[0] > 0.001  # the false-alarm rate of 999 permutations
+    assert p_values[1] <= 0.001
+
+
+def test_chains_start_from_the_flow_and_count_their_groups(score: ScoreFit) -> None:
+    sampler = Sampler(score, step_size=0.2)
+    chains = sampler.sample(20, chain_steps=25, generator=seeded())
+    g = seeded()
+    start = sampler.descend(20, generator=g)
+    assert torch.equal(chains.draws, sampler.run(start, 25, generator=g).draws)
+    assert chains.groups == 20 * 3  # two of ten moves, and one of five
+    assert 0 <= chains.rejected_groups <= chains.groups
+    assert f"{chains.rejected_groups:,} of 60 groups rejected" in str(chains)
+    assert replace(sampler, group_size=None).sample(20, chain_steps=25, generator=seeded()).groups == 0
 
 
 def test_draws_are_in_the_coordinates_of_the_data(score: ScoreFit) -> None:

@@ -26,10 +26,11 @@ from scoremh import (
     fit_score,
     metropolis_hastings,
     sample,
+    score_matching,
     targets,
 )
 from scoremh.networks import InCoordinates, NoiseConditionalMLP, ScoreMLP
-from scoremh.score_matching import best_noise_level
+from scoremh.score_matching import best_noise_level, posterior_mean
 from scoremh.training import Loss, train
 from tests.cases import f64, seeded
 
@@ -148,11 +149,58 @@ def test_the_denoising_loss_has_its_closed_form() -> None:
 def test_one_level_of_many_is_the_denoising_loss_with_its_weight() -> None:
     net, x, sigma = network(2), torch.randn(100, 2, generator=seeded(), dtype=torch.float64), 0.3
     g = seeded(1)
-    many = MultilevelDenoising(sigma, sigma * (1 + 1e-12)).loss(Levelled(net), x, generator=g)
+    many = MultilevelDenoising(sigma, sigma * (1 + 1e-12), variance_reduced=False).loss(Levelled(net), x, generator=g)
     g = seeded(1)
     torch.rand(100, generator=g, dtype=torch.float64)  # the levels
     one = DenoisingScoreMatching(sigma).loss(net, x, generator=g)
     torch.testing.assert_close(many, (1 + sigma**2) * one, atol=1e-9, rtol=1e-9)
+
+
+def test_the_posterior_mean_is_bayes_rule() -> None:
+    x = 100 + torch.randn(7, 3, generator=seeded(), dtype=torch.float64)
+    sigma = torch.tensor([0.02, 0.3, 1.0, 5.0], dtype=torch.float64)
+    noisy = x[:4] + sigma[:, None] * torch.randn(4, 3, generator=seeded(1), dtype=torch.float64)
+    parts = [
+        targets.Gaussian(one, std**2 * torch.eye(3).double()).log_density(noisy).exp() for std in sigma for one in x
+    ]
+    weights = torch.stack(parts).reshape(4, 7, 4).diagonal(dim1=0, dim2=2).mT  # at every point, by its own level
+    expected = weights @ x / weights.sum(1, keepdim=True)
+    torch.testing.assert_close(posterior_mean(noisy, sigma, x), expected, atol=1e-9, rtol=1e-9)
+
+
+FALSE_ALARM_RATE = 1e-4
+
+
+@pytest.mark.parametrize("right", [True, False], ids=["ours", "half the variance"])
+def test_less_variance_leaves_the_mean_of_the_gradient(right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hotelling's test of two means of gradients, in two parameters."""
+    if not right:
+        exact = posterior_mean
+        monkeypatch.setattr(score_matching, "posterior_mean", lambda y, sigma, x: exact(y, sigma / 2**0.5, x))
+    data, g = datasets.moons(500, generator=seeded()).double(), seeded(1)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.Parameter(torch.tensor([0.7, 0.2], dtype=torch.float64))
+
+        def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+            score: Tensor = -(self.weights[0] * x + self.weights[1] * x.flip(1).tanh()) / (1 + sigma[:, None].square())
+            return score
+
+    net = Net()
+
+    def gradients(loss: Loss, batch: int) -> Tensor:
+        batches = data[torch.randint(len(data), (1000, batch), generator=g)]
+        each = [torch.autograd.grad(loss.loss(net, x, generator=g), net.weights)[0] for x in batches]
+        return torch.stack(each)
+
+    reduced, plain = (gradients(MultilevelDenoising(0.1, 5.0, variance_reduced=v), 16) for v in (True, False))
+    assert not right or reduced.var(0).sum() < plain.var(0).sum()
+    difference = reduced.mean(0) - plain.mean(0)
+    statistic = difference @ torch.linalg.solve((reduced.T.cov() + plain.T.cov()) / 1000, difference)
+    p_value = float(torch.special.gammaincc(torch.ones(()), statistic.float() / 2))  # chi-squared with 2 degrees
+    assert (p_value > FALSE_ALARM_RATE) == right
 
 
 def test_the_closed_form_of_the_trace_does_not_change_the_loss() -> None:

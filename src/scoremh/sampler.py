@@ -4,13 +4,16 @@ A noise-conditional score is, at every noise level sigma, the score of the data 
 run in the coordinates u of the score, in which the data have mean 0 (and unit covariance if the score was learned):
 
 1. `start` draws broad noise, u ~ N(0, variance + sigma^2) at the highest level.
-2. `anneal` runs MALA at falling levels and brings every chain down to `noise_level`, where modes are still connected: a
-   learned score is wrong between modes, and the region between modes determines their weights.
+2. `descend` carries it along the probability flow down to `noise_level`, where modes are still connected: a learned
+   score is wrong between modes, and the region between modes determines their weights. `anneal` does so by MALA at
+   falling levels, which takes longer and needs no flow.
 3. `tune` finds the step size at which the proposal has its most efficient acceptance rate.
 4. `run` makes steps of the kernel on the data blurred by `noise_level`, and
 5. `carry_down` moves its draws along the probability flow to the data themselves, in the coordinates x of the data.
 
-`sample` does all of this except the tuning. `sample_where` draws rows that fulfil a condition: it draws until enough
+`sample` does all of this except the tuning. Chains that start from the flow are nearly right; a few groups of moves,
+decided by log p through noise, correct what the flow got wrong, and the records count the groups that were rejected.
+`sample_where` draws rows that fulfil a condition: it draws until enough
 do or, if few do, runs chains on the blurred data restricted to the points that the flow carries to such rows.
 """
 
@@ -43,6 +46,7 @@ from scoremh.types import Kernel, Proposal, ScoreModel, TargetLike
 __all__ = ["ANNEALING_LEVELS", "ANNEALING_STEP_SIZE", "ProposalName", "Sampler"]
 
 
+GUIDED_STEPS = 20  # transitions at every level of an annealing towards a condition
 ANNEALING_LEVELS, ANNEALING_STEP_SIZE = 15, 0.5  # number of levels; step size of MALA over the squared noise level
 MIN_SHARE_TO_REJECT = 0.05  # of draws that fulfil a condition; with fewer, chains are restricted to it
 MIN_TRIED, MIN_FOUND = 1000, 20  # draws of the first batch; draws that fulfil it, from which chains start
@@ -122,6 +126,19 @@ class Sampler:
         event = self._event
         return math.sqrt(self.score.variance + level**2) * rng.normal((n, *event.shape), event, generator)
 
+    def descend(
+        self, n: int, *, generator: torch.Generator | None = None, pool: Pool = None
+    ) -> Float[Tensor, "chain *event"]:
+        """Draw n points u at the kernel's noise level: broad noise, carried down along the probability flow.
+
+        Args:
+            n: Number of points.
+            generator: Random number generator; the same seed gives the same points.
+            pool: Pool that moves blocks of 10,000 points, as for `sample`.
+        """
+        levels = annealing.flow_levels(self.noise_range[1], self.noise_level)
+        return self._flow(self.start(n, generator=generator), levels, pool)
+
     def anneal(
         self,
         n: int,
@@ -173,7 +190,7 @@ class Sampler:
         start: int | Tensor,
         *,
         steps: int = 300,
-        annealing_steps: int = 20,
+        annealing_steps: int = 0,
         generator: torch.Generator | None = None,
         progress: bool = False,
         pool: Pool = None,
@@ -184,18 +201,16 @@ class Sampler:
         learned once the step size is known.
 
         Args:
-            start: Number of chains to anneal first, or points u of annealed chains.
+            start: Number of chains, or points u at the kernel's noise level.
             steps: Transitions to tune on.
-            annealing_steps: Transitions at every level if `start` is a number.
+            annealing_steps: Transitions at every level of an annealing, if `start` is a number; 0 starts the chains by
+                the probability flow.
             generator: Random number generator; the same seed gives the same step size.
             progress: Show a progress bar.
             pool: Pool that anneals blocks of chains, as for `sample`; this process tunes the step size on all chains.
         """
         if not isinstance(start, Tensor):
-            annealed = self.anneal(
-                start, annealing_steps, measure_noise=False, generator=generator, progress=progress, pool=pool
-            )
-            start = annealed.draws
+            start, _ = self._at_level(start, annealing_steps, generator=generator, progress=progress, pool=pool)
         step_size = tune(
             lambda step_size: metropolis_hastings(self.target, self.proposal_at(step_size), self.integral),
             start,
@@ -265,19 +280,23 @@ class Sampler:
             pool: Pool that moves blocks of 10,000 draws, as for `sample`.
         """
         levels = annealing.flow_levels(self.noise_level, self.noise_range[0]) if levels is None else levels
+        return self.score.coordinates(self._flow(u, (*levels, 0.0), pool))  # type: ignore[no-any-return]
+
+    def _flow(self, u: Tensor, levels: Sequence[float], pool: Pool) -> Tensor:
+        """Return points u carried along the probability flow from the first level to the last, in blocks."""
         jobs = jobs_of(u.split(FLOW_CHUNK_ROWS), kind="draws")
-        work = partial(_carried_down, self.score.standard.at, (*levels, 0.0))
-        rows = {}
+        work = partial(_carried_down, self.score.standard.at, levels)
+        ends = {}
         for job, (part, calls) in run_jobs(pool_for(pool, jobs), work, jobs):
-            rows[job.block] = part
+            ends[job.block] = part
             count(calls)
-        return self.score.coordinates(torch.cat([rows[job.block] for job in jobs]))  # type: ignore[no-any-return]
+        return torch.cat([ends[job.block] for job in jobs])
 
     def sample(
         self,
         n: int,
         *,
-        annealing_steps: int = 20,
+        annealing_steps: int = 0,
         chain_steps: int = 300,
         draws: int = 1,
         generator: torch.Generator | None = None,
@@ -289,8 +308,8 @@ class Sampler:
 
         Args:
             n: Number of chains.
-            annealing_steps: Transitions at every level of the annealing.
-            chain_steps: Transitions of the kernel after annealing.
+            annealing_steps: Transitions at every level of an annealing; 0 starts the chains by the probability flow.
+            chain_steps: Transitions of the kernel after that.
             draws: Number of draws to keep of every chain, including the last.
             generator: Random number generator; the same seed gives the same draws.
             progress: Show a progress bar.
@@ -298,17 +317,16 @@ class Sampler:
             pool: Pool that runs blocks of chains, as for `scoremh.sample`.
         """
         with started(pool) as workers:
-            annealed = self.anneal(
+            start, calls = self._at_level(
                 n,
                 annealing_steps,
-                measure_noise=False,
                 generator=generator,
                 progress=progress,
                 store=store and Path(store) / "annealing",
                 pool=workers,
             )
             chains = self.run(
-                annealed.draws,
+                start,
                 chain_steps,
                 draws=draws,
                 generator=generator,
@@ -316,7 +334,26 @@ class Sampler:
                 store=store and Path(store) / "chains",
                 pool=workers,
             )
-        return replace(chains, score_calls=chains.score_calls + annealed.score_calls)
+        return replace(chains, score_calls=chains.score_calls + calls)
+
+    def _at_level(
+        self,
+        n: int,
+        annealing_steps: int,
+        *,
+        generator: torch.Generator | None,
+        progress: bool,
+        store: Path | str | None = None,
+        pool: Pool,
+    ) -> tuple[Tensor, int]:
+        """Return n points u at the kernel's noise level, annealed or from the probability flow, and the score calls."""
+        if annealing_steps == 0:
+            with score_calls() as calls:
+                start = self.descend(n, generator=generator, pool=pool)
+            return start, calls.total
+        options: dict[str, Any] = {"generator": generator, "progress": progress, "store": store, "pool": pool}
+        annealed = self.anneal(n, annealing_steps, measure_noise=False, **options)
+        return annealed.draws, annealed.score_calls
 
     def sample_where(
         self,
@@ -324,7 +361,7 @@ class Sampler:
         holds: Callable[[Tensor], Tensor],
         *,
         log_likelihood: Callable[[Tensor, float], Tensor] | None = None,
-        annealing_steps: int = 20,
+        annealing_steps: int = 0,
         chain_steps: int = 300,
         generator: torch.Generator | None = None,
         progress: bool = False,
@@ -343,8 +380,9 @@ class Sampler:
             holds: Function of rows x that returns for which the condition holds, `(draw,)`.
             log_likelihood: Function of points u and a noise level, `(draw,)`, that is large near the condition. It
                 guides annealed chains to it if fewer than 20 draws fulfil it.
-            annealing_steps: Transitions at every level of the annealing.
-            chain_steps: Transitions of the kernel after annealing.
+            annealing_steps: Transitions at every level of an annealing; 0 starts the chains by the probability flow,
+                and makes 20 if they are guided.
+            chain_steps: Transitions of the kernel after that.
             generator: Random number generator; the same seed gives the same rows.
             progress: Show progress bars.
             pool: Pool that runs blocks of chains, as for `sample`.
@@ -397,12 +435,9 @@ class Sampler:
     ) -> Tensor:
         """Return points u of the blurred data; with a log likelihood, chains annealed on its product with the data."""
         if log_likelihood is None:
-            annealed = self.anneal(
-                n, annealing_steps, measure_noise=False, generator=generator, progress=progress, pool=pool
-            )
-            kernel, start = self.kernel, annealed.draws
+            start, _ = self._at_level(n, annealing_steps, generator=generator, progress=progress, pool=pool)
             return sample(
-                kernel, start, draws=1, thin=chain_steps, generator=generator, progress=progress, pool=pool
+                self.kernel, start, draws=1, thin=chain_steps, generator=generator, progress=progress, pool=pool
             ).last
         levels = annealing.karras(self.noise_range[1], self.noise_level, ANNEALING_LEVELS)
 
@@ -412,7 +447,12 @@ class Sampler:
 
         start = self.start(n, noise_level=levels[0], generator=generator)
         return annealing.anneal(
-            kernel_at, levels, start, steps_per_level=annealing_steps, measure_noise=False, generator=generator
+            kernel_at,
+            levels,
+            start,
+            steps_per_level=annealing_steps or GUIDED_STEPS,
+            measure_noise=False,
+            generator=generator,
         ).draws
 
     def learn_acceptance(
@@ -526,7 +566,7 @@ class Sampler:
 
 
 def _carried_down(at: Callable[[float], TargetLike], levels: Sequence[float], job: Job) -> tuple[Tensor, int]:
-    """Return a block of draws at noise level 0, and the number of score calls; may run in another process."""
+    """Return a block of draws at the last level, and the number of score calls; may run in another process."""
     with score_calls(apart=True) as calls:
         rows = annealing.flow(at, levels, job.initial)
     return rows, calls.total

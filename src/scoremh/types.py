@@ -214,6 +214,9 @@ class Trace(NamedTuple):
     score_calls: int = 0
     factors: int = 0
     clipped: int = 0
+    groups: int = 0
+    """Groups of moves that a final rule decided on, over all chains."""
+    rejected_groups: int = 0
 
     @classmethod
     def of(cls, points: list[Tensor], moves: list[Move]) -> "Trace":

@@ -1,10 +1,12 @@
 """Log densities by what one would use instead: a kernel density estimate, and a neural spline flow."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from scoremh import Recipe
 from scoremh.coordinates import Affine
+from scoremh.score_matching import LONG_RECIPE
 from studies.densities.fits import timed
 from studies.framework import Record
 from studies.table1 import outsiders
@@ -33,9 +35,9 @@ def spline_log_density(x: Tensor, rows: Tensor, *, seconds: float, generator: to
     """
     coordinates = Affine.whitening(x)
     u, v = coordinates.inverse(x), coordinates.inverse(rows)
-    _, once = timed(lambda: outsiders.trained_flow(u, Recipe(steps=TRIAL), generator))
+    _, once = timed(lambda: outsiders.trained_flow(u, replace(LONG_RECIPE, steps=TRIAL), generator))
     steps = max(TRIAL, round(TRIAL * seconds / once))
-    fit, taken = timed(lambda: outsiders.trained_flow(u, Recipe(steps=steps), generator))
+    fit, taken = timed(lambda: outsiders.trained_flow(u, replace(LONG_RECIPE, steps=steps), generator))
     with torch.no_grad():
         log_p = torch.cat([fit.net().log_prob(part) for part in v.split(1000)])
     return log_p - coordinates.log_det(v), {"steps": fit.history["step"][-1], "seconds": taken}

@@ -5,7 +5,7 @@ one learned from samples; the potential form, a line integral and no accept step
 more score is learned in coordinates that suit a heavy tail.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from scoremh import (
 )
 from scoremh.acceptance import Rule
 from scoremh.balance_matching import MATCHING, RECIPE, FormName
+from scoremh.score_matching import LONG_RECIPE
 from scoremh.targets import GeneralizedExtremeValue
 from scoremh.types import TargetLike
 from studies.framework import Cell, Claim, Record, Records, Study, grid
@@ -75,12 +76,13 @@ class Fit(Cell, kind="fit"):
     def measure(self, config: Config, folder: Path) -> Record:
         target, generator = GeneralizedExtremeValue(self.xi), seeded(self.seed, self.xi, 5)
         x = target.sample(config.samples, generator=generator)
-        score = fit_score(x, recipe=Recipe(config.score_steps, check_every=100), generator=generator)
+        score = fit_score(x, recipe=Recipe(config.score_steps), generator=generator)
         score.save(self.path(folder, "score"))
-        heavy = fit_score(x, heavy_tails=True, recipe=score.recipe, generator=generator)
+        long = replace(LONG_RECIPE, steps=config.score_steps, check_every=100)
+        heavy = fit_score(x, heavy_tails=True, recipe=long, generator=generator)
         heavy.save(self.path(folder, "heavy"))
         seconds = {"score seconds": score.seconds, "heavy seconds": heavy.seconds}
-        recipe = Recipe(config.acceptance_steps, batch=RECIPE.batch, rate=RECIPE.rate, check_every=100)
+        recipe = replace(RECIPE, steps=config.acceptance_steps, check_every=100)
         trained: dict[str, tuple[TargetLike, FormName]] = {
             TRUE: (target, "free"),
             FREE: (score, "free"),

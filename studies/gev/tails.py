@@ -8,7 +8,7 @@ is.
 import math
 import statistics
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from scoremh import (
     metropolis_hastings,
     sample,
 )
+from scoremh.score_matching import LONG_RECIPE
 from scoremh.targets import GeneralizedExtremeValue
 from scoremh.types import Proposal, ScoreFn, TargetLike
 from studies.framework import Cell, Record, grid
@@ -122,7 +123,8 @@ class Score(Cell, kind="score"):
         x, generator = samples(self.size, self.seed, config.xi), seeded(self.size, self.seed, 1)
         if self.score == PAPER:
             return paper_score(x, "moons", generator=generator)
-        return fit_score(x, heavy_tails=self.score == HEAVY, recipe=Recipe(config.steps), generator=generator)
+        recipe = replace(LONG_RECIPE if self.score == HEAVY else Recipe(), steps=config.steps)
+        return fit_score(x, heavy_tails=self.score == HEAVY, recipe=recipe, generator=generator)
 
     def path(self, folder: Path) -> Path:
         """Return the file of the fit."""

@@ -12,7 +12,9 @@ from studies.mnist.source import mnist
 
 DATA = Path(__file__).parent.parent / "data"
 WEIGHTS = Path(__file__).parent.parent / "weights"
-LOSS = MultilevelDenoising(0.04, 12.0)  # around the levels of sampling, in units of pixels in [-1, 1]
+LOSS = MultilevelDenoising(
+    0.04, 12.0, variance_reduced=False
+)  # around the levels of sampling, in units of pixels in [-1, 1]
 SCORE_SEED = 19
 
 
@@ -32,7 +34,7 @@ def mnist_test() -> Tensor:
 
 def score_recipe(steps: int) -> Recipe:
     """Return how a score of images is trained: to the end, and judged on few images, since an image has many pixels."""
-    return Recipe(steps, batch=64, held_out=0.01, check_every=min(200, steps), patience=None)
+    return Recipe(steps, batch=64, rate=2e-3, held_out=0.01, check_every=min(200, steps), patience=None)
 
 
 def train_score(x: Tensor, steps: int, path: Path, *, progress: bool = False) -> ScoreFit:

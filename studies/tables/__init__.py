@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from pathlib import Path
 
-from scoremh.estimator import model, table
+from scoremh.estimator import table
 from studies import plots
 from studies.framework import Claim, Records, Study
 from studies.framework.tables import mean, over_seeds
@@ -13,7 +13,6 @@ from studies.tables.data import TABLES
 from studies.tables.development import DEVELOPMENT, LEVELS, Level
 
 detection_rules = (inspect.getdoc(table.find_column) or "").split("\n\n", 1)[1]  # what the code says of itself
-level_rule = (inspect.getdoc(model.choose_noise_level) or "").split("\n\n", 1)[1]
 PRESETS = {
     "paper": Config(),
     "brief": Config((1,), ("one", "counts"), 200, 400, chains=50, steps=300, timed=(500, 4), development=False),

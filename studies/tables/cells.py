@@ -33,7 +33,7 @@ class Config:
     rows: int = 2000  # of the classifier, of the range, and of the bounds, at most
     floors: int = 3  # pairs of fresh samples that a floor of a generated table is averaged over
     chains: int = 200  # with ten times the steps, beside as many with the usual ones
-    steps: int = 8000  # of the training of the score, and half as many of an acceptance: the defaults
+    steps: int = 3500  # of the training of the score: the default
     acceptance: str = "simpson"
     timed: tuple[int, int] = (10_000, 10)  # rows and columns of the fit whose time is measured, all defaults
     development: bool = True  # whether to try noise levels on the tables that they were chosen on
@@ -148,7 +148,7 @@ class ManyDraws(Cell, kind="many"):
 
 
 class FitTime(Cell, kind="time"):
-    """The CPU seconds of a fit by the defaults, the learned acceptance and the diagnosis among them."""
+    """The CPU seconds of a fit by the defaults, the diagnosis among them."""
 
     rows: int
     columns: int
@@ -157,7 +157,7 @@ class FitTime(Cell, kind="time"):
         random = np.random.default_rng(5)
         parts = [funnel(self.rows, random).to_numpy() for _ in range(-(-self.columns // 4))]
         x, start = np.concatenate(parts, 1)[:, : self.columns], time.process_time()
-        model = ScoreMH(score_steps=config.steps, acceptance_steps=config.steps // 2, verbose=False, random_state=0)
+        model = ScoreMH(score_steps=config.steps, verbose=False, random_state=0)
         model.fit(x)
         return {"seconds": time.process_time() - start}
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from scoremh import Recipe, Sampler, ScoreFit, diagnostics, fit_score, metrics
-from scoremh.estimator.model import share_beyond
 from scoremh.networks import NoiseConditionalMLP
 from studies.framework import Cell, Record
 
@@ -61,6 +60,12 @@ DEVELOPMENT: dict[str, Callable[[int, int], Tensor]] = {
     "ring5": ring,
     "skew4": skewed,
 }
+
+
+def share_beyond(draws: Tensor, rows: Tensor) -> float:
+    """Return the share of draws that lie beyond the range of rows in any coordinate."""
+    outside = (draws < rows.amin(0)) | (draws > rows.amax(0))
+    return float(outside.any(1).double().mean())
 
 
 class Level(Cell, kind="level"):

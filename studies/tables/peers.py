@@ -5,21 +5,22 @@ rounded back; all other columns they see as they are, so that they may break bou
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from scoremh import Recipe
 from scoremh._shared import rng
 from scoremh.coordinates import Affine
 from scoremh.estimator.frames import ColumnLayout
 from scoremh.estimator.model import jittered
 from scoremh.estimator.table import PointMasses, Smooth, Steps, Table
+from scoremh.score_matching import LONG_RECIPE
 from studies.table1 import outsiders
 
-FLOW_RECIPE = Recipe(steps=1500)
+FLOW_RECIPE = replace(LONG_RECIPE, steps=1500)
 Peer = Callable[[Tensor, int, torch.Generator], Tensor]
 
 

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from scoremh import RandomWalk
 from scoremh.networks import AcceptanceMLP, Free, ScoreMLP
-from scoremh.training import DRAWS_PER_PART
 from studies.presets import TABLE_2, TABLE_3, paper_acceptance, paper_score
 from tests.balance_cases import X
 from tests.cases import GAUSSIAN, seeded
@@ -66,4 +65,4 @@ def test_crossed_pairs_are_compared_pair_by_pair(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(AcceptanceMLP, "logit", counted)
     paper_acceptance(GAUSSIAN, RandomWalk(1.0), GAUSSIAN.sample(5000, generator=seeded()), "moons")
-    assert rows == 100 + 2 * 2 * 16 * 16 + DRAWS_PER_PART * 2 * 500  # a trial, two steps, and one look
+    assert rows == 100 + 2 * 2 * 16 * 16 + 2 * 500  # a trial, two steps, and one look

@@ -71,7 +71,7 @@ def test_the_study_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_timed_fit_has_the_defaults() -> None:
     config, defaults = Config(), ScoreMH()
-    assert (config.steps, config.steps // 2) == (defaults.score_steps, defaults.acceptance_steps)
+    assert (config.steps, config.acceptance) == (defaults.score_steps, defaults.acceptance)
 
 
 def test_claims_compare_with_floors_and_peers() -> None:

@@ -94,29 +94,30 @@ class Settings:
     Args:
         proposal: Proposal: mala (Langevin), rw (random walk), pcn (preconditioned Crank-Nicolson) or student (random
             walk with Student-t steps, for heavy tails).
-        acceptance: Acceptance rule: learned (potential, antisymmetric, free), integrated from the score (simpson,
-            adaptive), or always, which is ULA.
+        acceptance: Acceptance rule: integrated from the score (simpson, adaptive), learned (potential, antisymmetric,
+            free), or always, which is ULA.
         columns: Kinds of columns, NAME=KIND: real, positive, heavy-tailed, ordered, count, category, date, or bounds
             such as 0:1. The kinds of the other columns are inferred from the rows.
         missing: Missing values: raise an error, or model where values are missing, so that draws have missing values.
         noise_level: Noise level of the distribution that the kernel targets, in standard deviations of the data; noise
-            connects modes, and is removed from the draws. Chosen by trial chains if not given.
+            connects modes, and is removed from the draws.
         score_steps: Maximum number of training steps of the score.
-        acceptance_steps: Maximum number of training steps of the acceptance.
-        annealing_steps: Number of steps of a chain at each noise level of the annealing.
-        chain_steps: Number of steps of a chain after annealing.
+        acceptance_steps: Maximum number of training steps of a learned acceptance.
+        annealing_steps: Number of steps of a chain at each noise level of an annealing; 0 starts chains by the
+            probability flow.
+        chain_steps: Number of steps of a chain after that.
         seed: Random seed; the same seed gives the same fit.
     """
 
     proposal: ProposalName = "mala"
-    acceptance: AcceptanceName = "potential"
+    acceptance: AcceptanceName = "simpson"
     columns: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = ()
     missing: Literal["raise", "model"] = "raise"
-    noise_level: float | None = None
-    score_steps: Whole = 8000
+    noise_level: float = 1.0
+    score_steps: Whole = 3500
     acceptance_steps: Whole = 4000
-    annealing_steps: Whole = 20
-    chain_steps: Whole = 300
+    annealing_steps: Whole = 0
+    chain_steps: Whole = 50
     seed: Whole = 0
 
     def estimator(self, *, verbose: bool) -> "ScoreMH":
@@ -221,9 +222,9 @@ def _learn(model: "ScoreMH", rows: Any, folder: "RunFolder") -> None:
 
     out = folder.path
     try:
-        level = ["noise level"] if model.noise_level is None else ["annealing", "step size"]
-        learned = ["acceptance"] * (model.acceptance in LEARNED)
-        with resumable(), named_steps("score", *level, *learned, "annealing chains", "running chains", "checks"):
+        annealed, learned = model.annealing_steps > 0, model.acceptance in LEARNED
+        names = ["annealing"] * annealed + ["step size"] + ["acceptance"] * learned + ["annealing chains"] * annealed
+        with resumable(), named_steps("score", *names, "running chains", "checks"):
             model.fit(rows, checkpoint=out)
             save_model(model, folder)
     except (ValueError, TypeError):
@@ -323,7 +324,8 @@ def sample(
         _sample_given(model, draws, given, csv, seed, output)
         return
     began = time.monotonic()
-    with sole_writer(run), named_pool(pool) as workers, resumable(), named_steps("annealing chains", "running chains"):
+    names = ["annealing chains"] * (model.annealing_steps > 0) + ["running chains"]
+    with sole_writer(run), named_pool(pool) as workers, resumable(), named_steps(*names):
         _check_resume(store, resume=resume, overwrite=overwrite)
         flat = model.set_params(pool=workers).sample_chains(draws, draws=kept, random_state=seed, store=store)
         chains = replace(flat, draws=flat.draws.reshape(draws, kept, *folder.config["event"]))

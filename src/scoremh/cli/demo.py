@@ -1,4 +1,4 @@
-"""`scoremh demo`: two moons, from samples to a report, in under three minutes on two cores."""
+"""`scoremh demo`: two moons, from samples to a report, in under two minutes on two cores."""
 
 from dataclasses import replace
 from functools import partial
@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from scoremh import Always, Chains, Sampler, ScoreMH, datasets
+from scoremh import Always, Chains, LineIntegral, Rule, Sampler, ScoreMH, datasets
 from scoremh._shared import checks
 from scoremh._shared.files import write_json
 from scoremh._shared.names import ProposalName
@@ -19,15 +19,14 @@ from scoremh.evaluation import Evaluation, evaluate
 from scoremh.report import write
 from scoremh.report.images import scatter_panels
 
-SAMPLERS: dict[str, tuple[ProposalName, Always | None]] = {  # None: the learned potential
-    "Score MALA": ("mala", None),
-    "Score RW": ("rw", None),
-    "Score pCN": ("pcn", None),
+SAMPLERS: dict[str, tuple[ProposalName, Rule]] = {
+    "Score MALA": ("mala", LineIntegral("simpson")),
+    "Score RW": ("rw", LineIntegral("adaptive")),
+    "Score pCN": ("pcn", LineIntegral("adaptive")),
     "ULA": ("mala", Always()),
 }
 ROWS, DRAWS, STEPS, KEPT_DRAWS = 5000, 1000, 300, 50
 PANEL_POINTS = 700
-TRAINING_STEPS = (4000, 3000)  # steps of the score, and of the acceptance
 DIVERGED_DISTANCE = 100.0  # distance from 0 of a diverged point; the two moons lie within 3
 MAX_HALVINGS = 10
 DATA = f"datasets.moons({ROWS})"
@@ -39,10 +38,10 @@ def run_demo(out: Path, picture: Path, seed: int, output: Output) -> None:
     folder = _run_folder(out, picture)
     generator = torch.Generator().manual_seed(seed)
     x, fresh = (datasets.moons(n, generator=generator) for n in (ROWS, 2 * DRAWS))
-    output.message(f"Step 1 of 3. {ROWS:,} points of two moons: learning a score, and a potential for the accept step")
+    output.message(f"Step 1 of 3. {ROWS:,} points of two moons: learning a score")
     model = _fitted_model(x, seed, verbose=output.progress)
     save_model(model, folder)
-    output.message(f"Step 2 of 3. {DRAWS:,} chains annealed from noise, then {STEPS} steps of each kernel")
+    output.message(f"Step 2 of 3. {DRAWS:,} chains from noise, {STEPS} steps of each kernel")
     chains, share = _chains(model, generator, progress=output.progress)
     own, samples = chains["Score MALA"], {name: one.last for name, one in chains.items()}
     folder.put(CHAINS, own.save)
@@ -70,37 +69,27 @@ def _run_folder(out: Path, picture: Path) -> RunFolder:
 
 
 def _fitted_model(x: Tensor, seed: int, *, verbose: bool) -> ScoreMH:
-    score_steps, acceptance_steps = TRAINING_STEPS
-    model = ScoreMH(
-        score_steps=score_steps,
-        acceptance_steps=acceptance_steps,
-        chain_steps=STEPS,
-        verbose=verbose,
-        random_state=seed,
-    )
-    return model.fit(x.numpy())
+    return ScoreMH(chain_steps=STEPS, verbose=verbose, random_state=seed).fit(x.numpy())
 
 
 def _chains(model: ScoreMH, generator: torch.Generator, *, progress: bool) -> tuple[dict[str, Chains], float]:
     """Return chains of every kernel from the same start, and the ratio of ULA's step to Score MALA's.
 
-    One potential serves every proposal. ULA uses the step of Score MALA, halved until its chains do not diverge.
+    ULA uses the step of Score MALA, halved until its chains do not diverge.
     """
     first = model.sampler_
-    start = first.anneal(
-        DRAWS, model.annealing_steps, measure_noise=False, generator=generator, progress=progress
-    ).draws
+    start = first.descend(DRAWS, generator=generator)
     chains, share = {}, 1.0
 
     def run(sampler: Sampler) -> Chains:
         return sampler.run(start, STEPS, draws=KEPT_DRAWS, generator=generator, progress=progress)
 
     for name, (proposal, acceptance) in SAMPLERS.items():
-        sampler = replace(first, proposal=proposal, acceptance=acceptance or first.acceptance)
+        sampler = replace(first, proposal=proposal, acceptance=acceptance)
         if proposal != first.proposal:
             sampler = sampler.tune(start[:200], steps=STEPS, generator=generator, progress=progress)
         chains[name] = run(sampler)
-        while acceptance is not None and share > 0.5**MAX_HALVINGS and _diverged(chains[name].last):
+        while name == "ULA" and share > 0.5**MAX_HALVINGS and _diverged(chains[name].last):
             share /= 2
             chains[name] = run(replace(sampler, step_size=share * model.step_size_))
     return chains, share

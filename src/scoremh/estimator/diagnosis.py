@@ -47,7 +47,7 @@ from scoremh.report.page import chains_line, distances_line, metrics_table
 from scoremh.sampler import ANNEALING_LEVELS, ANNEALING_STEP_SIZE, Sampler
 from scoremh.sampling.chains import Chains
 from scoremh.score_matching import ScoreFit, implicit_losses
-from scoremh.training import versions
+from scoremh.training import Recipe, versions
 
 if TYPE_CHECKING:
     from scoremh.estimator.model import ScoreMH
@@ -370,7 +370,7 @@ def weights_known_to(score: ScoreFit, held_out: Tensor) -> float:
     return math.sqrt(float(weights @ (medians - weights @ medians).square()))
 
 
-USUAL_SCORE_STEPS = 8000  # default of `ScoreMH`
+USUAL_SCORE_STEPS = Recipe().steps  # default of `ScoreMH`
 CONNECTING_LEVEL = 1.0  # noise level, in standard deviations, at which modes of a table are connected
 FALLING_SHARE = 0.1  # share of the total fall of the held-out loss; a larger fall in the last half is not converged
 MIN_CHECKS = 4  # smallest number of held-out losses from which convergence can be seen
@@ -476,7 +476,7 @@ def model_contents(
             "command": source.command,
             "data": f"{source.data}{count}",
             "shown beside the draws": f"{len(rows):,} {rows_name}",
-            "sampler": f"{sampler_name(model)}, step {model.step_size_:.3g}, {model.chain_steps} steps after annealing",
+            "sampler": f"{sampler_name(model)}, step {model.step_size_:.3g}, {model.chain_steps} steps a chain",
             "accept step while annealing": adjustment_line(model.sampler_),
             "chains": chains_line(chains),
             "numbers of the fit": _numbers(model),

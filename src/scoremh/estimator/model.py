@@ -1,9 +1,9 @@
 """`ScoreMH`: learn a distribution from rows, and draw new rows from it.
 
 `fit` maps rows to points of R^d with a density (`Table`), holds some of them out, and learns the score of the others
-at all noise levels. It chooses the noise level of the kernel by trial chains (`choose_noise_level`), tunes the step
-size, learns an acceptance, and compares the last draws of chains with held-out rows (`Diagnosis`). `sample` runs chains
-from noise and returns the last draw of each as a row.
+at all noise levels. It tunes the step size of the kernel, learns an acceptance if one is asked for, and compares the
+last draws of chains with held-out rows (`Diagnosis`). `sample` runs chains from noise and returns the last draw of each
+as a row.
 """
 
 import copy
@@ -24,11 +24,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import FLOAT_DTYPES, check_is_fitted, validate_data
 from torch import Tensor
 
-from scoremh import diagnostics, diffusion
+from scoremh import diffusion
 from scoremh._shared import checks, rng
 from scoremh._shared.names import AcceptanceName
 from scoremh._shared.progress import progress_bar
-from scoremh.acceptance import Always
 from scoremh.balance_matching import RECIPE, AcceptanceFit
 from scoremh.coordinates import MAX_WHITENED_SIZE
 from scoremh.diagnostics import Caution
@@ -37,7 +36,6 @@ from scoremh.estimator.diagnosis import RULES, Diagnosis, diagnose, evaluate_mod
 from scoremh.estimator.files import RunFolder, lasting_pool, load_model, save_model
 from scoremh.estimator.table import CORNER_STD, Condition, Kinds, Table, named_kinds
 from scoremh.evaluation import MAX_POINTS, MIN_ROWS, Evaluation, html_verdict
-from scoremh.networks import NoiseConditionalMLP
 from scoremh.report import write
 from scoremh.sampler import ProposalName, Sampler
 from scoremh.sampling.chains import Chains
@@ -56,14 +54,13 @@ DEPENDENT_COLUMNS = Caution(
     "Some columns are linear combinations of others, so noise of 0.3 % of its standard deviation was added to every "
     "column. Remove such columns, and compute them from the draws.",
 )
-NOISE_LEVELS = 0.6, 1.0, 2.0  # chosen on tables other than those of docs/tables.md
-TRIAL_CHAINS, TRIAL_STEPS, TRIAL_DRAWS = 400, 200, 10
-MAX_TRIAL_R_HAT, MAX_SHARE_BEYOND = 1.05, 0.005
+CONDITION_STEPS = 300  # at least, of chains that start from few draws that fulfil a condition
+MAX_COLUMNS = 4000  # beyond, a training takes minutes, and no distance between rows means much
 MAX_HELD_OUT_ROWS = 2000
 MAX_CORRECTED_COLUMNS = 32  # with more, log p through noise is too expensive: it needs a tangent per column
-TUNING_CHAINS = 200  # chains on which the step size is tuned
+TUNING_CHAINS, TUNING_STEPS = 200, 100  # chains on which the step size is tuned
 MAX_CHECK_CHAINS = 1000  # chains on which a fit is checked, and which a report shows
-MAX_CHECK_DRAWS = 30  # draws of each chain: one per group of ten moves, with the default number of steps
+MAX_CHECK_DRAWS, CHECKED_STEPS = 30, 10  # draws of each chain: one per group of ten moves
 Seed = int | np.random.RandomState | None
 
 
@@ -73,8 +70,8 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         proposal: "mala" (Langevin), "rw" (random walk), "pcn" (preconditioned Crank-Nicolson) or "student" (random
             walk with Student t steps, for heavy tails).
-        acceptance: Acceptance rule: learned in the form "potential", "antisymmetric" or "free" (the paper's);
-            integrated from the score by "simpson" or "adaptive"; or "always", which is ULA.
+        acceptance: Acceptance rule: integrated from the score by "simpson" or "adaptive"; learned in the form
+            "potential", "antisymmetric" or "free" (the paper's), which is a second training; or "always", which is ULA.
         columns: Kinds of columns by name or position: "real", "positive", "heavy-tailed", "ordered", "count",
             "category", "date", or a pair of bounds such as (0, 1). The kinds of other columns are inferred from the
             rows: print the estimator, or see `columns_`.
@@ -83,12 +80,12 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         noise_level: Standard deviation of the noise added to the distribution that the kernel targets and the
             acceptance is learned for, in units of the data's standard deviations. Noise connects modes; the probability
             flow removes it from the draws. With up to 32 columns, the log density through noise accepts or rejects
-            every group of ten moves. If None, the lowest of 0.6, 1 and 2 at which trial chains mix and stay within the
-            range of the rows.
+            every group of ten moves.
         score_steps: Largest number of training steps of the score.
-        acceptance_steps: Largest number of training steps of the acceptance.
-        annealing_steps: Number of steps of every chain at each of 15 noise levels, from pure noise to `noise_level`.
-        chain_steps: Number of steps of the kernel after annealing.
+        acceptance_steps: Largest number of training steps of a learned acceptance.
+        annealing_steps: Number of steps of every chain at each of 15 noise levels, from pure noise to `noise_level`; 0
+            starts chains by the probability flow, which is nearly right.
+        chain_steps: Number of steps of the kernel after that: they correct what the start got wrong.
         validation_fraction: Share of the rows that is held out to check the fit; at most 2,000 rows are held out.
         verbose: Show progress bars.
         pool: Pool that runs blocks of 1,000 chains, as for `scoremh.sample`: a number of processes, an `Executor`, or a
@@ -114,7 +111,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
     Example:
         >>> from scoremh import ScoreMH, datasets
         >>> X = datasets.moons(500).numpy()
-        >>> brief = {"score_steps": 20, "acceptance_steps": 20, "annealing_steps": 1, "chain_steps": 20}
+        >>> brief = {"score_steps": 20, "acceptance_steps": 20, "chain_steps": 20}
         >>> model = ScoreMH(**brief, verbose=False, random_state=0).fit(X)  # without these for a good fit
         >>> model.sample(10).shape
         (10, 2)
@@ -123,15 +120,15 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         proposal: ProposalName = "mala",
-        acceptance: AcceptanceName = "potential",
+        acceptance: AcceptanceName = "simpson",
         *,
         columns: Kinds = None,
         missing: Literal["raise", "model"] = "raise",
-        noise_level: float | None = None,
-        score_steps: int = 8000,
+        noise_level: float = 1.0,
+        score_steps: int = 3500,
         acceptance_steps: int = 4000,
-        annealing_steps: int = 20,
-        chain_steps: int = 300,
+        annealing_steps: int = 0,
+        chain_steps: int = 50,
         validation_fraction: float = 0.1,
         verbose: bool = True,
         pool: Pool = None,
@@ -157,11 +154,12 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         checks.one_of(self.acceptance, get_args(AcceptanceName), "acceptance")
         checks.one_of(self.missing, ("raise", "model"), "missing")
         check_pool(self.pool)
-        for name in ("score_steps", "acceptance_steps", "annealing_steps", "chain_steps"):
+        for name in ("score_steps", "acceptance_steps", "chain_steps"):
             checks.count(getattr(self, name), name)
+        checks.count(self.annealing_steps, "annealing_steps", at_least=0)
         low, high = MultilevelDenoising().low, MultilevelDenoising().high  # the levels at which a score is learned
-        if self.noise_level is not None and not low <= self.noise_level <= high:
-            fix = "Leave it out to let trial chains choose it; 1.0 suits most tables."
+        if self.noise_level is None or not low <= self.noise_level <= high:
+            fix = "Leave it out: 1.0 suits most tables."
             raise ValueError(checks.message(f"noise_level between {low} and {high}", self.noise_level, fix))
         if self.acceptance == "always" and self.proposal != "mala":
             got, fix = f"{self.proposal!r}, which does not use the score", 'Use acceptance="adaptive" with it.'
@@ -182,8 +180,11 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.check_parameters()
         times = [time.monotonic()]
         rows = self._numbers(X, reset=True, min_rows=MIN_SAMPLES + 2)
-        for_split, for_score, for_start, for_step, for_acceptance, for_check, for_gate, for_table, for_level = (
-            _generators(self.random_state, 9)
+        if rows.shape[1] > MAX_COLUMNS:
+            fix = "Reduce them first, for example to the scores of sklearn.decomposition.PCA."
+            raise ValueError(checks.message(f"at most {MAX_COLUMNS:,} columns", f"{rows.shape[1]:,}", fix))
+        for_split, for_score, for_step, for_acceptance, for_check, for_gate, for_table = _generators(
+            self.random_state, 7
         )
         self.table_ = self._found_table(rows)
         points = self.table_.coordinates(rows, for_table).numpy()
@@ -202,7 +203,13 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         score = self._learned_score(x, for_score, checkpoint)
         times.append(time.monotonic())
         sampler = find_adjustment(self._first_sampler(score, x), x, generator=for_gate)
-        sampler = self._tuned(sampler, x, for_level, for_start, for_step)
+        sampler = sampler.tune(
+            TUNING_CHAINS,
+            steps=TUNING_STEPS,
+            annealing_steps=int(self.annealing_steps),
+            generator=for_step,
+            progress=self.verbose,
+        )
         self.sampler_ = self._with_acceptance(sampler, x, for_acceptance, checkpoint)
 
         chains = self._run(min(max(TUNING_CHAINS, len(rows)), MAX_CHECK_CHAINS), self._check_draws, for_check)
@@ -234,11 +241,8 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learned_score(self, x: Tensor, generator: torch.Generator, checkpoint: str | Path | None) -> ScoreFit:
         """Return the score of points, learned at all noise levels."""
-        # networks without residual layers sometimes fail to learn rings and rolled-up surfaces
-        net = NoiseConditionalMLP(x.shape[1], residual=True, generator=rng.child(generator)).to(x)
         return fit_score(
             x,
-            net=net,
             recipe=Recipe(int(self.score_steps)),
             generator=generator,
             checkpoint=checkpoint and Path(checkpoint) / "score.checkpoint",
@@ -246,34 +250,9 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def _first_sampler(self, score: ScoreFit, x: Tensor) -> Sampler:
-        """Return the sampler at the given noise level, or at the first one to try."""
-        level = NOISE_LEVELS[0] if self.noise_level is None else float(self.noise_level)
+        """Return the sampler, its step size still to be tuned."""
         group_size = Sampler.group_size if x.shape[1] <= MAX_CORRECTED_COLUMNS else None
-        return Sampler(score, level, self.proposal, RULES.get(self.acceptance), group_size=group_size)
-
-    def _tuned(
-        self,
-        sampler: Sampler,
-        x: Tensor,
-        for_level: torch.Generator,
-        for_start: torch.Generator,
-        for_step: torch.Generator,
-    ) -> Sampler:
-        """Return the sampler with a tuned step size, at the given noise level or one chosen by trial chains."""
-        annealing_steps, chain_steps = int(self.annealing_steps), int(self.chain_steps)
-        if self.noise_level is None:
-            return choose_noise_level(
-                sampler,
-                x,
-                annealing_steps=annealing_steps,
-                chain_steps=chain_steps,
-                generator=for_level,
-                progress=self.verbose,
-            )
-        start = sampler.anneal(
-            TUNING_CHAINS, annealing_steps, measure_noise=False, generator=for_start, progress=self.verbose
-        )
-        return sampler.tune(start.draws, steps=chain_steps, generator=for_step, progress=self.verbose)
+        return Sampler(score, float(self.noise_level), self.proposal, RULES.get(self.acceptance), group_size=group_size)
 
     def _with_acceptance(
         self, sampler: Sampler, x: Tensor, generator: torch.Generator, checkpoint: str | Path | None
@@ -320,7 +299,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 sampler.score.coordinates(u), conditions, (level**2 + CORNER_STD**2) * scale.square().sum(0)
             ),
             annealing_steps=int(self.annealing_steps),
-            chain_steps=int(self.chain_steps),
+            chain_steps=max(CONDITION_STEPS, int(self.chain_steps)),
             generator=generator,
             progress=self.verbose,
             pool=self.pool,
@@ -349,7 +328,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         random_state: Seed = None,
         store: str | Path | None = None,
     ) -> Chains:
-        """Run chains from noise, and return their draws after annealing, for traces and diagnostics.
+        """Run chains from noise, and return their draws at the kernel's level, for traces and diagnostics.
 
         Args:
             n_chains: Number of chains.
@@ -384,7 +363,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def _check_draws(self) -> int:
         """The number of draws per chain in checks and reports."""
-        return min(MAX_CHECK_DRAWS, int(self.chain_steps))
+        return max(1, min(MAX_CHECK_DRAWS, int(self.chain_steps) // CHECKED_STEPS))
 
     def to_rows(self, x: Tensor) -> Any:
         """Return draws of `sample_chains` as an array or a data frame like the rows of the fit.
@@ -609,58 +588,3 @@ def has_dependent_columns(x: Tensor) -> bool:
 def jittered(x: Tensor, generator: torch.Generator) -> Tensor:
     """Return rows with a little noise added to every column."""
     return x + JITTER * x.std(0) * rng.normal(tuple(x.shape), x, generator)
-
-
-def choose_noise_level(
-    sampler: Sampler,
-    rows: Tensor,
-    *,
-    annealing_steps: int,
-    chain_steps: int,
-    generator: torch.Generator,
-    progress: bool = False,
-) -> Sampler:
-    """Return the sampler, tuned at the lowest noise level at which trial chains mix and stay among the rows.
-
-    A low level keeps the accept step close to the data. A high level connects modes, and has none of the wells that a
-    learned score has where there were no rows. Trial chains run at increasing levels until one is found at which
-
-    - R-hat of the trial chains is at most 1.05, so that draws do not depend on the start that annealing gave; and
-    - the share of draws beyond the range of the training rows exceeds that of fresh rows, 2 / (n + 1) per coordinate,
-      by no more than 0.5 % and two standard errors.
-
-    If there is none, the highest level is used. Only training rows are used, so that held-out rows can check the fit.
-    """
-    steps = min(TRIAL_STEPS, chain_steps)
-    with progress_bar(len(NOISE_LEVELS), "noise level", unit="trials", show=progress) as tick:
-        for level in NOISE_LEVELS:
-            tuned, passes = try_sampler(
-                replace(sampler, noise_level=level), rows, annealing_steps, steps, generator=generator
-            )
-            tick(1, f"{level:g}")
-            if passes:
-                break
-    return tuned
-
-
-def try_sampler(
-    sampler: Sampler, rows: Tensor, annealing_steps: int, steps: int, *, generator: torch.Generator
-) -> tuple[Sampler, bool]:
-    """Return the sampler with a tuned step size, and whether trial chains mix and stay among the rows."""
-    # the trial integrates the score: a learned acceptance needs a noise level and a step size first
-    trial = sampler if isinstance(sampler.acceptance, Always) else replace(sampler, acceptance=None)
-    start = trial.anneal(TRIAL_CHAINS, annealing_steps, measure_noise=False, generator=generator).draws
-    trial = trial.tune(start, steps=steps, generator=generator)
-    chains = trial.run(start, steps, draws=min(TRIAL_DRAWS, steps), generator=generator)
-    r_hat = float(diagnostics.summary(chains).table["r_hat"].max())
-    beyond = share_beyond(chains.last, rows)
-    expected = min(1.0, MAX_SHARE_BEYOND + 2 * rows.shape[1] / (len(rows) + 1))
-    chance = 2 * math.sqrt(expected * (1 - expected) / TRIAL_CHAINS)
-    passes = r_hat <= MAX_TRIAL_R_HAT and beyond <= expected + chance
-    return replace(sampler, step_size=trial.step_size), passes
-
-
-def share_beyond(draws: Tensor, rows: Tensor) -> float:
-    """Return the share of draws that lie beyond the range of rows in any coordinate."""
-    outside = (draws < rows.amin(0)) | (draws > rows.amax(0))
-    return float(outside.any(1).double().mean())

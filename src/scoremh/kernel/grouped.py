@@ -124,7 +124,7 @@ class Groups:
     @torch.inference_mode()
     def run(self, point: Point, steps: int, *, generator: torch.Generator) -> tuple[Point, Trace]:
         """Make several moves in groups; the last group may be shorter."""
-        traces = []
+        traces, groups = [], []
         with score_calls() as calls:
             before = self._first_log_density(point)
             for done in range(0, steps, self.size):
@@ -133,8 +133,11 @@ class Groups:
                 trace.log_accept[-1].masked_fill_(~finite, math.nan)  # counted once for each group
                 x = torch.where(per_chain(taken, start.x), trace.x, start.x)
                 traces.append((x, trace.log_accept, trace.accepted & taken))
+                groups.append(taken)
         x, log_accept, accepted = (torch.cat(parts) for parts in zip(*traces, strict=True))
-        return point, Trace(x, log_accept, accepted, calls.total)
+        decided = torch.stack(groups)
+        rejected = decided.numel() - int(decided.sum())
+        return point, Trace(x, log_accept, accepted, calls.total, groups=decided.numel(), rejected_groups=rejected)
 
     def _first_log_density(self, point: Point) -> Tensor:
         """Return the log density at the start, checked; later points have a finite one, or were rejected."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FILE = "a file written by Chains.save"
 RECORDED = ("draws", "acceptance_prob", "accepted", "nonfinite", "outside")
-KEPT = ("thin", "score_calls", "moves", "factors", "clipped", "description", "columns")
+KEPT = ("thin", *COUNTS[1:], "description", "columns")
 CHECKSUM = b"scoremh sha256 "  # before the checksum; both follow the end of the NetCDF file, which readers ignore
 SHOWN_COLUMNS = 8  # number of coordinates shown in a notebook
 
@@ -54,6 +54,8 @@ class Chains:
         moves: Number of accepted moves, over all chains, including warm-up.
         factors: Number of factors drawn by a random acceptance rule, over all chains, including warm-up.
         clipped: Number of factors that were clipped to their bound; such a decision uses a wrong ratio.
+        groups: Number of groups of moves that were decided together (`grouped`), over all chains, including warm-up.
+        rejected_groups: Number of rejected groups: errors of the moves, or of the start of the chains, corrected.
         description: Text that describes the kernel.
         columns: Names of the coordinates of an event; empty if they have none.
     """
@@ -68,6 +70,8 @@ class Chains:
     moves: int = 0
     factors: int = 0
     clipped: int = 0
+    groups: int = 0
+    rejected_groups: int = 0
     description: str = "a kernel"
     columns: tuple[str, ...] = ()
 
@@ -130,6 +134,7 @@ class Chains:
         lost = f", {diverging} diverging" if diverging else ""
         lost += f", {outside} outside the support" if outside else ""
         lost += f", clipped {self.clipped / self.factors:.2%} of {self.factors:,} factors" if self.factors else ""
+        lost += f", {self.rejected_groups:,} of {self.groups:,} groups rejected" if self.groups else ""
         return (
             f"Chains({chains} chains x {draws} draws of {tuple(event)}, {self.description}: "
             f"acceptance {self.acceptance_rate:.3f}{lost}, {cost} score calls per accepted move)"
@@ -239,9 +244,7 @@ class Chains:
             attrs, stats = tree["posterior"].attrs, tree["sample_stats"].data_vars
             names = ("acceptance_rate", "accepted", "nonfinite", "outside_support")
             tensors: list[Any] = [torch.from_numpy(stats[name].to_numpy()) for name in names]
-            numbers: dict[str, Any] = {
-                name: int(attrs[name]) for name in ("thin", "score_calls", "moves", "factors", "clipped")
-            }
+            numbers: dict[str, Any] = {name: int(attrs[name]) for name in ("thin", *COUNTS[1:])}
             draws = torch.from_numpy(tree["posterior"]["x"].to_numpy())
             columns = tree["posterior"].coords["column"].to_numpy() if "column" in tree["posterior"].coords else ()
             numbers |= {"description": str(attrs["description"]), "columns": tuple(map(str, columns))}

@@ -228,6 +228,8 @@ class State(NamedTuple):
     moves: int = 0
     factors: int = 0
     clipped: int = 0
+    groups: int = 0
+    rejected_groups: int = 0
 
     def after(self, point: Point, trace: Trace, moves: int) -> "State":
         """Return the state after a trace that ended at `point`, with this number of accepted moves."""
@@ -238,6 +240,8 @@ class State(NamedTuple):
             self.moves + moves,
             self.factors + trace.factors,
             self.clipped + trace.clipped,
+            self.groups + trace.groups,
+            self.rejected_groups + trace.rejected_groups,
         )
 
 
