@@ -87,7 +87,7 @@ def doors() -> list[Door]:
             made.append(Door("the same without groups", replace(sampler, group_size=None), "MALA"))
     wide = NoiseConditionalMLP(2, residual=True)
     score = scoremh.fit_score(torch.from_numpy(x).float(), net=wide, recipe=Recipe(steps=400))
-    table1 = replace(made[0].sampler, group_size=None, score=score, acceptance=LineIntegral())
+    table1 = replace(made[0].sampler, group_size=None, score=score, acceptance=LineIntegral("simpson"))
     made.append(Door("Table 1, MALA with Simpson (residual network)", table1, "MALA"))
     made.append(Door("Table 1, ULA (residual network)", replace(table1, acceptance=Always()), "ULA"))
     return made
@@ -157,7 +157,7 @@ def table1_share() -> str:
             for form in ("free", "antisymmetric", "potential"):
                 learned = tuned.learn_acceptance(torch.from_numpy(x), form, recipe=Recipe(steps=50))
                 learned.run(learned.start(100), 50)
-            for rule in (LineIntegral(), LineIntegral("adaptive")):
+            for rule in (LineIntegral("simpson"), LineIntegral("adaptive")):
                 replace(tuned, acceptance=rule).run(tuned.start(100), 50)
     return _share(made)
 

@@ -15,8 +15,8 @@ SIDE, CHAINS, LEVEL = 28, 16, 0.5
 # by row, the kernel's proposal, its rule, and how often a step calls the network
 ROWS: dict[str, tuple[scoremh.Proposal, scoremh.Rule, int]] = {
     "ULA": (scoremh.MALA(0.01), scoremh.Always(), 1),
-    "MALA, Simpson": (scoremh.MALA(0.01), scoremh.LineIntegral(), 2),
-    "ScaledMALA, Simpson": (scoremh.ScaledMALA(0.1), scoremh.LineIntegral(), 2),
+    "MALA, Simpson": (scoremh.MALA(0.01), scoremh.LineIntegral("simpson"), 2),
+    "ScaledMALA, Simpson": (scoremh.ScaledMALA(0.1), scoremh.LineIntegral("simpson"), 2),
 }
 SECTION = """
 ## What a step on images costs

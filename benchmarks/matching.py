@@ -103,7 +103,7 @@ def rules(case: Case, effort: Effort) -> dict[str, Ratio]:
     x = torch.randn(case.chains, d, generator=generator)
     paper, ours = AcceptanceMLP(d), AcceptanceMLP(d, hidden=128, blocks=2)
     judged: dict[str, Rule] = {
-        "`LineIntegral()`, Simpson": LineIntegral(),
+        '`LineIntegral("simpson")`': LineIntegral("simpson"),
         "`Learned`, free, 256 x 3 blocks (the paper's), direct": Learned(Free(paper)),
         "`Learned`, free, 256 x 3 blocks (the paper's), metropolis": Learned(Free(paper), "metropolis"),
         "`Learned`, antisymmetric, 128 x 2 blocks, metropolis": Learned(Antisymmetric(ours), "metropolis"),

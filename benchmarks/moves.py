@@ -2,9 +2,9 @@
 
     worth = least bulk effective sample size (ArviZ) over the functionals of a distribution / score calls of the run
 
-Every kernel decides by Simpson's rule, whose midpoints are counted: two score calls for a step of a walk, two for every
-step of a leapfrog trajectory. Chains start from exact draws, so that nothing but mixing is measured, and are so long
-that effective draws are many times the chains. Tuning and warm-up are not counted.
+Walks decide by Simpson's rule, at two score calls a step, and trajectories by the scores at their nodes, at one call a
+step and a few midpoints, which are counted. Chains start from exact draws, so that nothing but mixing is measured, and
+are so long that effective draws are many times the chains. Tuning and warm-up are not counted.
 """
 
 import itertools
@@ -50,8 +50,8 @@ Make = Callable[[float, Tensor | None], Kernel]
 SECTION = """
 ## What a move is worth
 
-{stamp} Effective draws per 1,000 score calls: the bulk effective sample size (ArviZ) over all score calls of the run, those at the midpoints of
-Simpson's rule included, along the slowest direction of the distribution and of the worst of all functionals listed below. {chains} chains from exact draws, {calls:,} score calls each;
+{stamp} Effective draws per 1,000 score calls: the bulk effective sample size (ArviZ) over all score calls of the run, those at midpoints
+included, along the slowest direction of the distribution and of the worst of all functionals listed below. {chains} chains from exact draws, {calls:,} score calls each;
 median of three seeds with their range in brackets, all measured in one run. Step sizes are those of `tune`; the number of leapfrog steps, among
 {lengths}, and the acceptance rate they are tuned to, among {rates}, were chosen by runs of their own on another seed.
 
@@ -65,7 +65,7 @@ median of three seeds with their range in brackets, all measured in one run. Ste
 ### How robust is a move to its step size?
 
 A 10-dimensional Gaussian whose standard deviations lie between 1 and 100. The same noise for all, sqrt(2h) in units of the least standard deviation (for Hamiltonian moves h of the
-leapfrog, 1 to {scaled_length} steps of it). Effective sample sizes cannot be had at the ends of this range; in their place stands the mean squared jump of a transition, over twice the variance and over its score calls, of the
+leapfrog, half of {scaled_length} to {scaled_length} steps of it). Effective sample sizes cannot be had at the ends of this range; in their place stands the mean squared jump of a transition, over twice the variance and over its score calls, of the
 slowest coordinate: 1 for a call that gives an independent draw. Times 10^6, with the acceptance rate in brackets; {scaled_chains:,} chains from exact draws, {scaled_steps} steps, median of three seeds.
 
 {robustness}
@@ -123,7 +123,7 @@ def close_modes() -> Law:
 
 
 def mala(target: Target, step_size: float, covariance: Tensor | None = None) -> Kernel:
-    return metropolis_hastings(target, MALA(step_size, covariance), LineIntegral())
+    return metropolis_hastings(target, MALA(step_size, covariance), LineIntegral("simpson"))
 
 
 def trajectories(target: Target, length: int, step_size: float, covariance: Tensor | None = None) -> Kernel:
@@ -178,7 +178,7 @@ def compared(name: str, law: Law, calls: int, *, warmed_up: bool = False) -> tup
     rows, first, ratios, fewest = [], (math.nan, math.nan), (1.0, 1.0), math.inf
     kernels: tuple[tuple[str, Make, float | None], ...] = (
         ("MALA", partial(mala, score), None),
-        (f"Hamiltonian, 1 to {length} steps", partial(trajectories, score, length), rate),
+        (f"Hamiltonian, {(length + 1) // 2} to {length} steps", partial(trajectories, score, length), rate),
     )
     for moves, make, aimed in kernels:
         runs = [worth(tuned(make, law, seed, warmed_up=warmed_up, rate=aimed), law, calls, seed) for seed in SEEDS]
@@ -210,7 +210,7 @@ def robustness() -> dict[str, list[tuple[float, float]]]:
     """Return what a score call is worth at every noise, and the acceptance rate, medians over the seeds."""
     variances = torch.logspace(0, 4, 10, dtype=torch.float64)
     law = targets.Gaussian(torch.zeros_like(variances), variances.diag())
-    score, rule = Target(law.score), LineIntegral()
+    score, rule = Target(law.score), LineIntegral("simpson")
     makes: Mapping[str, Callable[[float], Kernel]] = {
         "random walk": lambda std: metropolis_hastings(score, RandomWalk(std), rule),
         "MALA": lambda std: metropolis_hastings(score, MALA(std**2 / 2), rule),

@@ -28,7 +28,7 @@ CHAINS = 10_000
 def kernel() -> Any:
     """Return MALA with the paper's score network."""
     net = networks.ScoreMLP(2, 64, generator=torch.Generator().manual_seed(0)).requires_grad_(False)
-    return metropolis_hastings(Target(score=net), MALA(0.01), LineIntegral())
+    return metropolis_hastings(Target(score=net), MALA(0.01), LineIntegral("simpson"))
 
 
 def seconds(pool: Any, steps: int) -> float:

@@ -496,6 +496,13 @@ def test_what_cannot_be_right_raises_an_error(arguments: Any, text: str) -> None
         hamiltonian(*arguments)
 
 
+@pytest.mark.parametrize("covariance", [torch.ones(3), torch.eye(3)], ids=["diagonal", "dense"])
+def test_a_covariance_of_another_size_raises_an_error(covariance: Tensor) -> None:
+    kernel = hamiltonian(NORMAL, 0.1, 5, LineIntegral(), covariance=covariance)
+    with pytest.raises(ValueError, match="covariance and event of one size"):
+        sample(kernel, torch.zeros(4, 2), draws=1)
+
+
 # Cheap moves decided in groups by a log density: the surrogate transition method.
 
 

@@ -50,7 +50,7 @@ def growth() -> dict[str, dict[str, list[float]]]:
 
 
 def _step(law: Law, chains: int, rule: LineIntegral | None = None) -> Callable[[], object]:
-    kernel = metropolis_hastings(Target(Score(law)), MALA(0.1), rule or LineIntegral())
+    kernel = metropolis_hastings(Target(Score(law)), MALA(0.1), rule or LineIntegral("simpson"))
     x, generator = law.sample(chains, 0), torch.Generator().manual_seed(0)
     return lambda: sample(kernel, x, draws=1, thin=STEPS, generator=generator)
 

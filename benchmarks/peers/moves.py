@@ -58,7 +58,7 @@ def ours(law: Law, pool: ThreadPoolExecutor | None = None) -> Mapping[str, Calla
     """Return our samplers by name, each to be tuned when it is called."""
     score = Target(Score(law))
     rules: dict[str, tuple[Target, Rule]] = {
-        SIMPSON: (score, LineIntegral()),
+        SIMPSON: (score, LineIntegral("simpson")),
         GAUSS: (score, LineIntegral("gauss")),
         EXACT: (score, LineIntegral("exact")),
     }
@@ -72,7 +72,7 @@ def mala_step(law: Law) -> float:
     """Return the step size of `tune` for MALA, for peers without a tuning of their own."""
     generator = torch.Generator().manual_seed(PILOT_SEED)
     return tune(
-        lambda h: metropolis_hastings(Target(Score(law)), MALA(h), LineIntegral()),
+        lambda h: metropolis_hastings(Target(Score(law)), MALA(h), LineIntegral("simpson")),
         law.sample(PILOT_CHAINS, PILOT_SEED),
         start=0.2,
         steps=PILOT_STEPS,
@@ -87,7 +87,7 @@ def _warmed_up(law: Law, make: Callable[[float, Tensor | None], Kernel]) -> Warm
 
 
 def _walk(law: Law, target: Target, rule: Rule, pool: ThreadPoolExecutor | None) -> Moves:
-    found = _warmed_up(law, lambda h, c: metropolis_hastings(target, MALA(h, c), LineIntegral()))
+    found = _warmed_up(law, lambda h, c: metropolis_hastings(target, MALA(h, c), LineIntegral("simpson")))
     kernel = metropolis_hastings(target, MALA(found.step_size, found.covariance), rule)
     transitions = 5 if isinstance(rule, ThroughNoise) else 50
     settings = f"step size {found.step_size:.3g} and diagonal covariance by `warmup`"
@@ -96,7 +96,7 @@ def _walk(law: Law, target: Target, rule: Rule, pool: ThreadPoolExecutor | None)
 
 def _plain(law: Law, target: Target, pool: ThreadPoolExecutor | None) -> Moves:
     h = mala_step(law)
-    kernel = metropolis_hastings(target, MALA(h), LineIntegral())
+    kernel = metropolis_hastings(target, MALA(h), LineIntegral("simpson"))
     return Moves(f"step size {h:.3g} by `tune`", 50, partial(_advance, kernel, 50, pool))
 
 
@@ -109,7 +109,8 @@ def _trajectories(law: Law, target: Target, pool: ThreadPoolExecutor | None) -> 
         )
         draws, calls = _advance(found.kernel, PILOT_STEPS, None, law.sample(PILOT_CHAINS, PILOT_SEED), PILOT_SEED)
         share = worst_share(law.functionals(draws))
-        settings = f"1 to {length} leapfrog steps of {found.step_size:.3g} and diagonal covariance by `warmup`"
+        lengths = f"{(length + 1) // 2} to {length}"
+        settings = f"{lengths} leapfrog steps of {found.step_size:.3g} and diagonal covariance by `warmup`"
         return share / calls, settings, found.kernel
 
     _, settings, kernel = max(map(made, LENGTHS), key=lambda found: found[0])
