@@ -763,6 +763,9 @@ def test_missing_values_and_dates_come_back_as_they_were(with_dates: ScoreMH, tm
     with_dates.save(tmp_path / "run")
     pd.testing.assert_frame_equal(ScoreMH.load(tmp_path / "run").sample(20), with_dates.sample(20))
     with_dates.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert re.search(r'"ticktext":\["missing","north","south","west"\]', page)  # in place of codes
+    assert re.search(r'"ticktext":\["missing","202[34]-\d\d-\d\d"', page)
 
 
 def test_an_evaluation_compares_missing_values(with_dates: ScoreMH) -> None:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -471,7 +472,7 @@ def model_contents(
     shown = replace(chains, draws=_with_places(chains.draws, places))
     others = samples or {own: chains.last}
     return Contents(
-        title=f"Draws of {source.data}",
+        title=f"Draws of {Path(source.data).name}",
         about={
             "command": source.command,
             "data": f"{source.data}{count}",

@@ -282,6 +282,9 @@ def _moments(x: Tensor, text: Callable[[float], str] | None) -> list[str]:
     if not len(x):
         return ["—"] * 5
     if text is not None:
+        low, high = float(x.min()), float(x.max())
+        if text(low) == "missing" and text(high) == number(high):  # numbers, and a place for missing values
+            return _moments(x[x > low], None)
         return ["—", "—", *(clip(text(value), LABEL_LENGTH) for value in _quantiles(x, "nearest"))]
     return [_shown(v) for v in (float(x.mean()), float(x.std(correction=0)), *_quantiles(x))]
 
@@ -344,7 +347,7 @@ def sections(contents: Contents) -> Iterator[Section]:
         yield section
 
 
-MAX_TICKS, DATE_TICKS = 12, 4  # values of a column that are all marked on an axis; marks of other columns
+MAX_TICKS, TICKS = 12, 5  # values of a column that are all marked on an axis; marks of other columns
 
 
 def _write_texts(panel: Panel, contents: Contents) -> None:
@@ -359,9 +362,23 @@ def _write_texts(panel: Panel, contents: Contents) -> None:
             continue
         values = finite(contents.data)[:, list(contents.columns).index(column)].unique()
         if len(values) > MAX_TICKS:
-            values = torch.linspace(float(values[0]), float(values[-1]), DATE_TICKS, dtype=values.dtype)
+            values = _ticks(values, contents.texts[column])
         texts = [literal(clip(contents.texts[column](value), LABEL_LENGTH)) for value in values.tolist()]
         line |= {"tickvals": values.tolist(), "ticktext": texts}
+        if name == "xaxis" and layout["yaxis"]["title"]["text"] == "density":  # per second, or per level
+            layout["yaxis"]["showticklabels"] = False
+
+
+def _ticks(values: Tensor, text: Callable[[float], str]) -> Tensor:
+    """Return a few places for marks: round numbers for numbers, beside the place of missing values; else evenly."""
+    first = values[1] if text(float(values[0])) == "missing" else values[0]
+    low, high = float(first), float(values[-1])
+    places = torch.linspace(low, high, 3, dtype=values.dtype)
+    if text(high) == number(high):
+        unit = 10 ** np.floor(np.log10((high - low) / TICKS))
+        step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor * TICKS >= high - low)
+        places = torch.arange(np.ceil(low / step), high / step + 1e-9, dtype=values.dtype) * step
+    return places if first == values[0] else torch.cat([values[:1], places])
 
 
 def _sections(contents: Contents) -> Iterator[Section]:
