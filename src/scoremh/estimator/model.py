@@ -458,6 +458,9 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         evaluation = None
         if find_spec("ot") is not None and len(rows) >= MIN_ROWS:
             evaluation = evaluate_model(self, chains.last, rows, name, points=MAX_POINTS)
+            if X is None:  # the verdict of the fit is on training rows too
+                found = self.diagnosis_
+                evaluation = replace(evaluation, verdict=found.verdict, checks=found.checks)
         write(model_contents(self, chains, rows, name, evaluation), path)
 
     def diagnose(self) -> Diagnosis:

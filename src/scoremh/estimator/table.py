@@ -661,7 +661,7 @@ def find_column(values: Values, name: str, *, text: bool = False, ordered: bool 
         return _on_grid(values, step, _limits(values)[1])
     if len(levels) <= MAX_RARE_LEVELS and rows_per_level >= ROWS_PER_RARE_LEVEL:
         return _ordered(values)
-    return _with_masses(values, size)
+    return _continuous(values, size)
 
 
 def given_column(values: Values, kind: object, name: str, *, size: int = 8) -> Column:
@@ -690,7 +690,7 @@ def given_column(values: Values, kind: object, name: str, *, size: int = 8) -> C
         return Category(tuple(np.unique(values).tolist()))
     nearest = _halfway(low, others.min()), _halfway(high, others.max())
     inside = _reaching(others, Smooth(low, high, nearest=nearest, decimals=decimals))
-    return _masses(inside, others, (low in masses, high in masses))
+    return _point_masses(inside, others, (low in masses, high in masses))
 
 
 def _pair(kind: object, name: str) -> tuple[float, float]:
@@ -822,8 +822,8 @@ def _reaching(values: Values, column: Smooth) -> Smooth:
     return replace(column, reach=(first, last))
 
 
-def _with_masses(values: Values, size: int) -> Column:
-    """Return the column of values with a density, with point masses at ends that many values equal."""
+def _continuous(values: Values, size: int) -> Column:
+    """Return the column of values that lie on no grid, with point masses at ends that many values equal."""
     ends = float(values.min()), float(values.max())
     at = _is_mass(values, ends[0]), _is_mass(values, ends[1])
     others = values[~((at[0] & (values == ends[0])) | (at[1] & (values == ends[1])))]
@@ -838,10 +838,10 @@ def _with_masses(values: Values, size: int) -> Column:
         inside = _heavy(others, decimals)
     else:
         inside = Smooth(limits=limits, decimals=decimals)
-    return _masses(inside, others, at)
+    return _point_masses(inside, others, at)
 
 
-def _masses(inside: Smooth, others: Values, at: tuple[bool, bool]) -> Smooth | PointMasses:
+def _point_masses(inside: Smooth, others: Values, at: tuple[bool, bool]) -> Smooth | PointMasses:
     """Return the column of values that have a density, with point masses at its bounds."""
     if not any(at):
         return inside
