@@ -851,5 +851,9 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Any, tmp_path: Path) -> No
                 ".chart", "all => all.map((one) => one.getBoundingClientRect().right)"
             )
             assert max(sizes) <= 360
+            starts = one.page.eval_on_selector_all(
+                "figure", "all => all.map((one) => one.getBoundingClientRect().left)"
+            )
+            assert len(set(starts)) == 1  # one column
             assert one.page.locator("h1").count() == 1
             assert not one.said
