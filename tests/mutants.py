@@ -28,6 +28,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -68,7 +69,7 @@ FILES = (  # of the tests that are looked at, where they exist: those of these l
     ),
 )
 PER_FUNCTION = 2  # faults of one kind at most
-SECONDS = 15  # that tests of one fault may take
+SECONDS = 40  # that tests of one fault may take
 TOO_LONG = 3  # exit code of a fork in which a test did not end; that finds a fault as well
 
 # Faults that change nothing that a test could see, and why.
@@ -336,17 +337,27 @@ class Suite:
             calling.sort(
                 key=lambda name: (name != hint, -min(finders[name], 3), not name.startswith(near), seconds[name])
             )
-            place = self.out.with_suffix(".found")
-            place.write_text("")
             began = time.monotonic()
-            ended = forked(lambda: place.write_text(self.broken(fault, functions, caches, [items[n] for n in calling])))  # noqa: B023
-            found = "a test that does not end" if ended == TOO_LONG else place.read_text()
-            results[fault.name] = found or None if functions and calling else None
+            breaking = partial(self.first_failure, fault, functions, caches)
+            found = breaking([items[name] for name in calling]) if functions else ""
+            while found in items and not breaking([items[found]]):  # it failed after what other tests had left
+                calling.remove(found)
+                found = breaking([items[name] for name in calling])
+            results[fault.name] = found or None
             finders.update(filter(None, [results[fault.name]]))
             self.out.write_text(json.dumps(results, indent=0))
             said = results[fault.name] or f"SURVIVED {len(calling)} tests"
             print(f"{time.monotonic() - began:5.1f} s  {fault.name}\n         {said}", flush=True)
         return True
+
+    def first_failure(
+        self, fault: Mutant, functions: list[FunctionType], caches: list[Any], items: list[pytest.Item]
+    ) -> str:
+        """Return the name of the first test that fails with this fault, or nothing."""
+        place = self.out.with_suffix(".found")
+        place.write_text("")
+        ended = forked(lambda: place.write_text(self.broken(fault, functions, caches, items)))
+        return "a test that does not end" if ended == TOO_LONG else place.read_text()
 
     def traced(self, items: list[pytest.Item]) -> dict[str, Any]:
         """Run all tests; return for every function those that call it, and for every test its seconds."""
