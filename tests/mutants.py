@@ -24,6 +24,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -367,7 +368,7 @@ class Suite:
         def trace(frame: FrameType, event: str, arg: object) -> None:
             now.add(frame.f_code)
 
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in zip(items, [*items[1:], None], strict=False):
             self.failed, began = None, time.monotonic()
             now.clear()
             threading.settrace(trace)
@@ -393,7 +394,7 @@ class Suite:
         for cache in caches:
             cache.cache_clear()
         self.failed = None
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in zip(items, [*items[1:], None], strict=False):
             if time.monotonic() - began > SECONDS:
                 break
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -420,9 +421,14 @@ def forked(work: Callable[[], object]) -> int:
     if child == 0:
         try:
             work()
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code not in (0, TOO_LONG):
+        raise RuntimeError(f"expected a fork to end, got exit code {code}. Look at what it printed.")
+    return code
 
 
 def main() -> None:
@@ -440,6 +446,7 @@ def main() -> None:
     faults = [fault for fault in mutants()[:: given.every] if given.only in fault.module]
     files = [str(path) for name in FILES if (path := ROOT / "tests" / f"test_{name}.py").exists()]
     options = ["-m", "not slow", "-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:faulthandler"]
+    options += ["-p", "no:unraisableexception"]  # it blames whichever test runs when garbage is collected
     results = given.out / "found.json"
     pytest.main([*options, *files], plugins=[Suite(faults, results, first, until)])
     found = json.loads(results.read_text()) if results.exists() else {}
