@@ -30,7 +30,8 @@ nb_merge_streams = nb_execution_in_temp = True  # what a notebook writes is not 
 # every reference within the project is checked; nothing outside it is asked for
 nitpicky = True
 _in_signatures_only = (
-    "Comparison|Distance|ExactSampler|Kind|MatchedLoss|ProposalProbe|RandomFunction|Record|Regression|HasMap|Processes"
+    "Comparison|Distance|ExactSampler|Kind|MatchedLoss|ProposalProbe|RandomFunction|Record|Regression|Rotated|HasMap"
+    "|Processes"
 )
 nitpick_ignore_regex = [
     ("py:.*", r"(?!scoremh\.).*"),
