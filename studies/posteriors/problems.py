@@ -124,3 +124,70 @@ def separated(d: int) -> Mixture:
     means = torch.zeros(2, d, dtype=torch.float64)
     means[:, 0] = torch.tensor([3.0, -3.0])
     return Mixture(torch.tensor([0.7, 0.3], dtype=torch.float64), means, variances.expand(2, d))
+
+
+COMPONENTS_PER_AXIS, SPACING = 5, 8.0
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A mixture prior of unit covariances, a linear observation y = A x + std z, and the posterior."""
+
+    prior: Mixture
+    matrix: Tensor
+    y: Tensor
+    std: float
+
+    @classmethod
+    def published(cls, d: int, observations: int, seed: int) -> "Observed":
+        """Return a problem of the benchmark of MCGdiff (Cardoso et al. 2024), of random numbers of our own."""
+        g = torch.Generator().manual_seed(seed)
+        axis = SPACING * torch.arange(-2, 3).double()
+        means = -torch.cartesian_prod(axis, axis).repeat(1, d // 2)
+        weights = torch.randn(len(means), generator=g, dtype=torch.float64).square()
+        left, _, right = torch.linalg.svd(
+            torch.randn(observations, d, generator=g, dtype=torch.float64), full_matrices=False
+        )
+        values = torch.rand(observations, generator=g, dtype=torch.float64).sort(descending=True).values
+        matrix = left @ values.diag() @ right
+        std = float(torch.rand((), generator=g, dtype=torch.float64) * values.max())
+        prior = Mixture(weights / weights.sum(), means, torch.ones(len(means), 1, dtype=torch.float64))
+        noise = std * torch.randn(observations, generator=g, dtype=torch.float64)
+        return cls(prior, matrix, matrix @ prior.sample(1, 0.0, g)[0] + noise, std)
+
+    @property
+    def model(self) -> DiffusionModel:
+        """The prior as a diffusion model, from .01 to 10 times its standard deviation."""
+        middle = self.prior.weights @ self.prior.means
+        variance = 1 + float((self.prior.weights @ (self.prior.means - middle).square()).mean())
+        low, high = 0.01 * variance**0.5, 10 * variance**0.5
+        like = self.prior.sample(500, 0.0, torch.Generator().manual_seed(0))
+        return diffusion.from_denoiser(self.prior.denoised, (low, high), variance=variance, mean=middle, like=like)
+
+    def covariance(self, sigma: float) -> Tensor:
+        """Return the covariance of a component of the posterior at a noise level."""
+        eye = torch.eye(self.matrix.shape[1], dtype=torch.float64)
+        wide = self.std**2 * torch.eye(len(self.matrix), dtype=torch.float64) + sigma**2 * self.matrix @ self.matrix.mT
+        covariance: Tensor = torch.linalg.inv(
+            eye / (1 + sigma**2) + self.matrix.mT @ torch.linalg.solve(wide, self.matrix)
+        )
+        return (covariance + covariance.mT) / 2
+
+    @property
+    def log_joint(self) -> Tensor:
+        """The log of weight times evidence of every component."""
+        eye = torch.eye(len(self.matrix), dtype=torch.float64)
+        seen = torch.distributions.MultivariateNormal(
+            self.prior.means @ self.matrix.mT, self.matrix @ self.matrix.mT + self.std**2 * eye
+        )
+        log_joint: Tensor = self.prior.weights.log() + seen.log_prob(self.y)
+        return log_joint
+
+    def draws(self, n: int, generator: torch.Generator) -> Tensor:
+        """Return exact draws of the posterior."""
+        covariance = self.covariance(0.0)
+        means = (self.prior.means + self.matrix.mT @ self.y / self.std**2) @ covariance
+        which = torch.multinomial(self.log_joint.softmax(0), n, replacement=True, generator=generator)
+        z = torch.randn(n, means.shape[1], generator=generator, dtype=torch.float64)
+        draws: Tensor = means[which] + z @ torch.linalg.cholesky(covariance).mT
+        return draws

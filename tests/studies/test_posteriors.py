@@ -22,6 +22,9 @@ SMALL = cells.Config(
     annealed_levels=3,
     annealed_steps=2,
     annealed_final=2,
+    particles=(60, 60),
+    published_draws=30,
+    published_problems=(1, 1),
 )
 
 
@@ -60,11 +63,30 @@ def test_chains_agree_with_the_known_posterior_where_they_are_adjusted(rule: str
     assert posteriors.agrees(record) == (rule == "mala"), record
 
 
+def test_the_published_posterior_is_that_of_its_matrices() -> None:
+    """Draws against prior times likelihood: weighted draws of the prior have the same mean."""
+    own = problems.Observed.published(2, 1, 5)
+    likelihood = targets.linear_observation(own.matrix, own.y, own.std)
+    x = own.prior.sample(200_000, 0.0, seeded())
+    weights = likelihood.log_density(x)
+    assert float(own.log_joint.logsumexp(0)) == pytest.approx(float(weights.exp().mean().log()), abs=0.05)
+    mean = weights.softmax(0) @ x
+    draws = own.draws(20_000, seeded(1))
+    assert float(((draws.mean(0) - mean) / draws.std(0)).abs().max()) < 0.1
+    inverse = torch.linalg.inv(own.covariance(0.7))
+    wide = own.std**2 * torch.eye(1).double() + 0.49 * own.matrix @ own.matrix.mT
+    torch.testing.assert_close(
+        inverse, torch.eye(2).double() / 1.49 + own.matrix.mT @ torch.linalg.solve(wide, own.matrix)
+    )
+
+
 @pytest.mark.slow
 def test_the_study_writes_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(posteriors, "PROBLEMS", ("inpainting",))
+    monkeypatch.setattr(posteriors, "OBSERVATIONS", (2,))
     found, page = run_small(posteriors.STUDY, SMALL, tmp_path)
     assert len(found.kinds["posterior"]) == 2 * 3
     assert len(found.kinds["annealed"]) == 2 * 2
+    assert len(found.kinds["published"]) == 2 * 2
     assert "all cells agree with the truth" in page
     assert is_picture(tmp_path / "docs" / "posteriors.png")

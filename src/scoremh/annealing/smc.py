@@ -260,7 +260,7 @@ def smc(
             all read at the highest of their noise levels.
         particles: Number of particles, at least 2.
         levels: Noise levels from high to low on the way to the target, in the coordinates of the model, such as
-            `annealing.geometric(10.0, 0.1, 40)`; None places them by the effective sample size, from the highest that
+            `annealing.geometric(5.0, 0.1, 40)`; None places them by the effective sample size, from the highest that
             the model knows. The target itself comes after the last of them.
         steps_per_level: Metropolis-Hastings steps at every level.
         proposal: Function from a step size and a covariance, which are chosen from the particles, to the proposal of
