@@ -11,8 +11,10 @@ the ratio towards 1, so that the error in balance grows with lambda, and it has 
 0. `scale` is an alternative: it pulls only the product a(x', x) a(x, x'), to its value under Barker's rule for the same
 ratio. The other forms need neither term.
 
-For a potential phi, D_a = phi(x') - phi(x) + log q(x | x') - log q(x' | x). The terms of the proposal cancel, and
-| grad phi(x) - s(x) |^2 + | grad phi(x') - s(x') |^2 remains, an ordinary regression on points.
+For a potential phi, D_a = phi(x') - phi(x) + log q(x | x') - log q(x' | x). The terms of the proposal cancel, and an
+ordinary regression on points remains:
+
+    | grad phi(x) - s(x) |^2  +  | grad phi(x') - s(x') |^2
 
 Values of log p can be added to the loss (`fit_acceptance(..., anchors=...)`); the term is in `balance_matching.fit`.
 """

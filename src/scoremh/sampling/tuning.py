@@ -336,10 +336,10 @@ def warmup(
     Like `tune`, it has no argument `pool`, because all chains together adapt the kernel after every transition.
 
     Args:
-        make_kernel: Function from a step size and a covariance to a kernel, for example `lambda h, covariance:
-            metropolis_hastings(target, MALA(h, covariance), LineIntegral())`; or of a length as well, `lambda h,
-            covariance, L: hamiltonian(target, h, L, LineIntegral(), covariance=covariance, random_length=True)`. It is
-            called for every transition.
+        make_kernel: Function from a step size and a covariance to a kernel, for example
+            `lambda h, c: metropolis_hastings(target, MALA(h, c), LineIntegral())`; or of a length as well,
+            `lambda h, c, L: hamiltonian(target, h, L, LineIntegral(), covariance=c, random_length=True)`. It is called
+            for every transition.
         initial: Initial points, one per chain, preferably more spread out than the target. More chains give a better
             estimate of the covariance.
         steps: Total number of transitions, at least 20. A length takes some 200 more.
