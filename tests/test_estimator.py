@@ -777,6 +777,7 @@ def test_an_evaluation_compares_missing_values(with_dates: ScoreMH) -> None:
     assert "amount" in checks["columns"].text
 
 
+@pytest.mark.slow
 def test_rows_of_given_columns(with_dates: ScoreMH) -> None:
     conditions: list[tuple[dict[str, Any], Callable[[Any], Any]]] = [
         ({"region": "west"}, lambda rows: rows["region"] == "west"),

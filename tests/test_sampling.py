@@ -680,6 +680,7 @@ def by_trajectories(law: Any, **options: Any) -> Any:
     return lambda h, c, length: hamiltonian(law, h, length, LineIntegral(), covariance=c, random_length=True, **options)
 
 
+@pytest.mark.slow
 def test_warmup_learns_a_length_if_the_kernel_takes_one() -> None:
     law = targets.Gaussian(torch.zeros(8), torch.logspace(0, 2, 8).diag())
     x = 2 * law.sample(60, generator=seeded(1))
