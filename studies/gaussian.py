@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 from scipy import stats
 
-from scoremh import Exact, Learned, RandomWalk, Recipe, fit_score, metropolis_hastings, sample, targets
+from scoremh import Exact, Learned, RandomWalk, fit_score, metropolis_hastings, sample, targets
 from scoremh.acceptance import Rule
 from scoremh.balance_matching import MATCHING, RECIPE
+from scoremh.score_matching import LONG_RECIPE
 from scoremh.types import TargetLike
 from studies import plots
 from studies.framework import Cell, Claim, Record, Records, Study, grid
@@ -41,7 +42,7 @@ class Config:
     steps: int = 300  # steps of a chain before it
     std: float = 3.0  # standard deviation of the random walk
     samples: int = 10_000  # samples to learn from
-    score_steps: int = Recipe().steps  # maximal number of training steps of the score
+    score_steps: int = LONG_RECIPE.steps  # maximal number of training steps of the score
     acceptance_steps: int = RECIPE.steps  # maximal number of training steps of an acceptance
 
 
@@ -64,7 +65,8 @@ class Way(Cell, kind="gaussian"):
         target: TargetLike = TARGET
         rule: Rule = Exact()
         if self.way == "learned score":
-            target = fit_score(x, recipe=Recipe(steps=config.score_steps), generator=seeded(1, self.seed))
+            score_recipe = replace(LONG_RECIPE, steps=config.score_steps)
+            target = fit_score(x, recipe=score_recipe, generator=seeded(1, self.seed))
         if self.way != "density":
             matching = PAPER_ENTROPY if self.way == ENTROPY else MATCHING["free"]
             recipe = replace(RECIPE, steps=config.acceptance_steps)

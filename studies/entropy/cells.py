@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from scoremh import AcceptanceFit, Learned, LineIntegral, RandomWalk, Recipe, ScoreFit, datasets, fit_acceptance
+from scoremh import AcceptanceFit, Learned, LineIntegral, RandomWalk, ScoreFit, datasets, fit_acceptance
+from scoremh.score_matching import LONG_RECIPE
 from studies.framework import Cell, Record, grid
 from studies.learning import REFERENCE, acceptance_rate, error, learned_score, metropolis, seeded
 from studies.presets import TABLE_3
@@ -28,7 +29,7 @@ class Config:
     seeds: tuple[int, ...]
     lambdas: tuple[float, ...]  # weights of the entropy, for the free form
     steps: int = TABLE_3["moons"].steps  # training steps of an acceptance
-    score_steps: int = Recipe().steps  # maximal number of training steps of the score
+    score_steps: int = LONG_RECIPE.steps  # maximal number of training steps of the score
     samples: int = 10_000  # samples to learn from
     fresh: int = 10_000  # test samples
     std: float = 0.3  # standard deviation of the random walk
@@ -48,7 +49,7 @@ def label(form: str, clips: Sequence[float]) -> str:
 
 def score_and_samples(config: Config, folder: Path) -> tuple[ScoreFit, Tensor]:
     """Return the score of Moons and its samples."""
-    recipe, seed = Recipe(steps=config.score_steps), config.seeds[0]
+    recipe, seed = replace(LONG_RECIPE, steps=config.score_steps), config.seeds[0]
     return learned_score("moons", folder, samples=config.samples, recipe=recipe, seed=seed)
 
 
