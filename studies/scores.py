@@ -204,7 +204,9 @@ def errors(fit: ScoreFit, target: targets.GaussianMixture, x: Tensor) -> tuple[f
         blurred = targets.GaussianMixture(target.weights, target.means, target.covariances + level**2 * covariance)
         y = x + level * noise
         true = blurred.score(y)
-        shares.append(float((fit.at(level).score(y) - true).square().sum() / true.square().sum()))
+        score = fit.at(level).score
+        assert score is not None  # a fit has one at every level
+        shares.append(float((score(y) - true).square().sum() / true.square().sum()))
     return float(own), mean(shares)
 
 

@@ -37,10 +37,11 @@ from scoremh import (
     targets,
     tune,
 )
+from scoremh._shared import rng
 from scoremh._shared.algebra import inner
 from scoremh.acceptance import Rule
 from scoremh.diagnostics import stationarity
-from scoremh.kernel import grouped, metropolis
+from scoremh.kernel import grouped
 from scoremh.kernel.hamiltonian import Leapfrog, Trajectories, Trajectory
 from tests.cases import COVARIANCE, GAUSSIAN, LEARNED, PROPOSALS, TARGETS, f64, seeded, seeded_by
 from tests.cases import RULES as SCORES_RULES
@@ -791,7 +792,7 @@ def test_a_product_of_densities_is_decided_exactly_and_named_so(rule: Any) -> No
 
 def test_a_certain_candidate_is_accepted_at_every_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
     """u = 1 is drawn once in 2^24 times; a candidate with a = 1 is accepted then as well."""
-    monkeypatch.setattr(metropolis.rng, "log_uniform", lambda shape, like, generator: like.new_zeros(shape))
+    monkeypatch.setattr(rng, "log_uniform", lambda shape, like, generator: like.new_zeros(shape))
     for rule in (Always(), Exact()):
         flat = metropolis_hastings(Target(lambda x: 0 * x, lambda x: 0 * x[:, 0]), RandomWalk(1.0), rule)
         assert bool(flat.step(flat.init(torch.zeros(10, 2)), generator=seeded())[1].accepted.all())
