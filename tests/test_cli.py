@@ -224,7 +224,7 @@ def test_the_report_shows_the_verdict_and_how_its_chains_mix(run: Path) -> None:
     cli.main(["report", str(run), "--quiet"])
     page = (run / "report.html").read_text()
     assert '<section class="verdict do-not-use"' in page
-    assert "Fit with score_steps=3500." in page
+    assert "Fit with score_steps=7000." in page
     shown = re.findall(r'<td data-label="R-hat">([\d.]+)</td>', page)
     assert len(shown) == 2
     assert min(map(float, shown)) > 10  # the chains are stuck, and the table says so

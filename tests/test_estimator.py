@@ -111,7 +111,7 @@ def test_diagnosis_has_every_number_and_finds_the_draws_good(trained: ScoreMH) -
 def test_a_bad_fit_has_a_bad_verdict(small: ScoreMH) -> None:
     found = small.diagnose()
     assert found.verdict.level == "do not use"
-    assert found.verdict.advice == "Fit with score_steps=3500."
+    assert found.verdict.advice == "Fit with score_steps=7000."
     assert str(found).startswith("Do not use (against held-out and training rows): ")
     assert {check.name: check for check in found.checks}["distance"].level == "do not use"
     assert "r_hat" not in [one.kind for one in found.warnings]  # rows are ends of independent chains

@@ -303,4 +303,4 @@ def test_the_advice_for_a_brief_training_is_more_steps() -> None:
     rows = random.normal(size=(2000, 2)) * [0.1, 1] + random.choice([-1.0, 1.0], size=(2000, 1))
     model = ScoreMH(acceptance="simpson", score_steps=400, verbose=False, random_state=0).fit(rows)
     assert still_falling(model.score_)
-    assert model.diagnose().verdict.level == "good" or model.diagnose().verdict.advice == "Fit with score_steps=3500."
+    assert model.diagnose().verdict.level == "good" or model.diagnose().verdict.advice == "Fit with score_steps=7000."

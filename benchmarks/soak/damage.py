@@ -142,7 +142,9 @@ def save_acceptance(folder: Path) -> None:
 
 
 def save_estimator(folder: Path) -> None:
-    ScoreMH(**ESTIMATOR, verbose=False).fit(LAW.sample(200, generator=seeded()).numpy()).save(folder / "model")
+    ScoreMH(acceptance="potential", **ESTIMATOR, verbose=False).fit(LAW.sample(200, generator=seeded()).numpy()).save(
+        folder / "model"
+    )
 
 
 def read_estimator(folder: Path) -> str:

@@ -71,9 +71,9 @@ class Recipe:
     """
 
     # chosen for `MultilevelDenoising` and fully connected networks, and compared with others in docs/scores.md
-    steps: int = 3500
+    steps: int = 7000
     batch: int = 128
-    rate: float = 1e-2
+    rate: float = 3e-3
     schedule: Schedule = "cosine"
     average: float = 0.999
     clip: float | None = 10.0

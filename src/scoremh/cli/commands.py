@@ -114,7 +114,7 @@ class Settings:
     columns: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = ()
     missing: Literal["raise", "model"] = "raise"
     noise_level: float = 1.0
-    score_steps: Whole = 3500
+    score_steps: Whole = 7000
     acceptance_steps: Whole = 4000
     annealing_steps: Whole = 0
     chain_steps: Whole = 50

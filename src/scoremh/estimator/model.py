@@ -125,7 +125,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         columns: Kinds = None,
         missing: Literal["raise", "model"] = "raise",
         noise_level: float = 1.0,
-        score_steps: int = 3500,
+        score_steps: int = 7000,
         acceptance_steps: int = 4000,
         annealing_steps: int = 0,
         chain_steps: int = 50,
