@@ -119,7 +119,7 @@ def _conclusion(found: Evaluation, share: float) -> str:
     adjusted = [ratio for name, ratio in ratios.items() if name != "ULA"]
     step = "the step of Score MALA" + f" times {share:g}, since its chains diverge at longer steps" * (share < 1)
     return (
-        f"With an accept step, learned from the score alone, draws are {min(adjusted):.2f} to {max(adjusted):.2f} "
+        f"With an accept step, computed from the score alone, draws are {min(adjusted):.2f} to {max(adjusted):.2f} "
         f"times as far from fresh points (W1) as other fresh points are; without one (ULA, {step}) "
         f"{ratios['ULA']:.2f} times."
     )
