@@ -55,7 +55,7 @@ class Preconditioned(Proposal):
         """Check the size of a step and the covariance."""
         if self.step_name is not None:
             checks.positive(getattr(self, self.step_name), self.step_name, ", or use tune()")
-            _ = self.coordinates
+            _ = self.coordinates  # an error for a wrong covariance now, and not at the first step
 
     def __repr__(self) -> str:
         """Show the parameters that differ from their defaults."""

@@ -43,7 +43,10 @@ class Target(NamedTuple):
     """The known functions of p. Any object with the first three attributes can be used as a target."""
 
     score: ScoreFn | None = None
-    """x -> grad log p(x), batched, from `(chain, *event)` to the same shape."""
+    """x -> grad log p(x), batched, from `(chain, *event)` to the same shape.
+
+    In a kernel for a product: the score of the parts without a log density only; see `known_score`.
+    """
     log_density: LogDensityFn | None = None
     """x -> log p(x) + const, `(chain,)`."""
     support: SupportFn | None = None
@@ -56,10 +59,10 @@ class Target(NamedTuple):
     """For a product or a power: the function from a noise level to the same combination of the parts at this level."""
 
     def at(self, noise_level: float) -> Any:
-        """Return the target at a noise level.
+        """Return the target blurred by Gaussian noise of this level.
 
         Args:
-            noise_level: Noise level, in the coordinates of the models.
+            noise_level: Standard deviation of the noise, in the coordinates of the models.
         """
         function = self.blurred if self.levels is None else self.levels.at
         if function is None:
@@ -199,7 +202,7 @@ class Move(NamedTuple):
     score_calls: int = 0
     """Number of points at which the score was evaluated, over all chains."""
     factors: int = 0
-    """Number of random factors that the rule drew, over all chains."""
+    """Number of random factors of the exact rule's Poisson product, over all chains; 0 for other rules."""
     clipped: int = 0
     """Number of factors that were clipped to their bound, which changes the ratio."""
 
@@ -236,7 +239,7 @@ class Proposal(ABC):
     """The most efficient acceptance rate for each balance, for `tune`; empty if unknown."""
 
     def __init_subclass__(cls) -> None:
-        """Reset `log_q_ratio` unless the subclass defines it: a closed form may be wrong for its distribution."""
+        """Give a subclass the generic `log_q_ratio` unless it defines one: another may not fit its `sample`."""
         super().__init_subclass__()
         if "log_q_ratio" not in vars(cls):
             cls.log_q_ratio = Proposal.log_q_ratio  # type: ignore[method-assign]
@@ -279,8 +282,8 @@ class Kernel(NamedTuple):
     """Several steps at once, if this is faster than calling `step`: the same Markov chain, but not the same bits."""
     target_rate: float | None = None
     """The acceptance rate at which this kernel is most efficient; `tune` aims at it."""
-    least_steps: int = 1
-    """`run` is called with multiples of this number of steps, except at the end of sampling; for groups of moves."""
+    steps_per_call: int = 1
+    """`run` is called with multiples of this number of steps, except at the end of sampling: groups stay whole."""
     parts: tuple[object, ...] = ("a kernel",)
     """The proposal and the acceptance rule of the kernel."""
     unadjusted: Callable[[], "Kernel"] | None = None

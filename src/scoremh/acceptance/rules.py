@@ -68,7 +68,7 @@ class Rule(ABC):
     balance: Balance | Literal["direct"] | None = "metropolis"
     """How a follows from r: "metropolis" or "barker"; "direct" if a network gives a, None if there is no ratio."""
     integrates: ClassVar[bool] = False
-    """Whether D is estimated from the score. For a product, it is then D of the parts without a log density only."""
+    """Whether D is estimated from the score. For a product, D then covers only the parts without a log density."""
 
     def __repr__(self) -> str:
         """Show the parameters that differ from their defaults."""
@@ -154,7 +154,7 @@ class Rule(ABC):
         return log_ratio.clamp(max=0) if self.balance == "metropolis" else logsigmoid(log_ratio)
 
     def ratio_threshold(self, log_uniform: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return the threshold above which log r is accepted: log u for Metropolis, logit u for Barker."""
+        """Return t such that a candidate is accepted if log r >= t: log u for Metropolis, logit u for Barker."""
         return log_uniform if self.balance == "metropolis" else log_uniform - (-log_uniform.expm1()).log()
 
 
@@ -301,8 +301,8 @@ def lobatto_correction(
 class LineIntegral(Rule):
     """Integrate the score along a line from x to x', straight in x or in other coordinates.
 
-    The integral is the same along every path, but the error of a quadrature is not: a step far into a heavy tail
-    crosses all structure within a thousandth of its length, and nodes on a straight line miss it. With `coordinates`
+    The integral is the same along every path, but the error of a quadrature is not: a long step out of a heavy tail
+    spends a small part of its length near the mode, and nodes on a straight line miss it. With `coordinates`
     the nodes are evenly spaced in asinh((x - m) / w), for each coordinate of x, which avoids this.
 
     `rule="lobatto"` starts with Simpson's rule, which is Lobatto's with three nodes. With f(t) = s(x + t v).v, chains

@@ -72,7 +72,7 @@ def grouped(target: TargetLike, proposal: Proposal, acceptance: Rule, final: Rul
         cheap = cheap._replace(init=transition.init, step=transition.step, run=run)
     groups = Groups(cheap, final, log_density, group_size)
     parts = (*cheap.parts, f"groups of {group_size} moves decided by {checks.named(final)}")
-    return cheap._replace(step=groups.step, run=groups.run, least_steps=GROUPS_PER_CALL * group_size, parts=parts)
+    return cheap._replace(step=groups.step, run=groups.run, steps_per_call=GROUPS_PER_CALL * group_size, parts=parts)
 
 
 @dataclass(frozen=True, eq=False)

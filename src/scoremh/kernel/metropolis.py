@@ -162,6 +162,7 @@ class Transition:
         whole = self.target.score is not None and self.target.known_score is None
         if type(proposal) is MALA and whole and (straight or type(rule) is Always):
             return LangevinLoop(self.target, proposal, rule)
+        # not isinstance: a subclass may have another `sample`
         return self.run if type(proposal) in (RandomWalk, MALA, ScaledMALA, PCN) else None
 
 
@@ -174,7 +175,7 @@ SIMPSON = newton_cotes(1, simpson=True)
 
 
 class _Segment(NamedTuple):
-    """Several steps of the fused loop. `log_ratios` is in units of the first inner weight."""
+    """Several steps of the fused loop. `log_ratios` is log r over the first inner weight."""
 
     last: Point
     xs: Tensor
@@ -190,9 +191,9 @@ class LangevinLoop:
 
         log r = v.(sum_i w_i s(x + t_i v) - (1/2 - w_end) (s + s')) - (h / 4) (s' - s).C(s' + s),    v = x' - x
 
-    log r is computed and compared in units of the first inner weight. The noise of all steps is drawn and multiplied by
-    L at once, and x' and the inner nodes share one score call if the batch is small. The loop does not check for values
-    that are not finite; if there was one, the steps are repeated with `careful=True`.
+    log r is divided by the first inner weight, which saves a multiplication at every step. The noise of all steps is
+    drawn and multiplied by L at once, and x' and the inner nodes share one score call if the batch is small. The loop
+    does not check for values that are not finite; if there was one, the steps are repeated with `careful=True`.
     """
 
     target: Target

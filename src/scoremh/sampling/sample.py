@@ -167,7 +167,7 @@ def _run(plan: Plan, job: Job, rows: Records | None, report: Report, stopped: Ca
     stored = None if plan.store is None else plan.store.block(job.block)
     state, recorder = _beginning(plan, job, rows, stored, generator)
     report(state.done * len(job.initial), None)
-    least = plan.kernel.least_steps  # a segment is a multiple of it
+    least = plan.kernel.steps_per_call  # a segment is a multiple of it
     segment = max(1, SEGMENT_FLOATS // (job.initial.numel() * least)) * least
     written = time.monotonic()
     while state.done < plan.total and not stopped():
