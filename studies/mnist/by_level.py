@@ -4,13 +4,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 
 from scoremh import LineIntegral, ScoreFit, annealing, diagnostics
 from scoremh.proposals import ScaledMALA
-from studies.framework import Cell, Record, Records
-from studies.framework.tables import markdown
+from studies.framework import Cell, Record
 from studies.mnist import sampling
 from studies.mnist.images import score_file
 from studies.mnist.sampling import HIGH, LOW
@@ -45,21 +43,3 @@ class AtLevel(Cell, kind="level"):
         record = {"asymmetry": curl.asymmetry, "circulation": curl.circulation, "side": curl.side}
         record |= {f"{name}_accepted": one.acceptance_rates[1] for name, one in found.items()}
         return record | {"accepted": found["gauss"].acceptance_rates[0], "disagreement": found["gauss"].rate}
-
-
-def level_table(records: Records) -> str:
-    """Return all of it by level."""
-    columns = {
-        "asymmetry": ("asymmetry", ".2f"),
-        "circulation": ("around a triangle, nats", ".2g"),
-        "side": ("one side, nats", ".0f"),
-        "accepted": ("accepted, Simpson", ".2f"),
-        "gauss_accepted": ("accepted, 16 nodes", ".2f"),
-        "disagreement": ("decisions that differ", ".2f"),
-        "exact_accepted": ("accepted, exact rule", ".2f"),
-    }
-    rows = {
-        f"{record['level']:g}": {name: format(record[key], spec) for key, (name, spec) in columns.items()}
-        for record in records.kinds["level"]
-    }
-    return markdown(pd.DataFrame(rows).T, "noise level")

@@ -146,25 +146,13 @@ def shown(records: Records) -> list[str]:
 
 
 def table(records: Records) -> str:
-    """Return all distances, with those of real images in the first row."""
-    columns = judging.DISTANCES | {"nearest": "nearest learned image"}
-    real = records.kinds["floor"][0] | records.kinds["nearest"][0]
-    rows = {"real images": {name: number(real[key]) for key, name in columns.items()} | {"score calls": ""}}
+    """Return both distances of every sampler, with those of real images in the first row."""
+    shown_here = {key: judging.DISTANCES[key] for key in ("w1", "frechet")}
+    rows = {"real images": {name: number(records.kinds["floor"][0][key]) for key, name in shown_here.items()}}
     for sampler in shown(records):
-        values = {key: records.values("drawn", key, sampler=sampler) for key in (*columns, "calls")}
-        row = {name: number_and_spread(values[key]) for key, name in columns.items()}
-        rows[label(records, sampler)] = row | {"score calls": f"{mean(values['calls']):.0f}"}
-    return markdown(pd.DataFrame(rows).T, "sampler")
-
-
-def trial_table(records: Records) -> str:
-    """Return the Frechet distance of every setting that was tried."""
-    rows = {}
-    for name in shown(records):
-        found = records.where("tried", sampler=name)
-        if found:
-            each = [f"{one['value']:g}: {number(one['frechet'])}" for one in found]
-            rows[SAMPLERS[name].label.replace(" {:g}", "")] = {"Frechet distance by setting": ", ".join(each)}
+        rows[label(records, sampler)] = {
+            name: number_and_spread(records.values("drawn", key, sampler=sampler)) for key, name in shown_here.items()
+        }
     return markdown(pd.DataFrame(rows).T, "sampler")
 
 

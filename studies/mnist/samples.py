@@ -20,7 +20,6 @@ TAUS = (0.5, 0.7, 0.9, 1.1)  # the paper's
 LEAST_LITERAL = 0.458  # sigmoid of the least value of a GELU
 ACCEPTANCE_STEPS, ACCEPTANCE_BATCH = ACCEPTANCE_RECIPE.steps, ACCEPTANCE_RECIPE.batch
 ROW = 3  # images in a row of a panel
-MAX_LAG = 2.0  # rho beyond which chains have not come down, or have left again
 MAX_INK = 1.5  # times that of real images, beyond which images are spoiled
 
 
@@ -79,39 +78,17 @@ def prepare(config: Config, folder: Path) -> None:
 
 
 def table(records: Records) -> str:
-    """Return acceptance, lag, cost and spoiled pixels by method and tau."""
-    rows = {}
+    """Return ink and lag by method and tau."""
+    rows: dict[str, dict[str, str]] = {}
     for record in records.kinds["drawn"]:
-        label = f"{METHODS[record['method']].label}, tau {record['tau']:g}"
-        rows[label] = {
-            "accepted, descending": f"{record['acceptance']:.2f}",
-            "accepted, last level": f"{record['last_acceptance']:.3f}",
-            "rho, middle": f"{record['middle_lag']:.2f}",
-            "rho, end": f"{record['lag']:.2f}",
-            "ink, real images = 1": f"{record['ink']:.2f}",
-            "score calls": f"{record['calls']:.0f}",
-        }
-    return markdown(pd.DataFrame(rows).T, "")
+        found = f"{record['ink']:.2f} ({record['lag']:.2f})"
+        rows.setdefault(METHODS[record["method"]].label, {})[f"tau {record['tau']:g}"] = found
+    return markdown(pd.DataFrame(rows).T, "ink (rho)")
 
 
 def spoiled(records: Records, method: str) -> dict[str, bool]:
     """Return at which tau images are blots, or have diverged."""
     return {f"tau {r['tau']:g}": r["ink"] > MAX_INK for r in records.where("drawn", method=method)}
-
-
-def learned() -> dict[str, float]:
-    """Return held-out losses over that of the network as printed, which says nothing; a potential has another loss."""
-    losses = {
-        name: sampling.acceptance_fit(f"mnist-{name}").history["held_out"][-1]
-        for name in ("literal", "free", "antisymmetric")
-    }
-    return {name: loss / losses["literal"] for name, loss in losses.items() if name != "literal"}
-
-
-def lost(records: Records) -> list[str]:
-    """Return the samplers whose chains carry more noise than `MAX_LAG` times that of the last level at their end."""
-    cells = [record for record in records.kinds["drawn"] if record["lag"] is None or record["lag"] > MAX_LAG]
-    return [f"{METHODS[cell['method']].label} at tau {cell['tau']:g}" for cell in cells]
 
 
 def robust(records: Records) -> dict[str, bool]:

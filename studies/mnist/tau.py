@@ -1,17 +1,15 @@
 """W1 against tau: annealed ULA and MALA, with a predictor and without."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from safetensors.torch import save_file
 
 from studies import plots
 from studies.framework import Cell, Claim, Record, Records, Study, grid
-from studies.framework.tables import markdown, mean, number_and_spread
+from studies.framework.tables import markdown, mean, number
 from studies.mnist import judging, sampling
 from studies.mnist.images import mnist_test
 from studies.mnist.sampling import METHODS, Plan
@@ -156,42 +154,21 @@ def better_at_best(records: Records) -> dict[str, bool]:
     }
 
 
-def table(records: Records, *, predictor: bool = False) -> str:
-    """Return all numbers by tau."""
-    rows = records.where("drawn", predictor=predictor)
-    taus = sorted({row["tau"] for row in rows})
-    frame: dict[str, list[str]] = {}
-    columns = {**{key: name for key, name in judging.DISTANCES.items() if key != "kernel"}, "lag": "rho, last"}
-    for method in dict.fromkeys(row["method"] for row in rows):
-        for key, name in columns.items():
-            values = [records.values("drawn", key, predictor=predictor, method=method, tau=tau) for tau in taus]
-            frame[f"{METHODS[method].label}: {name}"] = [number_and_spread(one) if one else "" for one in values]
-    return markdown(pd.DataFrame(frame, index=[f"{tau:g}" for tau in taus]).T, "tau")
+def nearer_at(records: Records) -> list[float]:
+    """Return the tau of the headline at which MALA is nearer than both forms of ULA by both distances."""
+    found = better_at_headline(records)
+    return [tau for tau in HEADLINE if all(found.get(f"tau {tau}, {METHODS[one].label}", True) for one in UNADJUSTED)]
 
 
-def way_table(records: Records) -> str:
-    """Return acceptance rates and lags on the way, with what theory says of the lag."""
-    rows = []
-    for tau in sorted({row["tau"] for row in records.where("drawn", predictor=False)}):
-        row: dict[str, Any] = {"tau": f"{tau:g}", "sqrt(1 + tau^2)": f"{math.sqrt(1 + tau**2):.2f}"}
-        for method in COMPARED:
-            for key, name in (("first_lag", "rho, first tenth"), ("middle_lag", "rho, middle")):
-                row[f"{METHODS[method].label}: {name}"] = one(records, method, tau, key)
-        for key, name in (
-            ("first_acceptance", "first tenth"),
-            ("descent_acceptance", "last tenth"),
-            ("last_acceptance", "last level"),
-        ):
-            row[f"accepted, {name}"] = one(records, "simpson", tau, key)
-        rows.append(row)
-    frame = pd.DataFrame(rows)
-    return markdown(frame.set_index("tau"), "tau")
-
-
-def one(records: Records, method: str, tau: float, key: str) -> str:
-    """Return a number at a tau with two digits after the point."""
-    values = records.values("drawn", key, predictor=False, method=method, tau=tau)
-    return f"{mean(values):.2f}" if values else ""
+def short_table(records: Records) -> str:
+    """Return both distances by tau, in the mean over seeds."""
+    frame = {
+        f"{METHODS[method].label}: {name}": {f"{tau:g}": number(v) for tau, v in means(records, method, key).items()}
+        for method in HEADLINED
+        for key, name in KEYS.items()
+    }
+    columns = [f"{tau:g}" for tau in sorted(records.settings["taus"])]
+    return markdown(pd.DataFrame(frame).T.reindex(columns=columns).fillna(""), "tau")
 
 
 def floor_of(records: Records, key: str, n: int) -> float:
