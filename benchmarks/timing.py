@@ -11,12 +11,13 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+import scoremh
 
 Clock = Callable[[], float]
 BARE = "bare forward"
@@ -172,7 +173,7 @@ def microseconds(seconds: list[float], steps: int) -> float:
 
 def stamp() -> str:
     """Return when, where and with what was measured."""
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, scoremh {version('scoremh')}"
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, scoremh {scoremh.__version__}"
     machine = f"{os.cpu_count()} cores ({processor()}), one thread"
     return f"Measured on {date.today().isoformat()}: {machine}, {versions}."
 

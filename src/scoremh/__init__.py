@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scoremh.training import DivergenceError, Fit, Recipe
     from scoremh.types import Kernel, Move, Point, Proposal, Target, Trace
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "MALA",

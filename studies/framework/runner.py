@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+import scoremh
 from scoremh._shared import checks
 from scoremh._shared.files import replacing, require_same
 from scoremh.sampling.pools import Pool, run_jobs, started
@@ -19,7 +20,7 @@ from studies.framework import pages
 from studies.framework.study import Cell, Record, Records, Study
 
 FILE = "records.json"
-PACKAGES = ("scoremh", "torch", "numpy", "scipy", "scikit-learn", "pot")
+PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pot")
 COMPUTE = "Run the same without --as-is."
 
 
@@ -158,7 +159,7 @@ def by_kind(study: Study, cells: Mapping[Cell, Record]) -> dict[str, list[Record
 def versions(*packages: str) -> dict[str, str]:
     """Return the versions of what the numbers depend on."""
     every = {name: importlib.metadata.version(name) for name in (*PACKAGES, *packages)}
-    return every | {"python": platform.python_version()}
+    return {"scoremh": scoremh.__version__} | every | {"python": platform.python_version()}
 
 
 def results_file(study: Study, preset: str, docs: Path) -> Path:
