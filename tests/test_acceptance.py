@@ -298,6 +298,7 @@ def test_two_coins_accept_as_barkers_rule_does_where_the_loops_suffice_and_less_
     assert means[0][0] + 5 * means[0][1] < means[1][0] < means[2][0] - 5 * means[2][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [LineIntegral("exact"), TwoCoin(loops=5)], ids=str)
 def test_factors_are_counted_and_survive_a_file_and_a_resumed_run(rule: Any, tmp_path: Path) -> None:
     """Every factor is a score call, or two, beside those at candidates, midpoints and probes."""

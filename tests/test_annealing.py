@@ -456,6 +456,7 @@ def test_within_a_percent_in_the_narrow_directions_at_no_more_score_calls() -> N
     assert tuned.score_calls + pilot_calls <= plain.score_calls
 
 
+@pytest.mark.slow
 def test_more_steps_are_made_where_chains_have_not_arrived(tmp_path: Path) -> None:
     options: Any = {"steps_per_level": 8, "adaptive": True}
     found = anneal(
@@ -485,6 +486,7 @@ def test_more_steps_are_made_where_chains_have_not_arrived(tmp_path: Path) -> No
     assert torch.equal(again.draws, found.draws)
 
 
+@pytest.mark.slow
 def test_a_predictor_leads_the_wide_directions_down() -> None:
     """Steps of the size of the noise are too short for them at low levels: their variance is what it once was."""
     options: Any = {"steps_per_level": 10, "final_steps": 60}

@@ -550,6 +550,7 @@ def test_anchors_give_far_modes_their_weights_and_gradients_do_not() -> None:
     assert abs(weight_on_the_right(fit(anchors=FAR.log_density)) - 0.7) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", NETS)
 def test_training_lowers_the_error_at_anchors_and_records_it(form: Any) -> None:
     fit = fitted(form, anchors=GAUSSIAN.log_density)
@@ -563,9 +564,8 @@ def test_training_lowers_the_error_at_anchors_and_records_it(form: Any) -> None:
     assert "log p at anchors" not in repr(plain)
 
 
-@pytest.mark.parametrize(
-    "form", ["antisymmetric", *(pytest.param(form, marks=pytest.mark.slow) for form in ("free", "potential"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("form", NETS)
 def test_an_interrupted_training_ends_with_the_same_bits(form: Any, tmp_path: Path) -> None:
     """Without a generator in the second call, the anchors are still those of the first."""
     path = tmp_path / "training.safetensors"
@@ -610,6 +610,7 @@ def test_a_checkpoint_belongs_to_its_anchors(tmp_path: Path) -> None:
             fitted("potential", anchors=other, **options)
 
 
+@pytest.mark.slow
 def test_a_proposal_with_a_domain() -> None:
     x = 0.2 + torch.rand(300, 2, generator=seeded(), dtype=torch.float64)
     target = Target(lambda x: -x, support=targets.box(0.1, 2.0))
@@ -971,6 +972,7 @@ def test_a_trial_does_not_depend_on_the_seed_of_the_samples() -> None:
             fit_acceptance(NORMAL, Detached(0.3), x, form="free", recipe=Recipe(steps=1, batch=8, check_every=1))
 
 
+@pytest.mark.slow
 def test_a_free_network_returns_log_a() -> None:
     class Unbounded(AcceptanceMLP):
         def forward(self, proposed: Tensor, current: Tensor) -> Tensor:

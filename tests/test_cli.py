@@ -60,6 +60,7 @@ def test_one_folder_holds_everything(whole: Path, data: Path) -> None:
     assert "R-hat" in page
 
 
+@pytest.mark.slow
 def test_quiet_says_nothing_and_json_nothing_else(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -246,6 +247,7 @@ def test_help_typos_and_wrong_paths_need_no_torch(tokens: list[str]) -> None:
     assert ran.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_the_terminal_says_what_happened(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, rows = tmp_path / "run", tmp_path / "new.csv"
     aloud = [word for word in BRIEF if word != "--quiet"]
@@ -262,6 +264,7 @@ def test_the_terminal_says_what_happened(data: Path, tmp_path: Path, capsys: pyt
     assert "MALA" in capsys.readouterr().out  # kernels are for experts
 
 
+@pytest.mark.slow
 def test_rows_under_a_condition(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = tmp_path / "right.csv"
     words = ["sample", str(whole), "--draws", "20", "--given", "width=0:9", "--csv", str(rows)]
@@ -278,6 +281,7 @@ def test_lines_of_help_match_those_of_the_commands() -> None:
         assert command.__doc__.splitlines()[0] == line
 
 
+@pytest.mark.slow
 def test_long_commands_number_their_steps(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     seen = []
@@ -386,6 +390,7 @@ def test_two_commands_on_one_run_keep_what_the_other_wrote(run: Path) -> None:
     assert now.get("metrics.json").read_text() == "{}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["config.json", "metrics.json", "report.html"])
 def test_no_write_follows_a_link_out_of_the_folder(run: Path, data: Path, name: str, tmp_path: Path) -> None:
     outside = tmp_path / "outside"

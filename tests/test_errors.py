@@ -379,6 +379,7 @@ def test_long_steps_along_a_straight_line_warn(rule: Any) -> None:
     metropolis_hastings(NORMAL, StudentWalk(1.0, 100), rule)
 
 
+@pytest.mark.slow
 def test_the_warning_comes_once_and_points_to_the_users_line() -> None:
     script = """
         import torch

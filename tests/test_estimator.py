@@ -195,6 +195,7 @@ def test_float32_rows_give_float32_draws() -> None:
     assert ScoreMH(**SMALL).fit(FEW.astype(np.float32)).sample(2).dtype == np.float32
 
 
+@pytest.mark.slow
 def test_rows_far_from_zero_keep_their_digits() -> None:
     far = FEW + 1e9
     drawn = ScoreMH(**SMALL).fit(far).sample(100)
@@ -666,6 +667,7 @@ def test_missing_and_unknown_values_raise_errors_with_their_columns(fitted: Scor
         ScoreMH(**SMALL).fit(MIXED_FRAME.assign(when=pd.Timedelta("1 day")))
 
 
+@pytest.mark.slow
 def test_in_a_pipeline_and_as_an_array(fitted: ScoreMH) -> None:
     pipe = make_pipeline(FunctionTransformer(), ScoreMH(columns=KINDS, **SMALL)).fit(MIXED_FRAME)
     assert list(pipe[-1].sample(3).columns) == list(MIXED_FRAME.columns)
@@ -688,6 +690,7 @@ def test_every_bound_holds_in_float32() -> None:
     assert ((drawn > 0) & (drawn < 1)).all()
 
 
+@pytest.mark.slow
 def test_the_heavy_tailed_walk() -> None:
     rows = np.random.default_rng(0).standard_t(2, (400, 2))
     model = ScoreMH(**SMALL | {"proposal": "student", "acceptance": "adaptive"}).fit(rows)
@@ -695,6 +698,7 @@ def test_the_heavy_tailed_walk() -> None:
     assert np.isfinite(model.sample(20)).all()
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_kinds_and_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, run, rows = tmp_path / "data.csv", tmp_path / "run", tmp_path / "rows.csv"
     MIXED_FRAME.to_csv(data, index=False)
@@ -807,7 +811,9 @@ CANNOT: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", CANNOT)
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=[pytest.mark.slow] * (name == "what no row fulfils")) for name in CANNOT]
+)
 def test_a_condition_that_no_row_fulfils_is_an_error(with_dates: ScoreMH, case: str) -> None:
     given, text = CANNOT[case]
     with pytest.raises(ValueError, match=text):

@@ -127,6 +127,7 @@ def test_chains_are_evaluated_by_their_last_draws() -> None:
     assert drawn.evaluate(REFERENCE, points=40, seed=3) == evaluate(drawn.last, REFERENCE, points=40, seed=3)
 
 
+@pytest.mark.slow
 def test_an_estimator_draws_what_it_needs_and_compares() -> None:
     law = targets.Gaussian([0.0, 1.0])
     x, fresh = (law.sample(n, generator=seeded(n)).numpy() for n in (400, 90))

@@ -212,6 +212,7 @@ def test_an_open_file_of_every_round_is_counted() -> None:
     assert steady.growth(found)[1] == 2
 
 
+@pytest.mark.slow
 def test_tests_that_fail_or_are_skipped_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "test_three.py"
     text = "import pytest\ndef test_a(): pass\ndef test_b(): assert 0\ndef test_c(): pytest.skip('no disk')\n"

@@ -544,6 +544,7 @@ def test_a_wrong_score_is_corrected(name: str, moves: int) -> None:
     assert diagnostics.stationarity(alone, wrong, chains=4000, steps=20, generator=seeded()).p_value < 1e-10
 
 
+@pytest.mark.slow
 def test_a_learned_acceptance_of_any_form_is_corrected() -> None:
     target, proposal = Target(SURROGATE_MIXTURE.score, SURROGATE_MIXTURE.log_density), RandomWalk(0.8)
     x = SURROGATE_MIXTURE.sample(1000, generator=seeded())

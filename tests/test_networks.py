@@ -493,6 +493,7 @@ class Halved(Antisymmetric):
         return forth - math.log(2), back - math.log(2)
 
 
+@pytest.mark.slow
 def test_a_fourth_form_is_a_class_and_a_default_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No other code changes: planning, training, files, rules and diagnostics use the class.
 

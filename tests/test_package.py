@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted(path for folder in ("src", "studies") for path in (ROOT / folder).rglob("*.py"))
 PACKAGES = "scoremh", "studies"
@@ -48,6 +50,7 @@ def test_importing_loads_no_plotting_transport_or_distributed_library() -> None:
     assert printed(script) == "[]"
 
 
+@pytest.mark.slow
 def test_importing_loads_four_libraries() -> None:
     """Torch, and three small ones."""
     script = (
@@ -63,6 +66,7 @@ def test_importing_loads_nothing_until_a_name_is_used() -> None:
     assert printed(script) == "False True"
 
 
+@pytest.mark.slow
 def test_importing_changes_no_setting_of_torch() -> None:
     script = (
         "import torch; state = lambda: (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(), "

@@ -135,6 +135,7 @@ def test_a_chain_that_lags_is_accepted_beyond_the_bound_of_the_theory(tau: float
         assert (rate > 0.75) if rho > bound else (rate < 0.25), (rho, rate)
 
 
+@pytest.mark.slow
 def test_unadjusted_it_settles_at_the_bound() -> None:
     tau = 0.7
     kernel = metropolis_hastings(NORMAL, ScaledMALA(tau), Always())

@@ -533,6 +533,7 @@ def test_a_reference_too_small_to_compare_with_is_shown() -> None:
     assert shown.about["distances"] == "none: fewer than 20 rows to compare with"
 
 
+@pytest.mark.slow
 def test_an_estimator_writes_a_report_with_held_out_or_given_rows(model: ScoreMH, tmp_path: Path) -> None:
     model.report(tmp_path / "held.html")
     page = (tmp_path / "held.html").read_text()
@@ -610,6 +611,7 @@ def test_without_exact_distances_a_report_says_so(monkeypatch: pytest.MonkeyPatc
     assert not shown.metrics
 
 
+@pytest.mark.slow
 def test_the_command_without_its_library_says_what_to_install() -> None:
     script = "import sys; sys.modules['cyclopts'] = None; from scoremh.cli import main; main(['doctor'])"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -619,6 +621,7 @@ def test_the_command_without_its_library_says_what_to_install() -> None:
     assert ran.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_importing_the_report_loads_no_plotting_library() -> None:
     names = ("matplotlib", "plotly", "jinja2", "PIL", "ot", "cyclopts")
     script = f"import sys, scoremh.report.images, scoremh.cli; print([n for n in {names} if n in sys.modules])"

@@ -696,6 +696,7 @@ def test_warmup_learns_a_length_if_the_kernel_takes_one() -> None:
     assert fixed.acceptance_rate < 0.8  # the kernel's own rate
 
 
+@pytest.mark.slow
 def test_a_stuck_chain_does_not_spoil_the_covariance() -> None:
     """A chain whose score is not finite stays where it is: without it the estimate is right."""
     score: Any = lambda x: torch.where(x[:, :1] > 50, math.nan, -x)  # noqa: E731

@@ -486,6 +486,7 @@ def test_many_observations_take_one_call_of_a_conditional_network() -> None:
         as_model(FIRST).given(observations[0])
 
 
+@pytest.mark.slow
 def test_a_way_that_costs_too_much_weight_is_halved() -> None:
     """Two given levels for eight observations: others come between, and the constant is right."""
     parts = [targets.Gaussian(torch.randn(2, generator=seeded(s)).double() / 3, SECOND.covariance) for s in range(8)]
