@@ -891,12 +891,14 @@ WRONG_RATIOS: dict[str, Callable[..., Tensor]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ratio", WRONG_RATIOS.values(), ids=WRONG_RATIOS)
 def test_the_same_test_rejects_wrong_swaps(ratio: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ladder, "log_swap_ratio", ratio)
     assert p_value_of_the_ladder(kernel_at_of_replicas) < 1e-6
 
 
+@pytest.mark.slow
 def test_the_same_test_rejects_kernels_of_another_level() -> None:
     assert p_value_of_the_ladder(lambda level: kernel_at_of_replicas(1.2 * level)) < 1e-6
 

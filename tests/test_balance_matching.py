@@ -760,6 +760,7 @@ def test_training_under_inference_mode_raises_an_error_and_its_samples_are_taken
         fit_score(x, recipe=short)
 
 
+@pytest.mark.slow
 def test_an_own_proposal_with_a_support_and_a_domain() -> None:
     x = 0.2 + torch.rand(300, 2, generator=seeded(), dtype=torch.float64)
     target = Target(lambda x: -x, support=targets.box(0.1, 2.0))
@@ -1119,6 +1120,7 @@ def test_a_fit_is_saved_with_its_header(form: Any, tmp_path: Path) -> None:
     assert repr(Learned(again)) == repr(Learned(fit))
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_goes_on_and_ends_with_the_same_bits(tmp_path: Path) -> None:
     path = tmp_path / "training.safetensors"
 

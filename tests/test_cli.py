@@ -110,6 +110,7 @@ def test_the_doctor_shows_every_extra_and_what_is_missing(
     assert lines["cli"].startswith("cli installed the command line")
 
 
+@pytest.mark.slow
 def test_rows_as_csv_and_another_reference(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["sample", str(run), "--draws", "30", "--csv", str(tmp_path / "drawn.csv")])
     assert "; removed metrics.json and report.html, which were about other draws. Next" in capsys.readouterr().out
@@ -210,6 +211,7 @@ def test_wrong_input_is_one_line_and_loses_nothing(
     assert "Traceback" in said
 
 
+@pytest.mark.slow
 def test_overwriting_removes_the_run_and_nothing_else(run: Path, data: Path) -> None:
     (run / "notes.txt").write_text("mine")
     cli.main(["fit", str(data), "--out", str(run), "--overwrite", *BRIEF])

@@ -165,6 +165,7 @@ def test_seeds(small: ScoreMH) -> None:
     assert not np.array_equal(unseeded.sample(5), unseeded.sample(5))
 
 
+@pytest.mark.slow
 def test_data_frames_keep_their_columns(small: ScoreMH) -> None:
     drawn = small.sample(3)
     assert list(drawn.columns) == ["width", "height"]
@@ -178,6 +179,7 @@ def test_data_frames_keep_their_columns(small: ScoreMH) -> None:
     assert clone(plain)._sklearn_output_config == {"transform": "pandas"}
 
 
+@pytest.mark.slow
 def test_in_a_pipeline() -> None:
     pipe = make_pipeline(StandardScaler(), ScoreMH(**SMALL)).fit(FEW_FRAME)
     drawn = pipe[:-1].inverse_transform(pipe[-1].sample(50))
@@ -191,6 +193,7 @@ def test_a_search_finds_the_better_score() -> None:
     assert search.best_params_ == {"score_steps": 500}
 
 
+@pytest.mark.slow
 def test_float32_rows_give_float32_draws() -> None:
     assert ScoreMH(**SMALL).fit(FEW.astype(np.float32)).sample(2).dtype == np.float32
 
@@ -223,6 +226,7 @@ def test_numbers_of_numpy_and_few_rows_are_fine() -> None:
     assert np.isfinite(model.score(X[:10]))  # one row was held out: it has no spread
 
 
+@pytest.mark.slow
 def test_chains_too_short_for_r_hat_have_none(tmp_path: Path) -> None:
     model = ScoreMH(**SMALL | {"chain_steps": 1}).fit(FEW)
     assert model.diagnose().r_hat is None
@@ -677,12 +681,14 @@ def test_in_a_pipeline_and_as_an_array(fitted: ScoreMH) -> None:
     assert plain[0, 4] in ("male", "female")
 
 
+@pytest.mark.slow
 def test_whole_numbers_of_an_array_stay_whole() -> None:
     rows = np.random.default_rng(0).poisson([3, 40], (200, 2))
     drawn = ScoreMH(**SMALL).fit(rows).sample(5)
     assert drawn.dtype == rows.dtype
 
 
+@pytest.mark.slow
 def test_every_bound_holds_in_float32() -> None:
     rows = np.random.default_rng(0).beta(0.3, 0.3, (400, 2)).astype(np.float32).clip(1e-6, 1 - 1e-6)
     drawn = ScoreMH(columns={0: (0, 1), "x1": (0, 1)}, **SMALL).fit(rows).sample(500)
@@ -749,6 +755,7 @@ def with_dates() -> ScoreMH:
     return ScoreMH(missing="model", **SMALL).fit(DATED)
 
 
+@pytest.mark.slow
 def test_missing_values_and_dates_come_back_as_they_were(with_dates: ScoreMH, tmp_path: Path) -> None:
     drawn = with_dates.sample(200)
     pd.testing.assert_series_equal(drawn.dtypes, DATED.dtypes)

@@ -221,6 +221,7 @@ def test_what_is_wrong_is_detected_by_its_check(case: str) -> None:
         assert said.advice == "Do this."
 
 
+@pytest.mark.slow
 def test_trees_see_a_column_of_codes_that_no_margin_shows() -> None:
     """Dates as whole numbers: days 1 to 28 in the rows, 0 to 99 in the draws."""
     g = seeded(6)

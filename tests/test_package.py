@@ -45,6 +45,7 @@ def printed(script: str) -> str:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.slow
 def test_importing_loads_no_plotting_transport_or_distributed_library() -> None:
     script = f"import sys, scoremh; {EVERY_NAME}; print([name for name in {NOT_LOADED} if name in sys.modules])"
     assert printed(script) == "[]"

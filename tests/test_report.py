@@ -394,6 +394,7 @@ def test_the_script_of_plotly_does_not_end_early() -> None:
     assert "\r" not in get_plotlyjs()  # the parser would change it, and then its digest
 
 
+@pytest.mark.slow
 def test_the_same_contents_give_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a.html", "b.html"):
         write(contents(5), tmp_path / name)

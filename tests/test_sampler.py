@@ -161,6 +161,7 @@ PAIR = targets.Gaussian([0.0, 0.0], [[1.0, 0.6], [0.6, 1.0]])
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least", [1.0, pytest.param(2.5, marks=SLOW), pytest.param(4.0, marks=SLOW)])
 def test_draws_under_a_condition_have_the_conditional_law(least: float) -> None:
     g = seeded(7)

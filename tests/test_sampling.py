@@ -106,6 +106,7 @@ def test_memory_is_what_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chains.draws.untyped_storage().nbytes() == 12 * 2 * 2 * 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_stored_run_that_stopped_ends_with_the_same_bits(
     kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -443,6 +444,7 @@ def test_the_kernel_accepts_at_its_own_rate_after_tuning(name: str, balance: str
     assert sample(kernel, x, draws=100, generator=g).acceptance_rate == pytest.approx(kernel.target_rate, abs=0.03)
 
 
+@pytest.mark.slow
 def test_a_rate_of_ones_own_and_the_same_seed_the_same_step() -> None:
     def run() -> float:
         g = seeded()

@@ -437,6 +437,7 @@ def test_a_product_of_mixtures_has_the_weights_of_its_modes() -> None:
     assert abs(share - expected) < 4 * math.sqrt(expected * (1 - expected)) * max(found.log_evidence_error, 0.06)
 
 
+@pytest.mark.slow
 def test_a_uniform_prior_keeps_its_bounds() -> None:
     """p(theta)^(1 - n) of a uniform prior is constant within its bounds, and 0 outside."""
     bounds = targets.box([0.0, -9.0], 9.0)
@@ -450,6 +451,7 @@ def test_a_uniform_prior_keeps_its_bounds() -> None:
     assert abs(float(found.draws[:, 0].mean()) - expected) < 4 * 0.4 / math.sqrt(200)
 
 
+@pytest.mark.slow
 def test_many_observations_take_one_call_of_a_conditional_network() -> None:
     """theta ~ N(0, 4 I), x_i = theta + z_i: the posterior of all is normal; single ones come from one network."""
     observations, calls = torch.randn(12, 2, generator=seeded()).double() + 1, []
@@ -569,6 +571,7 @@ def test_weights_that_are_not_finite_are_counted() -> None:
     assert "weights were NaN or infinite" in repr(found)
 
 
+@pytest.mark.slow
 def test_a_support_of_the_prior_holds_for_the_draws() -> None:
     fit = diffusion.from_denoiser(
         lambda x, sigma: x + sigma[:, None] ** 2 * PRIOR.level_score(x, sigma)[0],

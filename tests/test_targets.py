@@ -853,6 +853,7 @@ def test_many_single_posteriors_and_one_prior_less() -> None:
         assert_moments(x, truth.mean, truth.covariance)
 
 
+@pytest.mark.slow
 def test_two_overlapping_mixtures_multiplied() -> None:
     """Against a grid: means of functions under 8,000 chains that start from draws of the grid itself."""
     eye = 0.3 * torch.eye(2).double()
