@@ -354,6 +354,29 @@ def test_a_diffusion_model_is_a_prior() -> None:
     assert found.levels[-2] == pytest.approx(model.noise_level)
 
 
+def test_first_particles_are_right_in_directions_much_wider_than_the_highest_level() -> None:
+    """30 coordinates that vary together, in a model that ends at three times their own width; before, 11 errors off."""
+    along, wide = torch.ones(30).double() / 30**0.5, 400.0
+    law = targets.Gaussian(
+        torch.linspace(-3, 3, 30).double(), torch.eye(30).double() + wide * torch.outer(along, along)
+    )
+    width = law.variance**0.5
+    model = diffusion.from_denoiser(
+        lambda x, sigma: x + sigma[:, None] ** 2 * law.level_score(x, sigma)[0],
+        (0.02 * width, 3 * width),
+        variance=law.variance,
+        mean=law.mean + 2,
+        like=law.sample(500, generator=seeded()),
+    )
+    found = smc(
+        targets.posterior(model, targets.linear_observation(along[None], [25.0], 1.0)),
+        particles=1000,
+        generator=seeded(),
+    )
+    known = torch.distributions.Normal(law.mean @ along, math.sqrt(wide + 2)).log_prob(f64(25.0))
+    assert abs(found.log_evidence - float(known)) < 4 * found.log_evidence_error
+
+
 @pytest.mark.slow
 def test_a_learned_score_is_a_prior_in_its_own_coordinates() -> None:
     """Noise is sigma z in standard coordinates, the observation in those of x, whose scales are 3 and .1."""

@@ -82,6 +82,9 @@ MOST_DIRECTIONS, NEARLY_ONE = 64, 0.2  # coordinates up to which a divergence is
 SHORTEST_RATIO = 1.001  # of two levels between which the way is not halved any more
 RATE_STEPS = 2.0  # of the way along summed scores, in an e-fold of their fastest direction
 LEAST_STEP = 1e-9  # share of the way to a likelihood
+WIDE_DRAWS = 1000  # of the first particles, from which such directions are found
+LEAST_WIDTH = 0.05  # |1 - c / variance| of a direction that is much wider or narrower than c
+LEAST_PRECISION = 0.01  # of a direction, in units of 1 / c
 ROUNDING = 1e-6  # relative: schedules of noise levels are rounded
 
 
@@ -609,17 +612,34 @@ def known_likelihood(part: TargetLike) -> Likelihood:
 def first_particles(model: ScoreModel, n: int, level: float, generator: torch.Generator) -> Float[Tensor, "n *event"]:
     """Return draws of the prior at a high noise level: exact ones of a normal mixture, else of a normal distribution.
 
+    Its covariance in coordinates u is c I, c = variance + level^2, except in directions v that are much wider or
+    narrower, as of correlated coordinates. The score -P (u - m) shows them: r = u + c s(u) is c P m + (I - c P) u, and
+    the principal directions of r are those of I - c P.
+
     Args:
         model: Prior at all noise levels.
         n: Number of draws.
-        level: Noise level, well above the standard deviation of the prior.
+        level: Noise level, at which the prior is nearly normal.
         generator: Random number generator.
     """
     if isinstance(model, Blurrable):
         return model.at(level).sample(n, generator=generator)
     assert model.event is not None
-    u = rng.normal((n, *model.event.shape), model.event, generator) * math.sqrt(model.variance + level**2)
-    x: Tensor = model.coordinates(u)
+    c, score = model.variance + level**2, model.standard.at(level).score
+    assert score is not None
+    u = math.sqrt(c) * rng.normal((n, *model.event.shape), model.event, generator)
+    with torch.no_grad(), checks.explained():
+        r = (u + c * CountedScore(score)(u)).flatten(1).double()
+    flat = u.flatten(1).double()
+    mean, away = r.mean(0), (r - r.mean(0))[:WIDE_DRAWS]
+    sizes, v = torch.linalg.svd(away / math.sqrt(c * len(away)), full_matrices=False)[1:]
+    sizes, v = sizes[sizes > LEAST_WIDTH], v[sizes > LEAST_WIDTH]
+    along = flat @ v.mT
+    signs = (along[:WIDE_DRAWS] * (away @ v.mT)).sum(0).sign()  # of 1 - c v^T P v, negative in narrow directions
+    precisions = (1 - signs * sizes).clamp(min=LEAST_PRECISION)  # c v^T P v
+    mean = mean + (1 / precisions - 1) * (v @ mean - along.mean(0)) @ v
+    flat = mean + flat + along * (precisions.rsqrt() - 1) @ v
+    x: Tensor = model.coordinates(flat.to(u).reshape(u.shape))
     return x
 
 
@@ -651,7 +671,9 @@ class _Descent:
         event = self.problem.models[0][1].event
         assert event is not None  # `_Problem.of` has looked
         self.generator = rng.seeded(self.seed, event.device)
-        self.x, log_weights, self.log_evidence = self.problem.first(self.particles, self.level, self.generator)
+        with score_calls() as calls:
+            self.x, log_weights, self.log_evidence = self.problem.first(self.particles, self.level, self.generator)
+        self.score_calls += calls.total
         self.log_likelihood = self.x.new_zeros(self.particles, dtype=torch.float64)
         self.log_weights = self.log_likelihood - math.log(self.particles)
         self.families = torch.arange(self.particles, device=self.x.device)
