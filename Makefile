@@ -77,7 +77,7 @@ table1: .venv/ready
 	$(BIN)/python -m studies table1 --preset paper --docs docs
 
 # The paper's figures, into the same page: hours on two cores; the same command resumes a run.
-FIGURES := mixture entropy-maps entropy-curve step-size taylor taylor-vs-learned gev-adjustment gev-learned gev-tails gaussian
+FIGURES := mixture entropy step-size taylor gev-adjustment gev-learned gev-tails gaussian
 IMAGES := mnist-samples mnist-tau mnist-map mnist-panel digits
 figures: .venv/ready
 	for name in $(FIGURES); do $(BIN)/python -m studies $$name --preset paper --docs docs || exit 1; done

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scoremh.sampling.pools import named_pool
-from studies.framework import catalog, recompute, runner
+from studies.framework import catalog, runner
 
 WRONG, STOPPED = 2, 130  # exit codes
 
@@ -29,7 +29,6 @@ def parser() -> argparse.ArgumentParser:
         "compute nothing; draw the picture and write the page from the results in --docs, of all studies by default"
     )
     found.add_argument("--redraw", action="store_true", help=redraw)
-    found.add_argument("--recompute", nargs="+", metavar="AXIS=VALUE", help="compute cells again; compare with --docs")
     return found
 
 
@@ -46,17 +45,13 @@ def listing() -> str:
 
 def carry_out(given: argparse.Namespace) -> None:
     """Carry out the options."""
-    docs = given.docs or Path("docs")
     if given.redraw:
         for name in [given.name] if given.name else catalog.all_studies():
-            runner.redraw(catalog.chosen(name, None)[0], docs)
+            runner.redraw(catalog.chosen(name, None)[0], given.docs or Path("docs"))
         return
     study, preset = catalog.chosen(given.name, given.preset)
     with named_pool(given.pool) as pool:
-        if given.recompute:
-            recompute.recompute(study, preset, given.recompute, given.out, docs, pool)
-        else:
-            runner.run(study, preset, given.out, given.docs, pool=pool, as_is=given.as_is)
+        runner.run(study, preset, given.out, given.docs, pool=pool, as_is=given.as_is)
 
 
 def main(words: Sequence[str] | None = None) -> None:

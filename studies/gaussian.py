@@ -1,6 +1,5 @@
 """The paper's sanity check: N(3, 2) by a random walk, with its density and by acceptances learned from scores."""
 
-import math
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -29,8 +28,6 @@ WAYS = {
 }
 PAPER_WAYS = [way for way in WAYS if way != ENTROPY]
 MAX_DISTANCE = 0.02  # Kolmogorov-Smirnov distance of the paper's three ways to the distribution and to each other
-EXACT_DISTANCE = stats.kstwobign.mean()  # of exact draws on average, times the root of their number
-STANDARD_ERRORS = 3.0  # of exact draws, beyond which a mean or a variance is named
 
 
 @dataclass(frozen=True)
@@ -116,18 +113,6 @@ def farthest_apart(records: Records) -> Record:
 def similar(records: Records) -> bool:
     """Return whether the paper's ways agree with the distribution and with each other, for every seed."""
     return all(one(records)["distance"] < MAX_DISTANCE for one in (farthest, farthest_apart))
-
-
-def standard_errors(chains: int) -> dict[str, float]:
-    """Return the standard errors of mean and variance of the same number of exact draws."""
-    return {"mean": math.sqrt(VARIANCE / chains), "variance": VARIANCE * math.sqrt(2 / chains)}
-
-
-def moments_off(records: Records) -> list[tuple[str, Record]]:
-    """Return the means and variances of the paper's ways that are several standard errors off, with their records."""
-    errors, truth = standard_errors(records.settings["chains"]), {"mean": MEAN, "variance": VARIANCE}
-    every = [(key, record) for way in PAPER_WAYS for record in records.where("gaussian", way=way) for key in truth]
-    return [(key, one) for key, one in every if abs(one[key] - truth[key]) > STANDARD_ERRORS * errors[key]]
 
 
 def picture(records: Records, folder: Path, docs: Path) -> None:

@@ -27,8 +27,7 @@ def test_the_page_says_what_the_records_say(name: str) -> None:
 def test_kept_records_match_those_of_the_paper_preset(name: str) -> None:
     study, records = STUDIES[name], kept(name)
     config = study.presets["paper"]
-    changed = EARLIER.get(name, set())
-    settings = {k: v for k, v in study.settings(config).items() if k in records.settings and k not in changed}
+    settings = {k: v for k, v in study.settings(config).items() if k in records.settings}
     assert settings == {key: records.settings[key] for key in settings}
     wanted = set(chain.from_iterable(study.stages(config)))
     for kind in study.kinds:
@@ -37,10 +36,6 @@ def test_kept_records_match_those_of_the_paper_preset(name: str) -> None:
         assert len(set(cells)) == len(cells)
         if study.summary is None and not study.partial:
             assert set(cells) == {cell for cell in wanted if isinstance(cell, kind)}
-
-
-# Records that were computed with an earlier flow and an earlier training of scores; their pages say so.
-EARLIER = {"table1": {"flow", "down", "score"}}
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -1,6 +1,5 @@
 """How accurate is log p from a score? Compared with known densities and with other estimates."""
 
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,7 +12,6 @@ from studies.densities.cells import ESTIMATES, KINDS, stages
 from studies.densities.distributions import DISTRIBUTIONS
 from studies.densities.fits import Config, Fit, blur
 from studies.framework import Claim, Records, Study
-from studies.framework.study import with_kept_cells
 from studies.framework.tables import mean
 
 PRESETS = {"paper": Config()}
@@ -93,7 +91,6 @@ STUDY = Study(
     },
     page="densities.md",
     partial=True,
-    carried_over=partial(with_kept_cells, KINDS),
     packages=("zuko",),
     shows_draws=True,
 )

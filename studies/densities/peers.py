@@ -7,9 +7,9 @@ from torch import Tensor
 
 from scoremh.coordinates import Affine
 from scoremh.score_matching import LONG_RECIPE
+from studies import outsiders
 from studies.densities.fits import timed
 from studies.framework import Record
-from studies.table1 import outsiders
 
 TRIAL = 200  # steps that tell how long one takes, with a look at held-out samples as in every 200
 

@@ -19,10 +19,8 @@ A new study is one module and one template, `templates/NAME.md`, which uses the 
     STUDY = Study("name", "what it shows", {"paper": Config((1, 2, 3))}, stages, (Chains,), picture, globals(), claims)
 
 `study` holds the nouns, `runner` computes missing cells, `pages` fills in templates, `tables` turns records into
-text, `recompute` compares cells computed again with the records that are kept. With `carried_over`, a study that is
-too long to be computed again for every new cell keeps the records of the cells that a run does not have:
-`--recompute AXIS=VALUE` computes the new ones, `--as-is --docs docs` writes them beside the others. `--redraw` draws
-pictures and writes pages from the kept records alone; the pictures of a study that `shows_draws` stay as they are.
+text. `--redraw` draws pictures and writes pages from the kept records alone; the pictures of a study that
+`shows_draws` stay as they are. Every section states the version that its records were computed with.
 """
 
 from studies.framework.study import Cell, Claim, Record, Records, Study, grid

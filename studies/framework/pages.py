@@ -37,7 +37,7 @@ def environment() -> Environment:
     )
     found.filters |= {"fmt": format, "listed": listed, "json": partial(json.dumps, indent=1)}
     found.filters |= {
-        name: getattr(tables, name) for name in ("markdown", "mean", "number", "over_seeds", "shown_seeds")
+        name: getattr(tables, name) for name in ("markdown", "mean", "number", "over_seeds", "shown_seeds", "version")
     }
     return found
 

@@ -49,8 +49,6 @@ def run(
         raise ValueError(checks.message(f"results of {study.name} in {folder}", "none", COMPUTE))
     records = gather(study, preset, cells_in(folder, study.kinds))
     kept = study.summary(records) if study.summary else records
-    if study.carried_over is not None and results.exists():
-        kept = study.carried_over(kept, Records.from_json(json.loads(results.read_text())))
     docs.mkdir(parents=True, exist_ok=True)
     study.picture(records, folder, docs)
     write_json(kept.as_json(), results)

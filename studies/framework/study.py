@@ -88,15 +88,6 @@ class Records:
         return cls(found["settings"], {kind: records for kind, records in found.items() if kind != "settings"})
 
 
-def with_kept_cells(kinds: Sequence[type[Cell]], new: Records, kept: Records) -> Records:
-    """Return new records, with the kept ones of cells that were not computed again."""
-    found = {}
-    for kind in kinds:
-        records = [*kept.kinds.get(kind.kind, []), *new.kinds[kind.kind]]
-        found[kind.kind] = list({kind.of(record): record for record in records}.values())
-    return Records(new.settings, found)
-
-
 def values(records: Sequence[Mapping[str, Any]], key: str) -> list[float]:
     """Return one number of every record; infinity where chains diverged."""
     return [math.inf if record[key] is None else float(record[key]) for record in records]
@@ -135,7 +126,6 @@ class Study:
     prepare: Callable[[Any, Path], None] | None = None  # of a preset and a folder, once before the first cell
     settings: Callable[[Any], dict[str, Any]] = as_json  # all that decides the numbers of a preset
     summary: Callable[[Records], Records] | None = None  # selects the records to keep; all except lists if None
-    carried_over: Callable[[Records, Records], Records] | None = None  # combines records to keep with kept ones
     page: str = "reproduction.md"  # file of the section; one of the name of the study is written whole
     shows_draws: bool = False  # whether the picture needs draws, maps or fits, which the kept records do not have
     partial: bool = False  # whether a page can be written while cells are missing; else only complete seeds count

@@ -2,12 +2,10 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-
-from studies.framework.study import Record
 
 
 def markdown(frame: pd.DataFrame, corner: str = "") -> str:
@@ -27,25 +25,6 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     """Return a table in Markdown of rows that are dictionaries with the same keys."""
     frame = pd.DataFrame(rows)
     return markdown(frame.set_index(frame.columns[0]), frame.columns[0])
-
-
-def pivot(
-    records: Sequence[Record], rows: str, columns: str, key: str, text: Callable[[Sequence[float]], str]
-) -> pd.DataFrame:
-    """Return a table of texts: one row and one column for each value on two axes, in the order of the records.
-
-    Args:
-        records: All of them; those in the same place are given to `text` together.
-        rows: Axis of the rows.
-        columns: Axis of the columns.
-        key: Which number; None counts as infinity.
-        text: From the numbers in one place to their text.
-    """
-    frame = pd.DataFrame(records)
-    frame[key] = frame[key].astype(float).fillna(math.inf)
-    places = frame.groupby([rows, columns], sort=False)[key].agg(lambda numbers: text(list(numbers)))
-    order = {axis: list(dict.fromkeys(frame[axis])) for axis in (rows, columns)}
-    return places.unstack(columns).reindex(index=order[rows], columns=order[columns])
 
 
 def spread(values: Sequence[float]) -> float:
@@ -74,6 +53,11 @@ def shown_seeds(settings: Mapping[str, Any]) -> str:
     """Return how many seeds there are, and which: "2 seeds (1, 2)"."""
     seeds = settings["seeds"]
     return f"{len(seeds)} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))})"
+
+
+def version(settings: Mapping[str, Any]) -> str:
+    """Return the version that the records were computed with, as a sentence."""
+    return f"Computed with scoremh {settings['versions']['scoremh']}."
 
 
 def number(value: float | None) -> str:

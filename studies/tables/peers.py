@@ -18,7 +18,7 @@ from scoremh.estimator.frames import ColumnLayout
 from scoremh.estimator.model import jittered
 from scoremh.estimator.table import PointMasses, Smooth, Steps, Table
 from scoremh.score_matching import LONG_RECIPE
-from studies.table1 import outsiders
+from studies import outsiders
 
 FLOW_RECIPE = replace(LONG_RECIPE, steps=1500)
 Peer = Callable[[Tensor, int, torch.Generator], Tensor]

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from scoremh import targets
-from studies import densities
+from studies import densities, outsiders
 from studies.densities import cells, distributions, peers
 from studies.densities.distributions import DISTRIBUTIONS
 from studies.densities.fits import Config
 from studies.learning import seeded
-from studies.table1 import outsiders
 from tests.studies.cases import is_picture, kept, run_small
 
 SMALL = Config(

@@ -8,15 +8,13 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from studies import __main__ as command
-from studies.framework import Cell, Claim, Record, Records, Study, catalog, grid, pages, recompute, runner
-from studies.framework.study import with_kept_cells
-from studies.framework.tables import over_seeds, pivot
+from studies.framework import Cell, Claim, Record, Records, Study, catalog, grid, pages, runner
+from studies.framework.tables import over_seeds
 from tests.studies.cases import ROOT
 
 STUDIES = catalog.all_studies()
@@ -148,23 +146,6 @@ def test_pages_and_pictures_are_written_again_from_kept_results(
 
 
 @pytest.mark.usefixtures("templates")
-def test_kept_records_of_cells_that_are_not_computed_again_stay(tmp_path: Path) -> None:
-    study = replace(KNOWN, carried_over=partial(with_kept_cells, KNOWN.kinds))
-    folder = tmp_path / "known" / "quick"
-    (folder / "results").mkdir(parents=True)
-    old = [{"seed": 2, "value": 7.0}, {"seed": 9, "value": 8.0}]
-    settings = {"preset": "quick"}
-    (folder / "results" / "known.json").write_text(json.dumps({"settings": settings, "total": old}))
-    runner.run(study, "quick", tmp_path)
-    found = json.loads((folder / "results" / "known.json").read_text())["total"]
-    assert sorted(found, key=lambda one: one["seed"]) == [
-        {"seed": 1, "value": 3.5},
-        {"seed": 2, "value": 4.0},
-        {"seed": 9, "value": 8.0},
-    ]
-
-
-@pytest.mark.usefixtures("templates")
 def test_only_complete_seeds_are_written_and_the_others_named(tmp_path: Path) -> None:
     runner.run(KNOWN, "quick", tmp_path)
     path = tmp_path / "known" / "quick" / runner.FILE
@@ -236,23 +217,6 @@ def test_numbers_over_seeds_are_written_with_their_spread_where_there_are_severa
     assert over_seeds([1.0, 3.0], 2) == "2.00 +- 1.41"
     assert over_seeds([0.5]) == "0.500"
     assert over_seeds([]) == ""
-
-
-def test_a_pivot_keeps_the_order_of_the_records() -> None:
-    records = [{"rule": rule, "h": h, "w1": None if h == 2 else h} for rule in "ba" for h in (10, 2)]
-    frame = pivot(records, "rule", "h", "w1", str)
-    assert list(frame.index) == ["b", "a"]
-    assert frame.loc["a"].tolist() == ["[10.0]", "[inf]"]
-
-
-def test_cells_computed_again_stand_beside_the_kept_ones() -> None:
-    old = [{"name": "a", "lambda": 0.5, "seed": seed, "value": 1.0 + seed, "seconds": 1.0} for seed in (1, 2)]
-    new = [{"name": "a", "lambda": 0.5, "seed": 1, "value": 2.5, "seconds": 9.0, "draws": [1.0]}]
-    (row,) = recompute.compared(new[0], Number.of(new[0]).axes, old)
-    assert row == ("value", "2", "2.5", "0.5", f"{2**-0.5:.6g}")
-    assert recompute.comparison(KNOWN, Records({}, {"number": new}), Records({}, {"number": old})).row_count == 1
-    assert recompute.matches(Number("a", 0.5, 1), {"lambda": ["0.5", "2.0"], "rule": ["ula"]})
-    assert not recompute.matches(Number("a", 0.5, 1), {"records": ["total"]})
 
 
 def test_the_command_lists_and_rejects(capsys: pytest.CaptureFixture[str]) -> None:

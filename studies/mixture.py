@@ -1,0 +1,264 @@
+"""The paper's Figure 1: do samplers find the weights of two modes that lie far apart, and from which starts?
+
+The target is 0.8 N((5, 5), I) + 0.2 N((-5, -5), I). What a chain's last draw says about the weights is worth no more
+than the number of times the chains went from one mode to the other, so that number stands beside it.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from scoremh import (
+    MALA,
+    AcceptanceFit,
+    Always,
+    Exact,
+    Learned,
+    LineIntegral,
+    RandomWalk,
+    Recipe,
+    ScoreFit,
+    ThroughNoise,
+    annealing,
+    fit_acceptance,
+    metropolis_hastings,
+    replica_exchange,
+    sample,
+)
+from scoremh.acceptance import Rule
+from scoremh.balance_matching import RECIPE
+from scoremh.sampler import ANNEALING_STEP_SIZE
+from scoremh.types import Kernel
+from studies import plots
+from studies.framework import Cell, Claim, Record, Records, Study, grid
+from studies.framework.tables import mean
+from studies.learning import FIGURE_1, learned_score, seeded
+
+WEIGHT = 0.8
+BETWEEN, EXACT_START = "N(0, I)", "the distribution"
+STARTS: dict[str, Callable[[int, Generator], Tensor]] = {
+    BETWEEN: lambda n, g: torch.randn(n, 2, generator=g),
+    "N((5, 5), I)": lambda n, g: 5 + torch.randn(n, 2, generator=g),
+    "N(0, 25 I)": lambda n, g: 5 * torch.randn(n, 2, generator=g),
+    EXACT_START: lambda n, g: FIGURE_1.sample(n, generator=g),
+}
+SHOWN = [start for start in STARTS if start != "N(0, 25 I)"]  # on the page
+MAX_FROM_PAPER = 0.03  # what counts as the paper's number
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that decides the numbers."""
+
+    seeds: tuple[int, ...]  # random seeds of samples, trainings and chains
+    chains: int = 500  # chains from every start
+    steps: int = 800  # steps of a chain
+    few_steps: int = 400  # steps of a chain that decides through noise, each of which costs several times more
+    settling: int = 100  # first steps in which jumps are not counted
+    step_size: float = 0.5  # step size h of ULA and MALA
+    wide_std: float = 7.0  # standard deviation of a random walk: half the distance of the modes
+    samples: int = 10_000  # samples to learn from
+    score_steps: int = 2000  # maximal number of training steps of the score
+    acceptance_steps: int = 700  # maximal number of training steps of an acceptance
+    anchored_steps: int = 1200  # the same of one with anchors
+    levels: int = 6  # noise levels of replica exchange
+    sweeps: int = 80  # sweeps of replica exchange, of four local moves at every level and a swap
+    settling_sweeps: int = 20  # first sweeps in which jumps are not counted
+
+
+class Sampler(NamedTuple):
+    """A row: its label, its rule (None if that is learned), whether its score is learned, the paper's weight."""
+
+    label: str
+    rule: Rule | None
+    learned: bool
+    paper: float | None = None  # the paper states neither start nor steps
+
+
+SAMPLERS = {
+    "ULA": Sampler("ULA", Always(), False, 0.52),
+    "MALA": Sampler("MALA", Exact(), False, 0.79),
+    "RW": Sampler("random walk", Exact(), False, 0.79),
+    "Score RW": Sampler("Score RW, as trained", None, True),
+    "anchored": Sampler("Score RW, anchored", None, True),
+    "through noise": Sampler("random walk, through noise", ThroughNoise(), True),
+    "replica exchange": Sampler("replica exchange", LineIntegral("simpson"), True),
+}
+TRAINED = [name for name, sampler in SAMPLERS.items() if sampler.rule is None]
+PRESETS = {"quick": Config(seeds=(11,), chains=300, steps=600), "paper": Config(seeds=(1, 2, 3))}
+
+
+def proposal(sampler: str, config: Config) -> MALA | RandomWalk:
+    """Return the proposal of a sampler."""
+    return MALA(config.step_size) if sampler in ("ULA", "MALA") else RandomWalk(config.wide_std)
+
+
+def folder_of(seed: int, folder: Path) -> Path:
+    """Return the folder of the fits of a seed."""
+    place = folder / f"seed_{seed}"
+    place.mkdir(exist_ok=True)
+    return place
+
+
+def score_and_samples(config: Config, folder: Path, seed: int) -> tuple[ScoreFit, Tensor]:
+    """Return the seed's learned score and its samples."""
+    recipe, place = Recipe(steps=config.score_steps), folder_of(seed, folder)
+    return learned_score("mixture", place, samples=config.samples, recipe=recipe, seed=seed)
+
+
+class Score(Cell, kind="score"):
+    """The learned score."""
+
+    seed: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        return {"seconds": score_and_samples(config, folder, self.seed)[0].seconds}
+
+
+class Training(Cell, kind="acceptance"):
+    """The learned acceptance of a sampler, in the free form."""
+
+    sampler: str
+    seed: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        score, x = score_and_samples(config, folder, self.seed)
+        anchors = self.sampler == "anchored"
+        recipe = replace(RECIPE, steps=config.anchored_steps if anchors else config.acceptance_steps)
+        options: Any = {"form": "free", "anchors": anchors, "generator": seeded(3, self.seed)}
+        started = time.process_time()
+        fit_acceptance(score, proposal(self.sampler, config), x, recipe=recipe, **options).save(self.path(folder))
+        return {"seconds": time.process_time() - started}
+
+    def path(self, folder: Path) -> Path:
+        """Return the file of the fit."""
+        return folder_of(self.seed, folder) / f"{self.sampler}.safetensors"
+
+
+class Chains(Cell, kind="chains"):
+    """The chains of a sampler from a start; those of a learned score start within its box."""
+
+    sampler: str
+    start: str
+    seed: int
+
+    def measure(self, config: Config, folder: Path) -> Record:
+        number, which = list(SAMPLERS).index(self.sampler), list(STARTS).index(self.start)
+        initial = STARTS[self.start](config.chains, seeded(10 + which, self.seed))
+        generator = seeded(20 + len(STARTS) * number + which, self.seed)
+        if SAMPLERS[self.sampler].learned:
+            score, _ = score_and_samples(config, folder, self.seed)
+            initial = initial.clamp(score.support.low, score.support.high)
+            if self.sampler == "replica exchange":
+                return exchanged(score, initial, config, generator)
+        steps = config.few_steps if self.sampler == "through noise" else config.steps
+        options: Any = {"draws": steps - config.settling, "burn_in": config.settling, "generator": generator}
+        chains = sample(self.kernel(config, folder), initial, **options)
+        return described(chains.draws) | {"acceptance": chains.acceptance_rate}
+
+    def kernel(self, config: Config, folder: Path) -> Kernel:
+        """Return the kernel of the chains."""
+        rule, move = SAMPLERS[self.sampler].rule, proposal(self.sampler, config)
+        if not SAMPLERS[self.sampler].learned:
+            assert rule is not None
+            return metropolis_hastings(FIGURE_1, move, rule)
+        score, _ = score_and_samples(config, folder, self.seed)
+        if rule is None:
+            fit = AcceptanceFit.load(Training(self.sampler, self.seed).path(folder))
+            rule = Learned(fit, "metropolis" if self.sampler == "anchored" else "direct")
+        return metropolis_hastings(score, move, rule)
+
+
+def exchanged(score: ScoreFit, initial: Tensor, config: Config, generator: Generator) -> Record:
+    """Return what replica exchange finds, all of whose levels start from the same points."""
+    assert score.noise_level is not None
+    assert score.noise_range is not None
+    levels = annealing.geometric(score.noise_range[1], score.noise_level, config.levels)
+
+    def kernel_at(level: float) -> Kernel:
+        step = MALA(ANNEALING_STEP_SIZE * level**2, covariance=score.covariance)
+        return metropolis_hastings(score.at(level), step, LineIntegral("simpson"))
+
+    options: Any = {"draws": config.sweeps - config.settling_sweeps, "burn_in": config.settling_sweeps}
+    found = replica_exchange(kernel_at, levels, initial, model=score, generator=generator, **options)
+    return described(found.draws) | {"acceptance": found.acceptance_rates[-1]}
+
+
+def mode(x: Tensor) -> Tensor:
+    """Return 0 for points nearer to (5, 5), 1 for the others."""
+    return (x.sum(-1) < 0).long()
+
+
+def described(draws: Tensor) -> Record:
+    """Return the weight of (5, 5) among the last draws, jumps per chain, and the last draws, of `(chain, draw, 2)`."""
+    side, last = mode(draws), draws[:, -1]
+    jumps = float((side[:, 1:] != side[:, :-1]).sum(1).double().mean())
+    points = [[round(value, 3) for value in point] for point in last.tolist()]
+    return {"weight": float((side[:, -1] == 0).double().mean()), "jumps": jumps, "points": points}
+
+
+def stages(config: Config) -> list[list[Cell]]:
+    """Return scores, acceptances, and chains."""
+    chains = grid(Chains, seed=config.seeds, sampler=SAMPLERS, start=STARTS)
+    return [grid(Score, seed=config.seeds), grid(Training, seed=config.seeds, sampler=TRAINED), chains]
+
+
+def mean_weight(records: Records, sampler: str, start: str) -> float:
+    """Return the mean weight over seeds."""
+    return mean(records.values("chains", "weight", sampler=sampler, start=start))
+
+
+def finds(records: Records, sampler: str) -> bool:
+    """Return whether the weight is within three standard errors of as many exact draws of 0.8, from every start."""
+    draws = records.settings["chains"] * len(records.settings["seeds"])
+    error = math.sqrt(WEIGHT * (1 - WEIGHT) / draws)
+    return all(abs(mean_weight(records, sampler, start) - WEIGHT) <= 3 * error for start in STARTS)
+
+
+def ula_misses(records: Records) -> bool:
+    """Return whether there is a start from which ULA and MALA both have the paper's weights."""
+    both = {name: SAMPLERS[name].paper or 0.0 for name in ("ULA", "MALA")}
+    near = {s: [abs(mean_weight(records, n, s) - w) <= MAX_FROM_PAPER for n, w in both.items()] for s in STARTS}
+    return any(map(all, near.values()))
+
+
+def learned_finds(records: Records) -> dict[str, bool]:
+    """Return which rows with a learned score find the weights, from every start."""
+    return {one.label: finds(records, name) for name, one in SAMPLERS.items() if one.learned}
+
+
+def picture(records: Records, folder: Path, docs: Path) -> None:
+    """Draw the first seed's last draws of chains from between the modes."""
+    seed = records.settings["seeds"][0]
+    there = {name: records.where("chains", sampler=name, start=BETWEEN, seed=seed)[0] for name in SAMPLERS}
+    points = {SAMPLERS[name].label: torch.tensor(record["points"]) for name, record in there.items()}
+    plots.scatter_panels(
+        points,
+        docs / "mixture.png",
+        captions=[f"weight {r['weight']:.2f}\n{r['jumps']:.2g} jumps per chain" for r in there.values()],
+        groups={name: mode(places) for name, places in points.items()},
+        log_density=FIGURE_1.log_density,
+        title=f"Two modes of weights 0.8 and 0.2: the last draws of chains from {BETWEEN}",
+    )
+
+
+STUDY = Study(
+    "mixture",
+    "the paper's Figure 1: do samplers find the weights of two modes that lie far apart, and from which starts?",
+    PRESETS,
+    stages,
+    (Score, Training, Chains),
+    picture,
+    globals(),
+    {
+        "ula_misses": Claim("ULA misses the relative weights where MALA finds them", ula_misses),
+        "learned": Claim("with a learned score, the weights are found from every start", learned_finds),
+    },
+    shows_draws=True,
+)
