@@ -321,15 +321,15 @@ def found_kinds() -> dict[str, tuple[NDArray[Any], str]]:
         "two modes": (np.where(r.random(N) < 0.5, -4, 4) + r.normal(size=N), "real"),
         "far from 0": (100 + 5 * r.normal(size=N), "real"),
         "Laplace": (r.laplace(size=N), "real"),
-        "uniform": (r.uniform(2.3, 7.9, N), "real, from 2.3, up to 7.9"),
-        "shares": (r.beta(0.5, 0.5, N), "real, from 0, up to 1"),
-        "per cent": (100 * r.beta(0.8, 0.8, N), "real, from 0, up to 100"),
+        "uniform": (r.uniform(2.3, 7.9, N), "interval 2.3 to 7.9"),
+        "shares": (r.beta(0.5, 0.5, N), "interval 0 to 1"),
+        "per cent": (100 * r.beta(0.8, 0.8, N), "interval 0 to 100"),
         "exponential": (r.exponential(size=N), "positive"),
         "log-normal": (np.exp(r.normal(size=N)), "positive"),
         "leaning on its end": (5 - r.exponential(size=N), "real, up to 5"),
         "Student": (r.standard_t(2, N), "heavy-tailed"),
         "zeros": (np.where(r.random(N) < 0.2, 0, r.exponential(size=N)), "positive, and exactly 0"),
-        "clipped": (np.clip(r.normal(0.5, 0.4, N), 0, 1), "real, from 0, up to 1, and exactly 0 or 1"),
+        "clipped": (np.clip(r.normal(0.5, 0.4, N), 0, 1), "interval 0 to 1, and exactly 0 or 1"),
         "whole": (r.poisson(30, N), "count"),
         "skewed counts": (r.geometric(0.02, N) - 1, "count"),
         "six levels": (r.integers(3, 9, N), "ordered, 6 levels"),
@@ -337,7 +337,7 @@ def found_kinds() -> dict[str, tuple[NDArray[Any], str]]:
         "decimals": (np.round(r.normal(size=N), 1), "rounded to 0.1"),
         "constant": (np.full(N, 7.0), "constant 7"),
         "density 0 at 0": (r.beta(2, 5, N), "real, from 0, up to 1"),
-        "angles": (r.vonmises(1, 0.7, N), "real, from -3.14, up to 3.14"),
+        "angles": (r.vonmises(1, 0.7, N), "interval -3.14 to 3.14"),
         "at one end, not skewed": (r.beta(4, 1, N), "real, from 0, up to 1"),
         "thinning out above 0": (r.weibull(4, N), "real, from 0"),
         "multiples": (25 * np.round(160 + 20 * r.normal(size=N)), "rounded to 25"),
@@ -345,6 +345,9 @@ def found_kinds() -> dict[str, tuple[NDArray[Any], str]]:
         "wide in narrow": (np.where(r.random(N) < 0.3, 10, 1) * r.normal(size=N), "real"),
         "six numbers, not whole": (r.choice([-1.2, 0.31, 0.9, 2.25, 3.1, 5.0], N), "ordered, 6 levels"),
         "forty numbers, not whole": (np.sort(r.normal(size=40))[r.integers(0, 40, N)], "ordered, 40 levels"),
+        "zeros on a fine grid": (np.where(r.random(N) < 0.4, 0, np.round(500 * r.beta(3, 3, N))), "count, and exactly 0"),
+        "zeros on a coarse grid": (r.poisson(0.5 + 4 * (r.random(N) < 0.5)), "count"),
+        "uniform on a grid": (np.round(r.uniform(40, 100, N), 1), "rounded to 0.1"),
     }
 
 
@@ -480,7 +483,7 @@ COLUMNS: dict[str, Column] = {
     "ordered": Steps((1.0, 2.0, 5.0), 1.0, (0.0, 2.0), True, Smooth()),
     "count": Steps((), 1.0, (0.0, math.inf), False, Smooth(-0.5)),
     "category": Category((0.0, 1.0, 2.0, 3.0)),
-    "zeros": PointMasses(Smooth(0.0), (True, False), (-2.0, 3.0), 1.0),
+    "zeros": PointMasses(Smooth(0.0), (0.0, None), (-2.0, 3.0), 1.0),
 }
 
 

@@ -259,7 +259,7 @@ MAX_TRANSPORTED = 1000  # points of an exact W1
 PERMUTATIONS = 999
 MAX_JOINT_COLUMNS = 64  # with more columns, correlations, ranges, classifier and log p are skipped
 CLUSTERS, ROWS_PER_CLUSTER = 5, 20
-LOW_DENSITY = 0.001  # quantile of the rows' log p, below which a draw counts
+LOW_DENSITY = 0.01  # quantile of the rows' log p, below which a draw counts
 HEAVY_TAILS = 12.0  # distance of the farthest row from the median, in robust standard deviations; about 4 if normal
 FARTHEST = 1e9  # standard deviations to which draws are clipped, so that squares do not overflow
 MIN_ROWS_OF_TREES, TREES = 100, 30  # rows and draws from which trees can learn; number of trees
@@ -483,7 +483,7 @@ def _density(of_draws: Matrix, of_rows: Matrix, random: np.random.Generator) -> 
 
     value, p, chance = _exchanged(below, len(of_draws), len(of_rows), random)
     text = f"{100 * value:.1f} % of the draws have a log density below the {100 * LOW_DENSITY:g} % quantile of the rows"
-    return Check("density", max(0.0, value - LOW_DENSITY), 0.005, 0.03, p, text, chance)
+    return Check("density", max(0.0, value - LOW_DENSITY), 0.05, 0.15, p, text, chance)
 
 
 def _correlations(x: Matrix, y: Matrix, columns: Sequence[str], random: np.random.Generator) -> Check:

@@ -226,7 +226,8 @@ class Smooth(Column):
     def __str__(self) -> str:
         """Return the kind in words."""
         if self.kind == "interval":
-            return f"interval {self.low:g} to {self.high:g}"
+            low, high = self.bounds
+            return f"interval {low:g} to {high:g}"
         if self.kind == "bounded":
             found = f"above {self.low:g}" if math.isfinite(self.low) else f"below {self.high:g}"
         else:
@@ -242,10 +243,16 @@ def _reflected(x: Tensor, limits: tuple[float, float]) -> Tensor:
     return x.clamp(*limits)
 
 
+def _decimals_of(step: float) -> int:
+    """Return the number of decimals of the multiples of a step."""
+    return max(0, -math.floor(math.log10(step) + 1e-9))
+
+
 # Half the distance of two corners of a simplex is 1. Noise of std 0.25 would cross it with probability 1 in 30,000;
 # noise longer than 0.95 is shortened, so that it never does.
 CORNER_STD = 0.25
 MAX_CORNER_NOISE = 0.95
+MISSING_STD = 0.25  # standard deviation of the noise of missing values over that of the other values
 MASS_GAP = 0.75  # from the outermost value to the edge of a mass, and from there to its centre, in standard deviations
 
 
@@ -302,8 +309,7 @@ class Steps(Column):
         position = self.inside.values(u).round().clamp(*self.ends) + 0.0  # no -0.0
         if self.levels:
             return u.new_tensor(self.levels)[position.long()]
-        decimals = max(0, -math.floor(math.log10(self.step) + 1e-9))
-        return position if self.step == 1 else (position * self.step).round(decimals=decimals)
+        return position if self.step == 1 else (position * self.step).round(decimals=_decimals_of(self.step))
 
     def possible(self, values: Tensor) -> Tensor:
         """Return which values are on the grid and between its ends."""
@@ -384,20 +390,20 @@ class Category(Column):
 
 @dataclass(frozen=True)
 class PointMasses(Column):
-    """A column with a density between bounds and point masses at one or both, such as zeros in a positive column.
+    """A column with point masses at one or both ends, such as zeros among amounts.
 
     On the axis of the other values' coordinate, a point mass becomes normal noise around a point beyond the outermost
     of them.
 
     Args:
         inside: Column of the other values.
-        at: Whether there is a point mass at the lower and at the upper bound.
+        masses: Values of the point masses at the lower and at the upper end; None if there is none.
         ends: Smallest and largest coordinate of the other values.
         std: Standard deviation of the coordinate of the other values.
     """
 
-    inside: Smooth
-    at: tuple[bool, bool]
+    inside: Smooth | Steps
+    masses: tuple[float | None, float | None]
     ends: tuple[float, float]
     std: float
 
@@ -408,57 +414,59 @@ class PointMasses(Column):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Bounds of the other values, where the point masses are."""
-        return self.inside.bounds
+        """The point masses, or the bounds of the other values."""
+        low, high = (
+            bound if mass is None else mass for mass, bound in zip(self.masses, self.inside.bounds, strict=True)
+        )
+        return low, high
 
     @property
     def _masses(self) -> list[tuple[float, float, float]]:
         """Value, centre and inner edge of the coordinates of each point mass."""
-        signed = zip(self.at, self.bounds, self.ends, (-1, 1), strict=True)
         return [
-            (bound, end + 2 * sign * MASS_GAP * self.std, end + sign * MASS_GAP * self.std)
-            for there, bound, end, sign in signed
-            if there
+            (mass, end + 2 * sign * MASS_GAP * self.std, end + sign * MASS_GAP * self.std)
+            for mass, end, sign in zip(self.masses, self.ends, (-1, 1), strict=True)
+            if mass is not None
         ]
 
     def coordinates(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return u of values between the bounds, and noise around the centre of the mass for values at a bound."""
+        """Return u of the other values, and noise around the centre of the mass for values at a mass."""
         limit = MASS_GAP * self.std
         noise = (limit * CORNER_STD * rng.normal((len(values), 1), values, generator)).clamp(
             -0.95 * limit, 0.95 * limit
         )
         u = self.inside.coordinates(values, generator)
-        for bound, middle, _ in self._masses:
-            u = torch.where((values == bound)[:, None], middle + noise, u)
+        for mass, middle, _ in self._masses:
+            u = torch.where((values == mass)[:, None], middle + noise, u)
         return u
 
     def centre(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return u and its log volume, of a value between the bounds or of a point mass."""
+        """Return u and its log volume, of another value or of a point mass."""
         u, log_volume = self.inside.centre(values)
         of_mass = math.log(MASS_GAP * self.std * CORNER_STD * math.sqrt(2 * math.pi))
-        for bound, middle, _ in self._masses:
-            u = torch.where((values == bound)[:, None], u.new_full((), middle), u)
-            log_volume = torch.where(values == bound, log_volume.new_full((), of_mass), log_volume)
+        for mass, middle, _ in self._masses:
+            u = torch.where((values == mass)[:, None], u.new_full((), middle), u)
+            log_volume = torch.where(values == mass, log_volume.new_full((), of_mass), log_volume)
         return u, log_volume
 
     def values(self, u: Tensor) -> Tensor:
-        """Return the bound for u beyond an edge, and f(u) elsewhere."""
+        """Return the mass for u beyond an edge, and f(u) elsewhere."""
         x = self.inside.values(u)
-        for bound, middle, edge in self._masses:
+        for mass, middle, edge in self._masses:
             beyond = u[:, 0] < edge if middle < edge else u[:, 0] > edge
-            x = torch.where(beyond, x.new_full((), bound), x)
+            x = torch.where(beyond, x.new_full((), mass), x)
         return x
 
     def possible(self, values: Tensor) -> Tensor:
-        """Return which values lie between the bounds or at a point mass."""
+        """Return which values are possible others, or a point mass."""
         found = self.inside.possible(values)
-        for bound, _, _ in self._masses:
-            found = found | (values == bound)
+        for mass, _, _ in self._masses:
+            found = found | (values == mass)
         return found
 
     def __str__(self) -> str:
         """Return the kind in words."""
-        return f"{self.inside}, and exactly {' or '.join(f'{bound:g}' for bound, _, _ in self._masses)}"
+        return f"{self.inside}, and exactly {' or '.join(f'{mass:g}' for mass, _, _ in self._masses)}"
 
 
 @dataclass(frozen=True)
@@ -524,12 +532,13 @@ def date_text(seconds: float, *, whole_days: bool) -> str:
 class Missing(Column):
     """A column with missing values (NaN): an indicator, whether a value is missing, beside the coordinates of values.
 
-    The coordinates of a missing value are normal noise with the mean and standard deviation of those of the others.
+    The coordinates of a missing value are normal noise around the mean of those of the others. The noise is narrow, so
+    that no draw between the two lies beyond the range of the values.
 
     Args:
         inside: Column of the values that are not missing.
         mean: Means of the coordinates of these values.
-        std: Standard deviations of these coordinates.
+        std: Standard deviations of the noise.
         present: One of these values.
     """
 
@@ -543,7 +552,7 @@ class Missing(Column):
         """Return the column of these values and of missing ones."""
         u = inside.coordinates(torch.from_numpy(values.copy()), torch.Generator().manual_seed(0))
         std = u.std(0, correction=0) if u.numel() else u.new_zeros(u.shape[1])
-        return cls(inside, tuple(u.mean(0).tolist()), tuple(std.where(std > 0, 1.0).tolist()), float(values[0]))
+        return cls(inside, tuple(u.mean(0).tolist()), tuple((MISSING_STD * std.where(std > 0, 1.0)).tolist()), float(values[0]))
 
     @property
     def kind(self) -> str:
@@ -612,6 +621,7 @@ MIN_TAIL_ROWS = 10
 MIN_TAIL_INDEX = 1 / 3  # the third moment of P(|x| > t) = t^-a is infinite from a = 3
 MAX_REACH = 3.0  # distance of the farthest draw over that of the farthest row
 MIN_MASS_SHARE, MIN_MASS_ROWS = 0.01, 5
+NEXT_STEPS, MASS_RATIO = 0.25, 5.0  # standard deviations of the next steps on a grid; rows at its end over rows there
 PEAKED_BELOW = 2.0  # standard deviation in steps, below which neighbouring steps differ much in probability
 MAX_DECIMALS, MAX_POSITIONS = 4, 10_000
 MAX_SHOWN_DECIMALS = 11
@@ -619,6 +629,7 @@ MAX_SCALED = {4: 1e4, 8: 1e12}  # by the bytes of a float: values in steps up to
 MAX_OFF_GRID = 1e-3  # in steps: the rounding error of float32 at 10,000 positions
 LARGEST_WHOLE, FLOAT32_WHOLE = 2.0**53, 2.0**22  # beyond, every float64 is whole, and float32 are multiples of a step
 SHARE_TOTALS = 1.0, 100.0  # of proportions and percentages
+EMPTY_ROWS = 5  # rows expected between an end and its bound if the density did not end there: none has p = exp(-5)
 LIMIT_REACH = 0.5  # distance of a limit from the values over their range, at most
 UNITS = 86400.0, 3600.0, 60.0, 1.0  # day, hour, minute, second
 MICROSECOND = 1e-6
@@ -643,10 +654,12 @@ def find_column(values: Values, name: str, *, text: bool = False, ordered: bool 
     - **limits** of real columns: 0 if no value is negative, and also 1 or 100 if the largest value is between half the
       limit and the limit (100 only if the values are neither skewed nor heavy-tailed); a limit must be closer to the
       values than half their range. Otherwise the smallest or largest value, if 1 % of the values and five of them lie
-      within 2 % of the range. Draws beyond a limit are reflected, or on a grid moved to its end.
-    - **ends of a grid**: the smallest or largest value of a count or rounded column, if 1 % of the rows and at least
-      five have it (months, ages from 18).
-    - **point masses**: the smallest or largest value, if 1 % of the rows and at least five have it.
+      within 2 % of the range. Draws beyond a limit are reflected. Counts and rounded columns have limits too, and end
+      at values that 1 % of the rows and at least five have (months, ages from 18). With that many values at both ends,
+      u is the logit of the place between them (**interval**), as for dates.
+    - **point masses**: the smallest or largest value, if 1 % of the rows and at least five have it; on a grid if also
+      its steps are narrower than a quarter of the standard deviation of the other values, and five times as many rows
+      have it as have the next steps, in the mean.
     - **real**: all other columns.
     """
     levels = np.unique(values)
@@ -658,7 +671,7 @@ def find_column(values: Values, name: str, *, text: bool = False, ordered: bool 
     if len(levels) <= MAX_LEVELS and (rows_per_level >= ROWS_PER_LEVEL or (step is not None and step >= 1)):
         return _ordered(values)
     if step is not None:
-        return _on_grid(values, step, _limits(values)[1])
+        return _on_grid(values, step)
     if len(levels) <= MAX_RARE_LEVELS and rows_per_level >= ROWS_PER_RARE_LEVEL:
         return _ordered(values)
     return _continuous(values, size)
@@ -675,7 +688,7 @@ def given_column(values: Values, kind: object, name: str, *, size: int = 8) -> C
         return _ordered(values)
     if kind == "count":
         _require(values, values == np.round(values), name, "whole numbers")
-        return _on_grid(values, 1.0)
+        return _on_grid(values, 1.0, limited=False)
     decimals = _decimals(values, size)
     if kind == "real":
         return Smooth(decimals=decimals)
@@ -690,7 +703,7 @@ def given_column(values: Values, kind: object, name: str, *, size: int = 8) -> C
         return Category(tuple(np.unique(values).tolist()))
     nearest = _halfway(low, others.min()), _halfway(high, others.max())
     inside = _reaching(others, Smooth(low, high, nearest=nearest, decimals=decimals))
-    return _point_masses(inside, others, (low in masses, high in masses))
+    return _point_masses(inside, others, (low if low in masses else None, high if high in masses else None))
 
 
 def _pair(kind: object, name: str) -> tuple[float, float]:
@@ -748,18 +761,54 @@ def _common_step(levels: Values) -> float | None:
     return None if step > 1 and largest / step >= FLOAT32_WHOLE else step
 
 
-def _on_grid(values: Values, step: float, high: float = math.inf) -> Steps:
+def _on_grid(values: Values, step: float, *, limited: bool = True) -> Steps | PointMasses:
+    """Return the column of values on a grid, with point masses at ends that stand out."""
     positions = np.round(values / step)
-    first = 0.0 if positions.min() >= 0 else -math.inf
+    ends = float(positions.min()), float(positions.max())
+    first, last = (end if _stands_out(positions, end) else None for end in ends)
+    others = positions[(positions != first) & (positions != last)]
+    if (first is None and last is None) or len(np.unique(others)) <= MAX_LEVELS:
+        return _grid(positions, step, limited=limited)
+    inside = _grid(others, step, limited=limited)
+    low, high = inside.ends
+    inside = replace(inside, ends=(low if first is None else first + 1, high if last is None else last - 1))
+    masses = [None if end is None else _multiple(end, step) for end in (first, last)]
+    found: Steps | PointMasses = _point_masses(inside, others * step, (masses[0], masses[1]))
+    return found
+
+
+def _multiple(position: float, step: float) -> float:
+    """Return a position on a grid as a number with the decimals of the step."""
+    return round(position * step, _decimals_of(step))
+
+
+def _grid(positions: Values, step: float, *, limited: bool) -> Steps:
+    """Return the column of positions on a grid; its upper end has no limit, except if it is `limited` or a mass."""
+    ends = float(positions.min()), float(positions.max())
+    limits = _limits(positions * step)
+    low, high = (math.floor(limit / step + 0.5) if math.isfinite(limit) else limit for limit in limits)
+    first = ends[0] if _is_mass(positions, ends[0]) else max(low, 0.0 if ends[0] >= 0 else -math.inf)
+    last = ends[1] if _is_mass(positions, ends[1]) else high if limited else math.inf
     # ties are spread out, as values without rounding would be
-    skewed = first == 0 and _leans_on_zero(positions + np.linspace(0.01, 0.99, len(positions)))
-    wide = _heavy(positions) if _is_heavy(positions) else Smooth()
-    inside = _reaching(positions, Smooth(-0.5)) if skewed else wide
-    ends = positions.min(), positions.max()
-    held = [_is_mass(positions, end) for end in ends]
-    last = float(np.floor(high / step + 1e-9))
-    found = float(ends[0]) if held[0] else first, float(ends[1]) if held[1] else last
-    return Steps((), step, found, bool(positions.std() < PEAKED_BELOW), inside)
+    if _leans_on_zero(positions + np.linspace(0.01, 0.99, len(positions))):
+        # all coordinates below 0.5 are 0, however far out
+        inside = _reaching(positions, Smooth(-0.5))
+        inside = replace(inside, reach=(-math.inf, inside.reach[1]))
+    elif _is_heavy(positions):
+        inside = _heavy(positions)
+    else:
+        inside = _bounded(positions, Smooth(limits=(first - 0.5, last + 0.5)), 1.0)
+    return Steps((), step, (first, last), bool(positions.std() < PEAKED_BELOW), inside)
+
+
+def _stands_out(positions: Values, end: float) -> bool:
+    """Return whether one end of a fine grid is a point mass: many more rows than at the next steps."""
+    distances = np.abs(positions - end)
+    others = distances[distances > 0]
+    near = NEXT_STEPS * float(others.std())
+    if near < 1 or not _is_mass(positions, end):
+        return False
+    return bool((distances == 0).sum() > MASS_RATIO * max(1.0, (others <= near).sum() / math.floor(near)))
 
 
 def _limits(values: Values) -> tuple[float, float]:
@@ -773,6 +822,19 @@ def _limits(values: Values) -> tuple[float, float]:
     if total > 1 and (_leans_on_zero(values) or _is_heavy(values)):
         total = math.inf  # the end of a long tail is near 100 by chance
     return 0.0 if low <= reaches[0] else first, total if math.isfinite(total) else last
+
+
+def _bounded(values: Values, column: Smooth, least: float = 0.0) -> Smooth:
+    """Return the column with bounds around the values, by a margin of at least `least`, if both ends are crowded.
+
+    A density that ends abruptly is hard to learn; its logit has none of that. The margin is so wide that hardly any
+    other row lies beyond it, and that the logit of the outermost values is not far out.
+    """
+    low, high = float(values.min()), float(values.max())
+    margin = max(least, EMPTY_ROWS * (high - low) / len(values))
+    if not (_is_crowded(values) and _is_crowded(-values)):
+        return column
+    return replace(column, low=low - margin, high=high + margin)
 
 
 def _is_crowded(values: Values) -> bool:
@@ -837,16 +899,16 @@ def _continuous(values: Values, size: int) -> Column:
     elif not any(map(math.isfinite, limits)) and _is_heavy(others):
         inside = _heavy(others, decimals)
     else:
-        inside = Smooth(limits=limits, decimals=decimals)
-    return _point_masses(inside, others, at)
+        inside = _bounded(others, Smooth(limits=limits, decimals=decimals))
+    return _point_masses(inside, others, (ends[0] if at[0] else None, ends[1] if at[1] else None))
 
 
-def _point_masses(inside: Smooth, others: Values, at: tuple[bool, bool]) -> Smooth | PointMasses:
-    """Return the column of values that have a density, with point masses at its bounds."""
-    if not any(at):
+def _point_masses(inside: Smooth | Steps, others: Values, masses: tuple[float | None, float | None]) -> Any:
+    """Return the column of other values, with point masses at its ends if there are any."""
+    if masses == (None, None):
         return inside
-    u = inside.coordinates(torch.from_numpy(others.copy()), None)
-    return PointMasses(inside, at, (float(u.min()), float(u.max())), float(u.std()))
+    u = inside.coordinates(torch.from_numpy(others.copy()), torch.Generator().manual_seed(0))
+    return PointMasses(inside, masses, (float(u.min()), float(u.max())), float(u.std()))
 
 
 def _is_mass(values: Values, value: float) -> bool:
@@ -879,7 +941,7 @@ def _date(values: Values) -> Column:
     unit = next((unit for unit in UNITS if not np.remainder(values - first, unit).any()), MICROSECOND)
     positions = np.round((values - first) / unit)
     end = float(positions.max())
-    inside = Smooth(limits=(-0.5, end + 0.5))
+    inside = _bounded(positions, Smooth(limits=(-0.5, end + 0.5)), 1.0)
     return Date(Steps((), 1.0, (0.0, end), bool(positions.std() < PEAKED_BELOW), inside), first, unit)
 
 
@@ -1042,7 +1104,8 @@ class Table:
             return Condition(place, None, first, last)
         inside = column.inside if isinstance(column, Missing) else column
         masses = [mass[0] for mass in inside._masses] if isinstance(inside, PointMasses) else []
-        if isinstance(inside, Smooth | PointMasses) and not all(math.isnan(one) or one in masses for one in wanted):
+        others = inside.inside if isinstance(inside, PointMasses) else inside
+        if isinstance(others, Smooth) and not all(math.isnan(one) or one in masses for one in wanted):
             fix = "Pass the two ends as a tuple; one number has probability 0."
             raise ValueError(checks.message(f"a range for column {name!r} ({column})", list(wanted), fix))
         if not column.possible(torch.tensor(wanted, dtype=torch.float64)).any():
