@@ -345,7 +345,10 @@ def found_kinds() -> dict[str, tuple[NDArray[Any], str]]:
         "wide in narrow": (np.where(r.random(N) < 0.3, 10, 1) * r.normal(size=N), "real"),
         "six numbers, not whole": (r.choice([-1.2, 0.31, 0.9, 2.25, 3.1, 5.0], N), "ordered, 6 levels"),
         "forty numbers, not whole": (np.sort(r.normal(size=40))[r.integers(0, 40, N)], "ordered, 40 levels"),
-        "zeros on a fine grid": (np.where(r.random(N) < 0.4, 0, np.round(500 * r.beta(3, 3, N))), "count, and exactly 0"),
+        "zeros on a fine grid": (
+            np.where(r.random(N) < 0.4, 0, np.round(500 * r.beta(3, 3, N))),
+            "count, and exactly 0",
+        ),
         "zeros on a coarse grid": (r.poisson(0.5 + 4 * (r.random(N) < 0.5)), "count"),
         "uniform on a grid": (np.round(r.uniform(40, 100, N), 1), "rounded to 0.1"),
     }
@@ -429,6 +432,13 @@ def test_a_grid_has_one_zero() -> None:
     zeros = drawn[drawn == 0]
     assert len(zeros) > 1
     assert not zeros.signbit().any()
+
+
+def test_columns_that_are_nearly_linear_functions_of_each_other_are_not_bent() -> None:
+    first = random().uniform(0, 300, N).round()
+    table = Table.find(np.stack([first, first + random().poisson(2, N), random().uniform(0, 300, N).round()], 1), "abc")
+    inside = [column.inside for column in table.columns if isinstance(column, Steps)]
+    assert [column.kind for column in inside] == ["real", "real", "interval"]
 
 
 def test_what_lies_beyond_the_ends_of_a_grid_cannot_be() -> None:

@@ -552,7 +552,9 @@ class Missing(Column):
         """Return the column of these values and of missing ones."""
         u = inside.coordinates(torch.from_numpy(values.copy()), torch.Generator().manual_seed(0))
         std = u.std(0, correction=0) if u.numel() else u.new_zeros(u.shape[1])
-        return cls(inside, tuple(u.mean(0).tolist()), tuple((MISSING_STD * std.where(std > 0, 1.0)).tolist()), float(values[0]))
+        return cls(
+            inside, tuple(u.mean(0).tolist()), tuple((MISSING_STD * std.where(std > 0, 1.0)).tolist()), float(values[0])
+        )
 
     @property
     def kind(self) -> str:
@@ -630,12 +632,15 @@ MAX_OFF_GRID = 1e-3  # in steps: the rounding error of float32 at 10,000 positio
 LARGEST_WHOLE, FLOAT32_WHOLE = 2.0**53, 2.0**22  # beyond, every float64 is whole, and float32 are multiples of a step
 SHARE_TOTALS = 1.0, 100.0  # of proportions and percentages
 EMPTY_ROWS = 5  # rows expected between an end and its bound if the density did not end there: none has p = exp(-5)
+NEARLY_LINEAR = 0.95  # correlation
 LIMIT_REACH = 0.5  # distance of a limit from the values over their range, at most
 UNITS = 86400.0, 3600.0, 60.0, 1.0  # day, hour, minute, second
 MICROSECOND = 1e-6
 
 
-def find_column(values: Values, name: str, *, text: bool = False, ordered: bool = False, size: int = 8) -> Column:
+def find_column(
+    values: Values, name: str, *, text: bool = False, ordered: bool = False, straight: bool = False, size: int = 8
+) -> Column:
     """Infer the kind of a column from its values; values of a category are positions of levels.
 
     The rules, in order; they are conservative, so that a column is real unless there is clear evidence against it:
@@ -656,7 +661,8 @@ def find_column(values: Values, name: str, *, text: bool = False, ordered: bool 
       values than half their range. Otherwise the smallest or largest value, if 1 % of the values and five of them lie
       within 2 % of the range. Draws beyond a limit are reflected. Counts and rounded columns have limits too, and end
       at values that 1 % of the rows and at least five have (months, ages from 18). With that many values at both ends,
-      u is the logit of the place between them (**interval**), as for dates.
+      u is the logit of the place between them (**interval**), as for dates; except in columns that have a correlation
+      above .95 with another, which a logit would bend.
     - **point masses**: the smallest or largest value, if 1 % of the rows and at least five have it; on a grid if also
       its steps are narrower than a quarter of the standard deviation of the other values, and five times as many rows
       have it as have the next steps, in the mean.
@@ -671,10 +677,10 @@ def find_column(values: Values, name: str, *, text: bool = False, ordered: bool 
     if len(levels) <= MAX_LEVELS and (rows_per_level >= ROWS_PER_LEVEL or (step is not None and step >= 1)):
         return _ordered(values)
     if step is not None:
-        return _on_grid(values, step)
+        return _on_grid(values, step, straight=straight)
     if len(levels) <= MAX_RARE_LEVELS and rows_per_level >= ROWS_PER_RARE_LEVEL:
         return _ordered(values)
-    return _continuous(values, size)
+    return _continuous(values, size, straight=straight)
 
 
 def given_column(values: Values, kind: object, name: str, *, size: int = 8) -> Column:
@@ -688,7 +694,7 @@ def given_column(values: Values, kind: object, name: str, *, size: int = 8) -> C
         return _ordered(values)
     if kind == "count":
         _require(values, values == np.round(values), name, "whole numbers")
-        return _on_grid(values, 1.0, limited=False)
+        return _on_grid(values, 1.0, limited=False, straight=True)
     decimals = _decimals(values, size)
     if kind == "real":
         return Smooth(decimals=decimals)
@@ -761,15 +767,15 @@ def _common_step(levels: Values) -> float | None:
     return None if step > 1 and largest / step >= FLOAT32_WHOLE else step
 
 
-def _on_grid(values: Values, step: float, *, limited: bool = True) -> Steps | PointMasses:
+def _on_grid(values: Values, step: float, *, limited: bool = True, straight: bool) -> Steps | PointMasses:
     """Return the column of values on a grid, with point masses at ends that stand out."""
     positions = np.round(values / step)
     ends = float(positions.min()), float(positions.max())
     first, last = (end if _stands_out(positions, end) else None for end in ends)
     others = positions[(positions != first) & (positions != last)]
     if (first is None and last is None) or len(np.unique(others)) <= MAX_LEVELS:
-        return _grid(positions, step, limited=limited)
-    inside = _grid(others, step, limited=limited)
+        return _grid(positions, step, limited=limited, straight=straight)
+    inside = _grid(others, step, limited=limited, straight=straight)
     low, high = inside.ends
     inside = replace(inside, ends=(low if first is None else first + 1, high if last is None else last - 1))
     masses = [None if end is None else _multiple(end, step) for end in (first, last)]
@@ -782,7 +788,7 @@ def _multiple(position: float, step: float) -> float:
     return round(position * step, _decimals_of(step))
 
 
-def _grid(positions: Values, step: float, *, limited: bool) -> Steps:
+def _grid(positions: Values, step: float, *, limited: bool, straight: bool) -> Steps:
     """Return the column of positions on a grid; its upper end has no limit, except if it is `limited` or a mass."""
     ends = float(positions.min()), float(positions.max())
     limits = _limits(positions * step)
@@ -797,7 +803,8 @@ def _grid(positions: Values, step: float, *, limited: bool) -> Steps:
     elif _is_heavy(positions):
         inside = _heavy(positions)
     else:
-        inside = _bounded(positions, Smooth(limits=(first - 0.5, last + 0.5)), 1.0)
+        inside = Smooth(limits=(first - 0.5, last + 0.5))
+        inside = inside if straight else _bounded(positions, inside, 1.0)
     return Steps((), step, (first, last), bool(positions.std() < PEAKED_BELOW), inside)
 
 
@@ -884,7 +891,7 @@ def _reaching(values: Values, column: Smooth) -> Smooth:
     return replace(column, reach=(first, last))
 
 
-def _continuous(values: Values, size: int) -> Column:
+def _continuous(values: Values, size: int, *, straight: bool) -> Column:
     """Return the column of values that lie on no grid, with point masses at ends that many values equal."""
     ends = float(values.min()), float(values.max())
     at = _is_mass(values, ends[0]), _is_mass(values, ends[1])
@@ -899,7 +906,8 @@ def _continuous(values: Values, size: int) -> Column:
     elif not any(map(math.isfinite, limits)) and _is_heavy(others):
         inside = _heavy(others, decimals)
     else:
-        inside = _bounded(others, Smooth(limits=limits, decimals=decimals))
+        inside = Smooth(limits=limits, decimals=decimals)
+        inside = inside if straight else _bounded(others, inside)
     return _point_masses(inside, others, (ends[0] if at[0] else None, ends[1] if at[1] else None))
 
 
@@ -933,7 +941,7 @@ def _decimals(values: Values, size: int) -> int | None:
     return None
 
 
-def _date(values: Values) -> Column:
+def _date(values: Values, *, straight: bool) -> Column:
     """Return the column of dates, given as seconds since 1970."""
     first, last = float(values.min()), float(values.max())
     if first == last:
@@ -941,8 +949,20 @@ def _date(values: Values) -> Column:
     unit = next((unit for unit in UNITS if not np.remainder(values - first, unit).any()), MICROSECOND)
     positions = np.round((values - first) / unit)
     end = float(positions.max())
-    inside = _bounded(positions, Smooth(limits=(-0.5, end + 0.5)), 1.0)
+    inside = Smooth(limits=(-0.5, end + 0.5))
+    inside = inside if straight else _bounded(positions, inside, 1.0)
     return Date(Steps((), 1.0, (0.0, end), bool(positions.std() < PEAKED_BELOW), inside), first, unit)
+
+
+def _nearly_linear(rows: Values) -> NDArray[np.bool_]:
+    """Return which columns are nearly a linear function of another, such as two dates a few days apart."""
+    standard = [
+        np.nan_to_num((x - np.nanmean(x)) / (np.nanstd(x) or 1.0)) if not np.isnan(x).all() else x for x in rows.T
+    ]
+    correlation = np.abs(np.nan_to_num(np.stack(standard) @ np.stack(standard).T / len(rows)))
+    np.fill_diagonal(correlation, 0.0)
+    found: NDArray[np.bool_] = correlation.max(0) > NEARLY_LINEAR
+    return found
 
 
 class Condition(NamedTuple):
@@ -1006,12 +1026,15 @@ class Table:
         """
         given, categories, size = named_kinds(kinds, names), categories or {}, np.asarray(rows).dtype.itemsize
 
+        straight = dict(zip(names, _nearly_linear(np.asarray(rows, np.float64)), strict=True))
+
         def find(values: Values, name: str) -> Column:
             if name in dates:
-                return _date(values)
+                return _date(values, straight=straight[name])
             if name in given:
                 return given_column(values, given[name], name, size=size)
-            return find_column(values, name, text=name in categories, ordered=categories.get(name, False), size=size)
+            kind = {"text": name in categories, "ordered": categories.get(name, False), "straight": straight[name]}
+            return find_column(values, name, **kind, size=size)
 
         columns = []
         for name, values in zip(names, np.asarray(rows, np.float64).T, strict=True):
