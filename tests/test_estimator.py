@@ -435,8 +435,9 @@ def test_a_grid_has_one_zero() -> None:
 
 
 def test_columns_that_are_nearly_linear_functions_of_each_other_are_not_bent() -> None:
-    first = random().uniform(0, 300, N).round()
-    table = Table.find(np.stack([first, first + random().poisson(2, N), random().uniform(0, 300, N).round()], 1), "abc")
+    r = random()
+    first, other = r.uniform(0, 300, (2, N)).round()
+    table = Table.find(np.stack([first, first + r.poisson(2, N), other], 1), "abc")
     inside = [column.inside for column in table.columns if isinstance(column, Steps)]
     assert [column.kind for column in inside] == ["real", "real", "interval"]
 

@@ -703,13 +703,13 @@ def given_column(values: Values, kind: object, name: str, *, size: int = 8) -> C
     low, high = (0.0, math.inf) if kind == "positive" else _pair(kind, name)
     wanted = "numbers of at least 0" if kind == "positive" else f"numbers from {low:g} to {high:g}"
     _require(values, (values >= low) & (values <= high), name, wanted)
-    masses = tuple(bound for bound in (low, high) if _is_mass(values, bound))
+    first, last = (bound if _is_mass(values, bound) else None for bound in (low, high))
     others = values[(values > low) & (values < high)]
     if len(np.unique(others)) < 2:
         return Category(tuple(np.unique(values).tolist()))
     nearest = _halfway(low, others.min()), _halfway(high, others.max())
     inside = _reaching(others, Smooth(low, high, nearest=nearest, decimals=decimals))
-    return _point_masses(inside, others, (low if low in masses else None, high if high in masses else None))
+    return inside if first is None and last is None else _point_masses(inside, others, (first, last))
 
 
 def _pair(kind: object, name: str) -> tuple[float, float]:
@@ -779,8 +779,7 @@ def _on_grid(values: Values, step: float, *, limited: bool = True, straight: boo
     low, high = inside.ends
     inside = replace(inside, ends=(low if first is None else first + 1, high if last is None else last - 1))
     masses = [None if end is None else _multiple(end, step) for end in (first, last)]
-    found: Steps | PointMasses = _point_masses(inside, others * step, (masses[0], masses[1]))
-    return found
+    return _point_masses(inside, others * step, (masses[0], masses[1]))
 
 
 def _multiple(position: float, step: float) -> float:
@@ -908,13 +907,12 @@ def _continuous(values: Values, size: int, *, straight: bool) -> Column:
     else:
         inside = Smooth(limits=limits, decimals=decimals)
         inside = inside if straight else _bounded(others, inside)
-    return _point_masses(inside, others, (ends[0] if at[0] else None, ends[1] if at[1] else None))
+    masses = ends[0] if at[0] else None, ends[1] if at[1] else None
+    return _point_masses(inside, others, masses) if any(at) else inside
 
 
-def _point_masses(inside: Smooth | Steps, others: Values, masses: tuple[float | None, float | None]) -> Any:
-    """Return the column of other values, with point masses at its ends if there are any."""
-    if masses == (None, None):
-        return inside
+def _point_masses(inside: Smooth | Steps, others: Values, masses: tuple[float | None, float | None]) -> PointMasses:
+    """Return the column of other values with point masses at its ends."""
     u = inside.coordinates(torch.from_numpy(others.copy()), torch.Generator().manual_seed(0))
     return PointMasses(inside, masses, (float(u.min()), float(u.max())), float(u.std()))
 
@@ -1033,8 +1031,10 @@ class Table:
                 return _date(values, straight=straight[name])
             if name in given:
                 return given_column(values, given[name], name, size=size)
-            kind = {"text": name in categories, "ordered": categories.get(name, False), "straight": straight[name]}
-            return find_column(values, name, **kind, size=size)
+            ordered = categories.get(name, False)
+            return find_column(
+                values, name, text=name in categories, ordered=ordered, straight=straight[name], size=size
+            )
 
         columns = []
         for name, values in zip(names, np.asarray(rows, np.float64).T, strict=True):
