@@ -26,7 +26,7 @@ from scoremh.acceptance import Always, LineIntegral, Rule
 from scoremh.balance_matching import AcceptanceFit
 from scoremh.diagnostics import MAX_CIRCULATION, Caution, conservativity_by_level, lowest_conservative_level
 from scoremh.estimator.frames import ColumnLayout
-from scoremh.estimator.table import Missing
+from scoremh.estimator.table import UNITS, Missing, date_text
 from scoremh.evaluation import (
     MIN_ROWS,
     ONLY_COLUMN,
@@ -117,8 +117,12 @@ class Diagnosis:
     def brief(self) -> str:
         """The verdict, the checks, and the cautions that need no knowledge of the sampler."""
         table = [text_table(self.checks)] if self.checks else []
-        cautions = [str(one) for one in self.warnings if one.kind == "dependent_columns"]
-        return "\n".join([str(self.verdict), *table, *cautions])
+        return "\n".join([str(self.verdict), *table, *map(str, self.readable)])
+
+    @property
+    def readable(self) -> list[Caution]:
+        """The cautions that need no knowledge of the sampler."""
+        return [one for one in self.warnings if one.kind == "dependent_columns"]
 
     def _repr_html_(self) -> str:
         """Return the same as HTML, for a notebook."""
@@ -481,6 +485,7 @@ def model_contents(
             "accept step while annealing": adjustment_line(model.sampler_),
             "chains": chains_line(chains),
             "numbers of the fit": _numbers(model),
+            "cautions for experts": _expert_cautions(model, shown),
             "distances": distances_line(evaluation, rows),
             "versions": ", ".join(f"{name} {version}" for name, version in source.versions.items()),
         },
@@ -491,7 +496,7 @@ def model_contents(
         histories=histories,
         metrics=metrics_table(evaluation, own),
         floors={} if evaluation is None else evaluation.floors,
-        warnings=_warnings(model, shown, evaluation),
+        warnings=_warnings(model, evaluation),
         data_name=f"the {rows_name}",
         verdict=model.diagnose().verdict if evaluation is None else evaluation.verdict,
         checks=model.diagnose().checks if evaluation is None else evaluation.checks,
@@ -499,6 +504,7 @@ def model_contents(
     )
 
 
+MIN_DAYS = 10  # that a column of dates spans, from which the axes have no times of day
 GAP = 0.15  # from the smallest value to the place of missing values on an axis, over the range
 
 
@@ -517,13 +523,17 @@ def _texts(model: "ScoreMH") -> tuple[dict[str, Callable[[float], str]], list[fl
         places.append(place)
         is_text = layout is not None and (layout.levels is not None or layout.date is not None)
         if is_text or place is not None:
-            texts[name] = partial(_text, layout=layout, place=place, is_text=is_text)
+            long = len(there) > 0 and float(np.ptp(there)) > MIN_DAYS * UNITS[0]
+            whole_days = layout is not None and layout.date is not None and long
+            texts[name] = partial(_text, layout=layout, place=place, is_text=is_text, whole_days=whole_days)
     return texts, places
 
 
-def _text(value: float, *, layout: ColumnLayout | None, place: float | None, is_text: bool) -> str:
+def _text(value: float, *, layout: ColumnLayout | None, place: float | None, is_text: bool, whole_days: bool) -> str:
     if place is not None and value <= place + 1e-9 * abs(place):
         return "missing"
+    if whole_days:
+        return date_text(value, whole_days=True)
     return layout.text(value) if is_text and layout is not None else number(value)
 
 
@@ -548,7 +558,17 @@ def _numbers(model: "ScoreMH") -> str:
     return ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in found.items())
 
 
-def _warnings(model: "ScoreMH", chains: Chains, evaluation: Evaluation | None) -> list[Caution]:
-    """Return the cautions of fit, chains and evaluation, without R-hat, which does not measure the last draws."""
-    found = [one for one in (*model.diagnose().warnings, *diagnostics.summary(chains).warnings) if one.kind != "r_hat"]
-    return [*found, *([] if evaluation is None else evaluation.warnings)]
+def _warnings(model: "ScoreMH", evaluation: Evaluation | None) -> list[Caution]:
+    """Return the cautions that need no knowledge of the sampler; those of the draws themselves are in the verdict."""
+    readable = model.diagnose().readable
+    if evaluation is None:
+        return readable
+    others = dict(list(evaluation.p_values.items())[1:])
+    return [*readable, *replace(evaluation, p_values=others).warnings]
+
+
+def _expert_cautions(model: "ScoreMH", chains: Chains) -> str:
+    """Return the cautions for experts, without R-hat, which does not measure the last draws."""
+    readable = model.diagnose().readable
+    found = (*model.diagnose().warnings, *diagnostics.summary(chains).warnings)
+    return " ".join(str(one) for one in found if one.kind != "r_hat" and one not in readable) or "none"
