@@ -38,6 +38,7 @@ lint: .venv/ready
 format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/python docs/_extensions/api_listing.py
 
 # The documentation site, into out/site; notebooks that did not change are not executed again. A failing notebook is an error.
 docs: .venv/ready

@@ -171,6 +171,15 @@ def test_tables_name_every_rule_and_proposal() -> None:
         assert wanted <= named, (path.name, wanted - named)
 
 
+def test_the_listing_of_the_api_is_current() -> None:
+    spec = importlib.util.spec_from_file_location("api_listing", ROOT / "docs" / "_extensions" / "api_listing.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "API.md").read_text() == module.listing(), "Run: make format"
+
+
 def test_the_changelog_has_this_version() -> None:
     assert f"## {scoremh.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
