@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -21,13 +22,12 @@ import pandas as pd
 import pytest
 import torch
 
-from scoremh import Chains, ScoreMH, cli, datasets
+from scoremh import Chains, Recipe, ScoreMH, cli, datasets, fit_score
 from scoremh._shared.progress import named_steps, progress_bar
 from scoremh.cli import app, commands, demo
 from scoremh.cli.commands import report
 from scoremh.estimator.files import RunFolder
-from tests.cases import seeded
-from tests.estimator_cases import BRIEF, SMALL, X, ended, write_table
+from tests.estimator_cases import BRIEF, SMALL, ended, write_table
 
 
 def test_one_folder_holds_everything(whole: Path, data: Path) -> None:
@@ -307,31 +307,28 @@ def test_what_cannot_be_learned_leaves_nothing_behind(tmp_path: Path, capsys: py
     assert (tmp_path / "run" / "score.safetensors").exists()
 
 
-def test_ula_of_the_demo_has_a_step_at_which_it_does_not_diverge(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"DRAWS": 40, "STEPS": 60, "KEPT_DRAWS": 5}.items():
-        monkeypatch.setattr(demo, name, value)
-    model = ScoreMH(**SMALL).fit(X[:200])
-    model.sampler_ = dataclasses.replace(model.sampler_, step_size=40.0)
-    chains, share = demo._chains(model, seeded(), progress=False)
-    assert 0.5**demo.MAX_HALVINGS < share < 1
-    assert not demo._diverged(chains["ULA"].last)
-
-
 @pytest.mark.slow
-def test_the_demo_ends_with_a_report_and_a_picture(
+def test_the_demo_ends_with_a_picture_a_table_and_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in {"ROWS": 400, "DRAWS": 60, "STEPS": 10, "KEPT_DRAWS": 5}.items():
+    small: dict[str, Any] = {"POINTS": 300, "CHAINS": 60, "STEPS": 10, "STEP_SIZES": (0.05, 0.2, 50.0)}
+    small |= {"PARTICLES": 100, "LEVELS": (5.0, 0.1, 5, 2), "ROWS": 300, "FRESH_ROWS": 100}
+    brief = {name: SMALL[name] for name in ("score_steps", "chain_steps")}
+    small |= {"fit_score": partial(fit_score, recipe=Recipe(steps=20)), "ScoreMH": partial(ScoreMH, **brief)}
+    for name, value in small.items():
         monkeypatch.setattr(demo, name, value)
     cli.main(["demo", "--out", str(tmp_path / "demo")])
-    said = capsys.readouterr().out
-    assert "Score pCN" in said
-    assert said.rstrip().splitlines()[-1].startswith("See ")
+    lines = capsys.readouterr().out.rstrip().splitlines()
+    assert [line.split(".")[0] for line in lines[:3]] == ["1", "2", "3"]
+    assert "diverges at 50" in lines[0]
     assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
-    page = (tmp_path / "demo" / "report.html").read_text()
-    assert all(name in page for name in demo.SAMPLERS)
-    cli.main(["demo", "--out", str(tmp_path / "demo"), "--quiet"])  # an earlier one is replaced
-    cli.main(["report", str(tmp_path / "demo"), "--quiet"])
+    assert len(pd.read_csv(tmp_path / "demo" / "rides.csv")) == 300
+    assert "<html" in (tmp_path / "demo" / "report.html").read_text()
+
+
+def test_weights_of_modes_are_shares_of_the_nearest() -> None:
+    points = torch.tensor(demo.PLACES).repeat(2, 1) + 0.1
+    assert demo.shares(points, torch.full((6,), 1 / 6)) == pytest.approx([1 / 3] * 3)
 
 
 # Run folders when things go wrong: interrupted commands, full disks and damaged files lose nothing.

@@ -120,7 +120,7 @@ COMMANDS = {  # the first line of each command's own help
     "sample": "Draw independent rows; each is the last draw of its own chain, started from noise.",
     "evaluate": "Compare the draws with rows that were not used in the fit, and give a verdict.",
     "report": "Write an HTML report: verdict, draws beside rows, traces, acceptance, training and distances.",
-    "demo": "Learn two moons from samples, draw more with and without an accept step, and write a report.",
+    "demo": "Show what the accept step is worth: two moons, a product of learned scores, a table.",
     "doctor": "Show versions, threads, devices, and which extras are installed.",
 }
 

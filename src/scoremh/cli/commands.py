@@ -503,10 +503,10 @@ def demo(
     seed: Whole = 0,
     output: Output = Output(),  # noqa: B008  # frozen
 ) -> None:
-    """Learn two moons from samples, draw more with and without an accept step, and write a report.
+    """Show what the accept step is worth: two moons, a product of learned scores, a table.
 
     Args:
-        out: Folder for the run; an earlier demo in it is replaced.
+        out: Folder for the table and its report; an earlier demo in it is replaced.
         picture: File for the picture; demo.png in the folder by default.
         seed: Random seed; the same seed gives the same run.
         output: Verbosity and format of the output.
