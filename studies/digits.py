@@ -53,7 +53,9 @@ class Learned(Cell, kind="learned"):
     def measure(self, config: Config, folder: Path) -> Record:
         draws = torch.Generator().manual_seed(self.seed)
         net = UNet((1, 8, 8), config.channels, generator=draws)
-        recipe = Recipe(config.steps, batch=64, rate=2e-3, check_every=min(100, config.steps), patience=None)
+        recipe = Recipe(
+            config.steps, batch=64, rate=2e-3, schedule="cosine", check_every=min(100, config.steps), patience=None
+        )
         began = time.process_time()
         fit = fit_score(split(self.seed)[0], LOSS, net, standardize=False, recipe=recipe, generator=draws)
         fit.save(folder / f"score-{self.seed}.safetensors")

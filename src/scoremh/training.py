@@ -6,7 +6,8 @@ The held-out loss is evaluated for averaged weights, `a += (1 - decay) (w - a)` 
 returned. The decay grows to its value from a small one, so that the average forgets the initial weights. The held-out
 loss uses the same random numbers every time, so only the network changes it. If a loss exceeds the smallest one by at
 most a standard error, or by 2 % of the improvement since the first check, the two count as equal. Then the later
-weights are kept: they were averaged longer, and at a lower learning rate.
+weights are kept: they were averaged longer, and at a lower learning rate. Early stopping is for long trainings:
+at a high rate, the loss may stay the same for many checks and fall when the rate falls.
 
 A `Checkpoint` holds the state of a training. The same call with the same file resumes it and ends with the same
 weights; a different call raises an error. Since anybody can edit the header of a file, a header that describes a
@@ -49,7 +50,10 @@ __all__ = [
 ]
 
 
-Schedule = Literal["cosine", "constant"]
+Schedule = Literal["linear", "cosine", "constant"]
+# Share of the steps in which the rate rises. If it is high from the start, the noise of the gradients may switch hidden
+# units off for good: with 50,000 rows of two moons in eight columns, one training of two never left a linear score.
+WARMUP_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,9 @@ class Recipe:
     Args:
         steps: Largest number of optimiser steps.
         batch: Number of samples per step, drawn with replacement.
-        rate: Adam's learning rate at the start.
-        schedule: "cosine" down to 0, or "constant".
+        rate: Adam's largest learning rate.
+        schedule: "linear", up in the first 30 % of the steps and then down to 0; "cosine" down to 0; or
+            "constant".
         average: Decay of the moving average of the weights; 0 for no averaging.
         clip: Largest norm of a gradient; None for no clipping.
         check_every: Number of steps between two checks of the held-out loss.
@@ -71,14 +76,14 @@ class Recipe:
     """
 
     # chosen for `MultilevelDenoising` and fully connected networks, and compared with others in docs/scores.md
-    steps: int = 7000
+    steps: int = 3000
     batch: int = 128
-    rate: float = 3e-3
-    schedule: Schedule = "cosine"
+    rate: float = 1e-2
+    schedule: Schedule = "linear"
     average: float = 0.999
     clip: float | None = 10.0
     check_every: int = 100
-    patience: int | None = 10
+    patience: int | None = 30
     held_out: float = 0.1
 
     def __post_init__(self) -> None:
@@ -309,9 +314,10 @@ class State:
 
     def rate(self) -> float:
         """Return the learning rate of the next step."""
-        if self.recipe.schedule == "constant":
-            return self.recipe.rate
-        return self.recipe.rate * 0.5 * (1 + math.cos(math.pi * self.step / self.recipe.steps))
+        done = self.step / self.recipe.steps
+        if self.recipe.schedule == "linear":
+            return self.recipe.rate * min((done + 1 / self.recipe.steps) / WARMUP_SHARE, 1.0) * (1 - done)
+        return self.recipe.rate * (1.0 if self.recipe.schedule == "constant" else (1 + math.cos(math.pi * done)) / 2)
 
     def advance(self, loss: Loss, samples: Tensor, steps: int) -> None:
         """Make some optimiser steps."""

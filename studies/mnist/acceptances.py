@@ -13,7 +13,7 @@ from studies.mnist.networks import acceptance_network
 from studies.mnist.sampling import HIGH, LOW
 from studies.mnist.source import mnist
 
-ACCEPTANCE_RECIPE = Recipe(4000, batch=16, rate=1e-3, held_out=0.002, check_every=500, patience=None)
+ACCEPTANCE_RECIPE = Recipe(4000, batch=16, rate=1e-3, schedule="cosine", held_out=0.002, check_every=500, patience=None)
 STEPS = (0.3, 1.3)  # tau, of the acceptances
 PAPER_ENTROPY = 2.0  # lambda, of most rows of the paper's Table 3; it gives none for MNIST
 FORMS: dict[str, FormName] = {

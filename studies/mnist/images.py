@@ -34,7 +34,9 @@ def mnist_test() -> Tensor:
 
 def score_recipe(steps: int) -> Recipe:
     """Return how a score of images is trained: to the end, and judged on few images, since an image has many pixels."""
-    return Recipe(steps, batch=64, rate=2e-3, held_out=0.01, check_every=min(200, steps), patience=None)
+    return Recipe(
+        steps, batch=64, rate=2e-3, schedule="cosine", held_out=0.01, check_every=min(200, steps), patience=None
+    )
 
 
 def train_score(x: Tensor, steps: int, path: Path, *, progress: bool = False) -> ScoreFit:

@@ -33,7 +33,7 @@ class Config:
     rows: int = 2000  # of the classifier, of the range, and of the bounds, at most
     floors: int = 3  # pairs of fresh samples that a floor of a generated table is averaged over
     chains: int = 200  # with ten times the steps, beside as many with the usual ones
-    steps: int = 7000  # of the training of the score: the default
+    steps: int | None = None  # of the training of the score; the default if None
     acceptance: str = "simpson"
     timed: tuple[int, int] = (10_000, 10)  # rows and columns of the fit whose time is measured, all defaults
     development: bool = True  # whether to try noise levels on the tables that they were chosen on

@@ -51,7 +51,7 @@ MATCHING: Mapping[str, BalanceMatching] = {
 # With anchors: largest norm of a gradient, divided by the root of its size, in standard coordinates. Far from the
 # samples, gradients are larger and a learned score is unreliable; without clipping it would outweigh the anchors.
 ANCHORED_CLIP = 2.5
-RECIPE = Recipe(4000, batch=256, rate=4e-3, check_every=200, patience=20)
+RECIPE = Recipe(4000, batch=256, rate=4e-3, schedule="cosine", check_every=200, patience=20)
 TRIED_SAMPLES = 32  # number of samples at which a proposal is tested
 TRIED_PAIRS = 100  # number of pairs with which a network is tested
 COUNTED_SAMPLES = 900  # number of samples that identify a support; one more inside exceeds the tolerance of a probe

@@ -101,7 +101,8 @@ class Settings:
         missing: Missing values: raise an error, or model where values are missing, so that draws have missing values.
         noise_level: Noise level of the distribution that the kernel targets, in standard deviations of the data; noise
             connects modes, and is removed from the draws.
-        score_steps: Maximum number of training steps of the score.
+        score_steps: Number of training steps of the score; by default 50 times the square root of the number of rows,
+            and at most 3,000.
         acceptance_steps: Maximum number of training steps of a learned acceptance.
         annealing_steps: Number of steps of a chain at each noise level of an annealing; 0 starts chains by the
             probability flow.
@@ -114,7 +115,7 @@ class Settings:
     columns: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = ()
     missing: Literal["raise", "model"] = "raise"
     noise_level: float = 1.0
-    score_steps: Whole = 7000
+    score_steps: Whole | None = None
     acceptance_steps: Whole = 4000
     annealing_steps: Whole = 0
     chain_steps: Whole = 50

@@ -47,8 +47,8 @@ from scoremh.report import Contents
 from scoremh.report.page import chains_line, distances_line, metrics_table
 from scoremh.sampler import ANNEALING_LEVELS, ANNEALING_STEP_SIZE, Sampler
 from scoremh.sampling.chains import Chains
-from scoremh.score_matching import ScoreFit, implicit_losses
-from scoremh.training import Recipe, versions
+from scoremh.score_matching import ScoreFit, implicit_losses, recipe_for
+from scoremh.training import versions
 
 if TYPE_CHECKING:
     from scoremh.estimator.model import ScoreMH
@@ -375,7 +375,6 @@ def weights_known_to(score: ScoreFit, held_out: Tensor) -> float:
     return math.sqrt(float(weights @ (medians - weights @ medians).square()))
 
 
-USUAL_SCORE_STEPS = Recipe().steps  # default of `ScoreMH`
 CONNECTING_LEVEL = 1.0  # noise level, in standard deviations, at which modes of a table are connected
 FALLING_SHARE = 0.1  # share of the total fall of the held-out loss; a larger fall in the last half is not converged
 MIN_CHECKS = 4  # smallest number of held-out losses from which convergence can be seen
@@ -387,21 +386,21 @@ def advised(said: Verdict, sampler: Sampler, checks: Sequence[Check], rows: int)
     if said.level not in ("usable", "do not use"):
         return said
     assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
-    asks = said.reason.startswith(ONLY_COLUMN) and not is_brief(sampler.score)
+    asks = said.reason.startswith(ONLY_COLUMN) and not is_brief(sampler.score, rows)
     return said if asks else replace(said, advice=advice(sampler, checks, rows))
 
 
-def is_brief(score: ScoreFit) -> bool:
-    """Return whether training made all of its steps, and fewer than usual."""
-    return bool(score.history["step"][-1] == score.recipe.steps < USUAL_SCORE_STEPS)
+def is_brief(score: ScoreFit, rows: int) -> bool:
+    """Return whether training was given fewer steps than usual for the number of rows."""
+    return score.recipe.steps < recipe_for(rows).steps
 
 
 def advice(sampler: Sampler, checks: Sequence[Check], rows: int) -> str:
     """Return which parameter of a fit to change, with a value; more chain steps would not mend a wrong score."""
     assert isinstance(sampler.score, ScoreFit)  # the estimator has learned it
     made, allowed = int(sampler.score.history["step"][-1]), sampler.score.recipe.steps
-    if is_brief(sampler.score):
-        return f"Fit with score_steps={USUAL_SCORE_STEPS}."
+    if is_brief(sampler.score, rows):
+        return f"Leave score_steps out: {allowed:,} training steps are fewer than usual."
     bad = worst(checks)
     if bad is not None and bad.name == "copies":
         return f"Fit with score_steps={max(1, made // 2)}: draws are copies of training rows."
@@ -415,8 +414,8 @@ def advice(sampler: Sampler, checks: Sequence[Check], rows: int) -> str:
 
 
 def overfits(score: ScoreFit) -> bool:
-    """Return whether training stopped early, because the held-out loss no longer fell: more rows would help."""
-    return bool(score.history["step"][-1] < score.recipe.steps)
+    """Return whether the held-out loss rose again, so that earlier weights were kept: more rows would help."""
+    return bool(score.best < score.history["step"][-1])
 
 
 def still_falling(score: ScoreFit) -> bool:

@@ -40,7 +40,7 @@ from scoremh.report import write
 from scoremh.sampler import ProposalName, Sampler
 from scoremh.sampling.chains import Chains
 from scoremh.sampling.pools import Pool, check_pool
-from scoremh.score_matching import MIN_SAMPLES, MultilevelDenoising, ScoreFit, fit_score
+from scoremh.score_matching import MIN_SAMPLES, MultilevelDenoising, ScoreFit, fit_score, recipe_for
 from scoremh.training import Recipe
 
 LARGE = 1e15  # squares of larger numbers approach the largest float32, 3e38
@@ -81,7 +81,8 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             acceptance is learned for, in units of the data's standard deviations. Noise connects modes; the probability
             flow removes it from the draws. With up to 32 columns, the log density through noise accepts or rejects
             every group of ten moves.
-        score_steps: Largest number of training steps of the score.
+        score_steps: Number of training steps of the score; by default 50 times the square root of the number of rows,
+            and at most 3,000.
         acceptance_steps: Largest number of training steps of a learned acceptance.
         annealing_steps: Number of steps of every chain at each of 15 noise levels, from pure noise to `noise_level`; 0
             starts chains by the probability flow, which is nearly right.
@@ -125,7 +126,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         columns: Kinds = None,
         missing: Literal["raise", "model"] = "raise",
         noise_level: float = 1.0,
-        score_steps: int = 7000,
+        score_steps: int | None = None,
         acceptance_steps: int = 4000,
         annealing_steps: int = 0,
         chain_steps: int = 50,
@@ -154,8 +155,10 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         checks.one_of(self.acceptance, get_args(AcceptanceName), "acceptance")
         checks.one_of(self.missing, ("raise", "model"), "missing")
         check_pool(self.pool)
-        for name in ("score_steps", "acceptance_steps", "chain_steps"):
-            checks.count(getattr(self, name), name)
+        checks.count(self.acceptance_steps, "acceptance_steps")
+        checks.count(self.chain_steps, "chain_steps")
+        if self.score_steps is not None:
+            checks.count(self.score_steps, "score_steps")
         checks.count(self.annealing_steps, "annealing_steps", at_least=0)
         low, high = MultilevelDenoising().low, MultilevelDenoising().high  # the levels at which a score is learned
         if self.noise_level is None or not low <= self.noise_level <= high:
@@ -243,7 +246,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """Return the score of points, learned at all noise levels."""
         return fit_score(
             x,
-            recipe=Recipe(int(self.score_steps)),
+            recipe=recipe_for(len(x)) if self.score_steps is None else Recipe(int(self.score_steps)),
             generator=generator,
             checkpoint=checkpoint and Path(checkpoint) / "score.checkpoint",
             progress=self.verbose,
@@ -526,9 +529,10 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         missing = self.missing == "model"
         numbers = frames.as_numbers(X, self.layout_, missing=missing)
         finite = "allow-nan" if missing else True
-        rows: NDArray[Any] = validate_data(
-            self, numbers, dtype=FLOAT_DTYPES, reset=reset, ensure_min_samples=min_rows, ensure_all_finite=finite
-        )
+        rows: NDArray[Any] = validate_data(self, numbers, dtype=FLOAT_DTYPES, reset=reset, ensure_all_finite=finite)
+        if len(rows) < min_rows:
+            got, fix = f"{len(rows)} sample{'s' * (len(rows) > 1)}", "A reliable fit needs hundreds of rows."
+            raise ValueError(checks.message(f"at least {min_rows} rows", got, fix))
         return rows
 
     def __sklearn_tags__(self) -> Any:
