@@ -210,9 +210,8 @@ class Fit(Cell, kind="fit"):
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        x, recipe = DISTRIBUTIONS[self.distribution][1].sample(config.samples, generator=seeded(0, self.seed)), Recipe()
-        if config.steps is not None:
-            recipe = replace(recipe, steps=config.steps)
+        x = DISTRIBUTIONS[self.distribution][1].sample(config.samples, generator=seeded(0, self.seed))
+        recipe = None if config.steps is None else Recipe(steps=config.steps)
         fit, seconds = timed(lambda: fit_score(x, recipe=recipe, generator=seeded(1, self.seed)))
         fit.save(self.path(folder))
         return {"seconds": seconds, "level": fit.noise_level}

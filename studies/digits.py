@@ -15,9 +15,9 @@ from studies import plots
 from studies.framework import Cell, Record, Records, Study, grid
 from studies.framework.tables import markdown
 from studies.mnist import sampling
-from studies.mnist.images import LOSS
 from studies.mnist.judging import subset
 from studies.mnist.sampling import METHODS, Plan
+from studies.mnist.training import LOSS
 
 COMPARED = ("ula", "simpson")
 SHOWN = 36
@@ -78,11 +78,11 @@ class Drawn(Cell, kind="drawn"):
         model, real = ScoreFit.load(folder / f"score-{self.seed}.safetensors"), split(self.seed)[1]
         plan = Plan(self.method, self.tau, config.levels, config.final)
         began = time.process_time()
-        found = sampling.draw(model, plan, config.n, self.seed, real)
+        images, record = sampling.draw(model, plan, config.n, self.seed, real)
         seconds = time.process_time() - began
-        save_file({"images": found.images.contiguous()}, folder / self.file)
-        distance = metrics.w1(found.images.flatten(1), real[: config.n].flatten(1))
-        return {"w1": distance, "cpu_seconds": seconds} | found.record
+        save_file({"images": images}, folder / self.file)
+        distance = metrics.w1(images.flatten(1), real[: config.n].flatten(1))
+        return {"w1": distance, "cpu_seconds": seconds} | record
 
 
 class Floor(Cell, kind="floor"):

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -16,15 +15,14 @@ from scoremh.acceptance import Rule
 from scoremh.proposals import ScaledMALA
 from scoremh.types import Kernel
 from studies.framework import Record
-from studies.mnist.images import WEIGHTS, mnist_test, score_file, train_score
 from studies.mnist.judging import judged, subset
 from studies.mnist.levels import LevelAcceptanceFit
 from studies.mnist.networks import acceptance_network
+from studies.mnist.source import WEIGHTS, mnist_test
 
 HIGH, LOW = 10.0, 0.05  # first and last noise level, for pixels in [-1, 1]
-GROUPS = 10  # of levels, after each of which the lag of the chains is measured
-QUICK_IMAGES = 8000  # of the test images, which the score of a quick preset learns from
-LAG_IMAGES = 64  # real ones that it is compared with
+SCORE = WEIGHTS / "mnist-score.safetensors"
+LAG_IMAGES = 64  # real ones that the noise of chains is compared with
 
 
 class Method(NamedTuple):
@@ -46,62 +44,19 @@ METHODS = {
 }
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How images are drawn.
-
-    Args:
-        method: One of `METHODS`.
-        tau: The snr of `ScaledMALA`.
-        levels: Number of noise levels.
-        final: Steps at the last level of a rule that costs two score calls a step; others make more.
-        predictor: Whether a step of the reverse diffusion leads from level to level.
-    """
+class Plan(NamedTuple):
+    """One of `METHODS`, the snr of `ScaledMALA`, noise levels, and steps at the last of them."""
 
     method: str
     tau: float
     levels: int = 100
-    final: int = 50
-    predictor: bool = False
-
-    @property
-    def noise_levels(self) -> list[float]:
-        """The noise levels, from high to low."""
-        return annealing.geometric(HIGH, LOW, self.levels)
+    final: int = 50  # of a rule that costs two score calls a step; others make more
 
 
-@dataclass(frozen=True, eq=False)
-class Sampled:
-    """What a plan gave: images without their last noise, and what is known of the way.
-
-    Args:
-        images: One per chain.
-        descent: Acceptance rates while descending, over tenths of the levels.
-        last: Acceptance rate of the steps at the last level.
-        lags: Noise that chains carry over that of real images with noise, after every tenth of the levels.
-        calls: Score calls per chain.
-    """
-
-    images: Tensor
-    descent: list[float]
-    last: float
-    lags: list[float]
-    calls: float
-
-    @property
-    def record(self) -> Record:
-        """The record to keep."""
-        first, middle = self.lags[0], self.lags[len(self.lags) // 2]
-        return {
-            "acceptance": sum(self.descent) / len(self.descent),
-            "first_acceptance": self.descent[0],
-            "descent_acceptance": self.descent[-1],
-            "last_acceptance": self.last,
-            "first_lag": first,
-            "middle_lag": middle,
-            "lag": self.lags[-1],
-            "calls": self.calls,
-        }
+@cache
+def kept_score() -> ScoreFit:
+    """Return the score of MNIST that is kept."""
+    return ScoreFit.load(SCORE)
 
 
 @cache
@@ -134,20 +89,14 @@ def batch_ula(
         return x.clone()
 
 
-def draw(model: ScoreFit, plan: Plan, n: int, seed: int, real: Tensor) -> Sampled:
-    """Draw images from noise as planned.
+def draw(model: ScoreFit, plan: Plan, n: int, seed: int, real: Tensor) -> tuple[Tensor, Record]:
+    """Return n images from noise, without their last noise, and what is known of the way.
 
-    Args:
-        model: Scores at all noise levels.
-        plan: How.
-        n: Number of images.
-        seed: Random seed.
-        real: Images that the noise of the chains is compared with.
+    The record has the mean acceptance on the way down, rho (the noise of the chains over that of real images with the
+    noise of the last level), and score calls per chain.
     """
     draws = torch.Generator().manual_seed(seed)
-    x = HIGH * torch.randn(n, *real.shape[1:], generator=draws)
-    real, steps = real[:LAG_IMAGES], METHODS[plan.method].steps
-    descent, lags, calls = [], [], 0
+    x, steps = HIGH * torch.randn(n, *real.shape[1:], generator=draws), METHODS[plan.method].steps
 
     def kernel_at(level: float) -> Kernel:
         return metropolis_hastings(model.at(level), ScaledMALA(plan.tau), rule(plan.method, level, plan.tau))
@@ -160,29 +109,11 @@ def draw(model: ScoreFit, plan: Plan, n: int, seed: int, real: Tensor) -> Sample
         found = anneal(kernel_at, levels, x, steps_per_level=steps, measure_noise=False, generator=draws)
         return found.draws, list(found.acceptance_rates), found.score_calls
 
-    previous = None
-    for group in grouped(plan.noise_levels):
-        rates: list[float] = []
-        for levels in [[level] for level in group] if plan.predictor else [group]:
-            if plan.predictor and previous is not None:
-                x, calls = reverse_step(model, x, previous, levels[0], draws), calls + n
-            x, accepted, more = moved(x, levels, steps)
-            calls, previous, rates = calls + more, levels[-1], rates + accepted
-        descent.append(sum(rates) / len(rates))
-        lags.append(lag(model, x, real, group[-1]))
-    last = math.nan
-    if plan.final:
-        x, (last,), more = moved(x, [LOW], steps * plan.final)
-        calls += more
-        lags[-1] = lag(model, x, real, LOW)
+    x, rates, calls = moved(x, annealing.geometric(HIGH, LOW, plan.levels), steps)
+    x, _, more = moved(x, [LOW], steps * plan.final)
+    record = {"acceptance": sum(rates) / len(rates), "lag": lag(model, x, real[:LAG_IMAGES], LOW)}
     with torch.inference_mode():
-        return Sampled((x + LOW**2 * model.net(x, LOW)).clone(), descent, last, lags, calls / n)
-
-
-def grouped(levels: Sequence[float]) -> list[list[float]]:
-    """Return the levels in groups, as many as the lag is measured after."""
-    size = -(-len(levels) // GROUPS)
-    return [list(levels[i : i + size]) for i in range(0, len(levels), size)]
+        return (x + LOW**2 * model.net(x, LOW)).contiguous().clone(), record | {"calls": (calls + more) / n}
 
 
 def reverse_step(model: ScoreFit, x: Tensor, high: float, low: float, draws: torch.Generator) -> Tensor:
@@ -202,22 +133,20 @@ def lag(model: ScoreFit, x: Tensor, real: Tensor, level: float) -> float:
     return float(here / there)
 
 
-def prepare(score_steps: int, folder: Path) -> None:
-    """Train a small score on test images if the preset requires it; other presets use the kept score."""
-    if score_steps:
-        train_score(mnist_test()[:QUICK_IMAGES], score_steps, folder / "score.safetensors", progress=True)
+def reference(n: int, seed: int) -> Tensor:
+    """Return as many test images, which the score has not seen."""
+    return subset(mnist_test(), n, seed)
 
 
-def reference(folder: Path, n: int, seed: int) -> Tensor:
-    """Return as many real images, of those that the score has not seen."""
-    unseen = mnist_test()[QUICK_IMAGES:] if score_file(folder).parent == folder else mnist_test()
-    return subset(unseen, n, seed)
-
-
-def drawn_and_judged(plan: Plan, n: int, seed: int, folder: Path) -> tuple[Sampled, Record]:
-    """Return images drawn as planned, and all that is kept of them."""
+def drawn_and_judged(plan: Plan, n: int, seed: int) -> Record:
+    """Return what is kept of images that are drawn as planned."""
     torch.set_num_threads(1)
     began = time.process_time()
-    found = draw(ScoreFit.load(score_file(folder)), plan, n, seed, reference(folder, LAG_IMAGES, 0))
+    images, record = draw(kept_score(), plan, n, seed, reference(LAG_IMAGES, 0))
     seconds = time.process_time() - began
-    return found, judged(found.images, reference(folder, n, seed)) | found.record | {"cpu_seconds": seconds}
+    return judged(images, reference(n, seed)) | record | {"cpu_seconds": seconds}
+
+
+def image_file(folder: Path, *names: object) -> Path:
+    """Return the file of a cell's images."""
+    return folder / ("-".join(map(str, names)) + ".safetensors")

@@ -34,6 +34,8 @@ _SHA256 = {  # of the files as first published on yann.lecun.com/exdb/mnist
     "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
+DATA = Path(__file__).parent.parent / "data"
+WEIGHTS = Path(__file__).parent.parent / "weights"
 
 
 @overload
@@ -155,3 +157,8 @@ def _file_names() -> str:
     """Return the names of the four files, as a list in a sentence."""
     *first, last = _SHA256
     return f"{', '.join(first)} and {last}"
+
+
+def mnist_test() -> Tensor:
+    """Return the 10,000 test images, which a clone has."""
+    return mnist("test", root=DATA)

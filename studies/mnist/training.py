@@ -6,58 +6,77 @@
 | lenet | mnist-lenet: in whose features images are compared |
 | literal, free, antisymmetric, potential | mnist-NAME: acceptances for all noise levels and steps |
 
-`score --as-is` saves the averaged weights of an interrupted training of the score as they are.
-
 MNIST's training images come from the folder in `SCOREMH_DATA`, a cache, or the internet. An interrupted training is
 resumed by the same command.
 """
 
 import hashlib
-import json
 import sys
-from pathlib import Path
 
 import torch
-from safetensors import safe_open
 
-from scoremh import Recipe, ScoreFit
+from scoremh import BalanceMatching, Recipe, fit_score
+from scoremh.balance_matching import FormName
 from scoremh.networks import UNet
-from scoremh.types import Box
-from studies.mnist import lenet
-from studies.mnist.acceptances import train_acceptance
-from studies.mnist.images import LOSS, WEIGHTS, train_score
-from studies.mnist.sampling import LOW
-from studies.mnist.source import mnist
+from scoremh.proposals import ScaledMALA
+from scoremh.score_matching import MultilevelDenoising
+from studies.mnist.judging import train_lenet
+from studies.mnist.levels import fit_acceptance_at_levels
+from studies.mnist.networks import acceptance_network
+from studies.mnist.sampling import HIGH, LOW, kept_score
+from studies.mnist.source import WEIGHTS, mnist
 
-SCORE_STEPS = 8000
-
-
-def interrupted_score(checkpoint: Path) -> ScoreFit:
-    """Return the score with the averaged weights in a checkpoint."""
-    net, prefix = UNet((1, 28, 28)), "average.module."
-    with safe_open(checkpoint, framework="pt") as file:
-        names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118  # a file, not a dict
-        net.load_state_dict({name.removeprefix(prefix): file.get_tensor(name) for name in names})
-        numbers, header = (json.loads(file.metadata()[part]) for part in ("numbers", "header"))
-    own = {key: numbers[key] for key in ("history", "seed", "seconds")} | {"best": numbers["step"]}
-    edge = torch.full((1, 28, 28), 1.2)  # a tenth of the range wider than the images
-    fields = own | {"recipe": Recipe(**header["recipe"]), "loss": header["loss"]}
-    net.requires_grad_(False).eval()
-    return ScoreFit(net, support=Box(-edge, edge), noise_level=LOW, noise_range=(LOSS.low, LOSS.high), **fields)
+# around the levels of sampling, in units of pixels in [-1, 1]
+LOSS = MultilevelDenoising(0.04, 12.0, variance_reduced=False)
+SCORE_RECIPE = Recipe(8000, batch=64, rate=2e-3, schedule="cosine", held_out=0.01, check_every=200, patience=None)
+ACCEPTANCE_RECIPE = Recipe(4000, batch=16, rate=1e-3, schedule="cosine", held_out=0.002, check_every=500, patience=None)
+STEPS = (0.3, 1.3)  # tau, of the acceptances
+PAPER_ENTROPY = 2.0  # lambda, of most rows of the paper's Table 3; it gives none for MNIST
+FORMS: dict[str, FormName] = {
+    "literal": "free",
+    "free": "free",
+    "antisymmetric": "antisymmetric",
+    "potential": "potential",
+}
 
 
-def main(name: str, *options: str) -> None:
+def main(name: str) -> None:
     """Write one file, and print its hash."""
     torch.set_num_threads(1)
     path = WEIGHTS / f"mnist-{name}.safetensors"
-    if name == "score" and "--as-is" in options:
-        interrupted_score(path.with_suffix(".checkpoint")).save(path)
+    checkpoint = path.with_suffix(".checkpoint")
+    if name == "lenet":
+        train_lenet(*mnist("train", labels=True))
     elif name == "score":
-        train_score(mnist("train"), SCORE_STEPS, path, progress=True)
-    elif name == "lenet":
-        lenet.save(lenet.train(*mnist("train", labels=True)))
+        draws = torch.Generator().manual_seed(19)
+        net = UNet((1, 28, 28), generator=draws)
+        fit_score(
+            mnist("train"),
+            LOSS,
+            net,
+            standardize=False,
+            recipe=SCORE_RECIPE,
+            generator=draws,
+            progress=True,
+            checkpoint=checkpoint,
+        ).save(path)
     else:
-        train_acceptance(name, path)
+        draws = torch.Generator().manual_seed(23)
+        fit_acceptance_at_levels(
+            kept_score().net,
+            ScaledMALA,
+            mnist("train"),
+            acceptance_network(name, draws),
+            form=FORMS[name],
+            noise_range=(LOW, HIGH),
+            steps=STEPS,
+            matching=BalanceMatching(entropy=PAPER_ENTROPY) if name == "literal" else None,
+            recipe=ACCEPTANCE_RECIPE,
+            generator=draws,
+            progress=True,
+            checkpoint=checkpoint,
+        ).save(path)
+    checkpoint.unlink(missing_ok=True)
     print(hashlib.sha256(path.read_bytes()).hexdigest(), path.name)
 
 

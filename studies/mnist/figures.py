@@ -1,0 +1,328 @@
+"""The paper's figures of images: grids at four tau, W1 against tau, and the map over noise levels and tau."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from studies import plots
+from studies.framework import Cell, Claim, Record, Records, Study, grid
+from studies.framework.tables import markdown, mean, number
+from studies.mnist import sampling
+from studies.mnist.judging import DISTANCES, Floor
+from studies.mnist.sampling import METHODS, Plan
+from studies.mnist.source import mnist_test
+
+# The grids of images.
+
+LEAST_LITERAL = 0.458  # sigmoid of the least value of a GELU
+ACCEPTANCE_STEPS = 4000  # of a learned acceptance's training
+ROW = 3  # images in a row of a panel
+MAX_INK = 1.5  # times that of real images, beyond which images are spoiled
+
+
+@dataclass(frozen=True)
+class Samples:
+    """All that decides the numbers."""
+
+    seeds: tuple[int, ...] = (1,)
+    n: int = 9  # images
+    levels: int = 100
+    final: int = 500  # steps at the last level with Simpson's rule, 1,000 of the others
+    taus: tuple[float, ...] = (0.5, 0.7, 0.9, 1.1)  # the paper's
+
+
+class Sample(Cell, kind="drawn"):
+    """Images by a method at a tau, which are kept in a file."""
+
+    method: str
+    tau: float
+    seed: int
+
+    def file(self, folder: Path) -> Path:
+        """Return the file of the images."""
+        return sampling.image_file(folder, self.method, self.tau, self.seed)
+
+    def measure(self, config: Samples, folder: Path) -> Record:
+        plan, real = Plan(self.method, self.tau, config.levels, config.final), sampling.reference(64, 0)
+        images, record = sampling.draw(sampling.kept_score(), plan, config.n, self.seed, real)
+        save_file({"images": images}, self.file(folder))
+        return record | {"ink": ink(images) / ink(mnist_test())}
+
+
+def ink(images: Tensor) -> float:
+    """Return the share of bright pixels."""
+    return float((images > 0).float().mean())
+
+
+def sample_stages(config: Samples) -> list[list[Cell]]:
+    """Return all cells."""
+    return [grid(Sample, method=METHODS, tau=config.taus, seed=config.seeds)]
+
+
+def sample_table(records: Records) -> str:
+    """Return ink and rho by method and tau."""
+    rows: dict[str, dict[str, str]] = {}
+    for record in records.kinds["drawn"]:
+        found = f"{record['ink']:.2f} ({record['lag']:.2f})"
+        rows.setdefault(METHODS[record["method"]].label, {})[f"tau {record['tau']:g}"] = found
+    return markdown(pd.DataFrame(rows).T, "ink (rho)")
+
+
+def spoiled(records: Records, method: str) -> dict[str, bool]:
+    """Return at which tau images are blots, or have diverged."""
+    return {f"tau {r['tau']:g}": r["ink"] > MAX_INK for r in records.where("drawn", method=method)}
+
+
+def whole(records: Records) -> dict[str, bool]:
+    """Return at which tau MALA's images are whole."""
+    return {tau: not broken for tau, broken in spoiled(records, "simpson").items()}
+
+
+def sample_picture(records: Records, folder: Path, docs: Path) -> None:
+    """Draw all images: a row for every method, a column for every tau."""
+    cells = [Sample.of(record) for record in records.kinds["drawn"]]
+    panels = {f"{METHODS[c.method].label}\ntau {c.tau:g}": load_file(c.file(folder))["images"] for c in cells}
+    plots.image_panels(panels, docs / "mnist-samples.png", columns=len(records.settings["taus"]), images_per_row=ROW)
+
+
+# W1 against tau.
+
+HEADLINE = (0.7, 0.9, 1.1)
+UNADJUSTED = ("ula", "batch_ula")
+WITHIN = 1.1  # of one's own best
+
+
+@dataclass(frozen=True)
+class Curve:
+    """All that decides the numbers."""
+
+    seeds: tuple[int, ...] = (1, 2, 3)
+    n: int = 500  # images
+    levels: int = 100
+    final: int = 50  # steps at the last level, of MALA; twice as many of ULA
+    taus: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3)  # with the first seed
+    batch_taus: tuple[float, ...] = (0.7, 0.9, 1.1, 1.3)  # of ULA with one step for all chains, with the first seed
+    again: tuple[float, ...] = (0.7, 0.9)  # of MALA, with the other seeds; of ULA those of the headline
+
+
+class Point(Cell, kind="drawn"):
+    """Images by a method at a tau."""
+
+    tau: float
+    method: str
+    seed: int
+
+    def measure(self, config: Curve, folder: Path) -> Record:
+        return sampling.drawn_and_judged(Plan(self.method, self.tau, config.levels, config.final), config.n, self.seed)
+
+
+def curve_stages(config: Curve) -> list[list[Cell]]:
+    """Return the floor, then all cells."""
+    first, others = config.seeds[:1], config.seeds[1:]
+    cells = [
+        *grid(Point, tau=config.taus, method=["ula", "simpson"], seed=first),
+        *grid(Point, tau=config.batch_taus, method=["batch_ula"], seed=first),
+        *grid(Point, tau=HEADLINE, method=UNADJUSTED, seed=others),
+        *grid(Point, tau=config.again, method=["simpson"], seed=others),
+    ]
+    return [grid(Floor, n=(config.n,)), cells]
+
+
+def means(records: Records, method: str, key: str) -> dict[float, float]:
+    """Return a number by tau, in the mean over seeds; infinity where chains diverged."""
+    taus = sorted({record["tau"] for record in records.where("drawn", method=method)})
+    return {tau: mean(records.values("drawn", key, method=method, tau=tau)) for tau in taus}
+
+
+def good_range(values: dict[float, float]) -> tuple[float, float]:
+    """Return the smallest and largest tau around the best within 10 % of it, with none between that is not."""
+    taus = list(values)
+    best = min(taus, key=lambda tau: values[tau])
+    low = high = taus.index(best)
+    while low > 0 and values[taus[low - 1]] <= WITHIN * values[best]:
+        low -= 1
+    while high < len(taus) - 1 and values[taus[high + 1]] <= WITHIN * values[best]:
+        high += 1
+    return taus[low], taus[high]
+
+
+def nearer(records: Records) -> dict[str, bool]:
+    """Return, for every tau of the headline, whether MALA is nearer than both forms of ULA by both distances."""
+    found = {key: [means(records, method, key) for method in (*UNADJUSTED, "simpson")] for key in DISTANCES}
+    return {
+        f"{tau:g}": all(mala[tau] < min(ula[tau], batch[tau]) for ula, batch, mala in found.values())
+        for tau in HEADLINE
+    }
+
+
+def wider(records: Records) -> dict[str, bool]:
+    """Return by which distance the good range of MALA is wider than that of ULA, as a ratio."""
+
+    def width(method: str, key: str) -> float:
+        low, high = good_range(means(records, method, key))
+        return high / low
+
+    return {name: width("simpson", key) > width("ula", key) for key, name in DISTANCES.items()}
+
+
+def better_at_best(records: Records) -> dict[str, bool]:
+    """Return by which distance the best MALA is nearer than the best ULA."""
+    best = {key: [min(means(records, method, key).values()) for method in ("simpson", "ula")] for key in DISTANCES}
+    return {DISTANCES[key]: mala < ula for key, (mala, ula) in best.items()}
+
+
+def curve_table(records: Records) -> str:
+    """Return both distances by tau, in the mean over seeds."""
+    frame = {
+        f"{METHODS[method].label}: {name}": {f"{tau:g}": number(v) for tau, v in means(records, method, key).items()}
+        for method in (*UNADJUSTED, "simpson")
+        for key, name in DISTANCES.items()
+    }
+    columns = [f"{tau:g}" for tau in sorted(records.settings["taus"])]
+    return markdown(pd.DataFrame(frame).T.reindex(columns=columns).fillna(""), "tau")
+
+
+def curve_picture(records: Records, folder: Path, docs: Path) -> None:
+    """Draw both distances over tau."""
+    panels: dict[str, dict[str, plots.Curve]] = {}
+    for key, name in DISTANCES.items():
+        lines = {METHODS[method].label: means(records, method, key) for method in (*UNADJUSTED, "simpson")}
+        panels[name] = {label: (list(values), list(values.values())) for label, values in lines.items()}
+    levels = {name: {"real images": records.kinds["floor"][0][key]} for key, name in DISTANCES.items()}
+    path, labels = docs / "mnist-tau.png", ("tau", "distance to test images")
+    title = "MNIST by pure annealing: an accept step, and none"
+    plots.curve_panels(panels, path, labels=labels, levels=levels, log="y", shared=False, title=title)
+
+
+# The map over noise levels and tau.
+
+PAPER_THRESHOLDS = (30.0, 32.0, 34.0)
+FLOOR_THRESHOLDS = (1.1, 1.25, 1.5)  # times the floor
+MAPPED = ("batch_ula", "simpson")
+REGIONS = ("both above", "MALA below, ULA above", "ULA below, MALA above", "both below")
+
+
+@dataclass(frozen=True)
+class Map:
+    """All that decides the numbers."""
+
+    seeds: tuple[int, ...] = (1,)
+    n: int = 100  # images
+    levels: tuple[int, ...] = (10, 20, 50, 100)
+    final: int = 50  # steps at the last level, of MALA; twice as many of ULA
+    taus: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3)
+
+
+class Place(Cell, kind="drawn"):
+    """Images by a method, with a number of levels and a tau."""
+
+    levels: int
+    tau: float
+    method: str
+    seed: int
+
+    def measure(self, config: Map, folder: Path) -> Record:
+        return sampling.drawn_and_judged(Plan(self.method, self.tau, self.levels, config.final), config.n, self.seed)
+
+
+def map_stages(config: Map) -> list[list[Cell]]:
+    """Return the floor, then all cells."""
+    return [
+        grid(Floor, n=(config.n,)),
+        grid(Place, levels=config.levels, tau=config.taus, method=MAPPED, seed=config.seeds),
+    ]
+
+
+def regions(records: Records, threshold: float) -> Tensor:
+    """Return the number of the region by tau and number of levels."""
+    taus, levels = records.settings["taus"], records.settings["levels"]
+    ula, mala = (
+        torch.tensor(
+            [[mean(records.values("drawn", "w1", method=m, levels=n, tau=tau)) for n in levels] for tau in taus]
+        )
+        < threshold
+        for m in MAPPED
+    )
+    return torch.where(mala & ula, 3, torch.where(mala, 1, torch.where(ula, 2, 0)))
+
+
+def region_shares(records: Records, threshold: float) -> list[float]:
+    """Return the share of places in every region."""
+    found = regions(records, threshold)
+    return [float((found == region).float().mean()) for region in range(len(REGIONS))]
+
+
+def thresholds(records: Records) -> dict[str, float]:
+    """Return all thresholds by name."""
+    own = {f"W1 below {share:g} x floor": share * records.kinds["floor"][0]["w1"] for share in FLOOR_THRESHOLDS}
+    return {f"W1 below {value:g}": value for value in PAPER_THRESHOLDS} | own
+
+
+def more_orange(records: Records) -> dict[str, bool]:
+    """Return by which threshold MALA alone is below it in more places than ULA alone."""
+    found = {name: region_shares(records, threshold) for name, threshold in thresholds(records).items()}
+    return {name: each[1] > each[2] for name, each in found.items()}
+
+
+def map_picture(records: Records, folder: Path, docs: Path) -> None:
+    """Draw the map with every threshold."""
+    mala, ula = (look.colour for look in plots.looks_of(["MALA, Simpson", "ULA"]).values())
+    plots.region_panels(
+        {name: regions(records, threshold) for name, threshold in thresholds(records).items()},
+        docs / "mnist-map.png",
+        names=REGIONS,
+        regions=[("#e3e7ec", ""), (mala, "//"), (ula, "\\\\"), ("#5a636e", "")],
+        columns_at=[str(levels) for levels in records.settings["levels"]],
+        rows_at=[f"{tau:g}" for tau in records.settings["taus"]],
+        labels=("noise levels", "tau"),
+        columns=3,
+    )
+
+
+SAMPLES = Study(
+    "mnist-samples",
+    "MNIST: images by annealed MALA and ULA at the paper's four tau",
+    {"paper": Samples()},
+    sample_stages,
+    (Sample,),
+    sample_picture,
+    globals(),
+    {"robust": Claim("annealed MALA gives images at every tau", whole)},
+    page="images.md",
+    partial=True,
+    shows_draws=True,
+)
+TAU = Study(
+    "mnist-tau",
+    "MNIST: W1 against tau for annealed ULA and MALA",
+    {"paper": Curve()},
+    curve_stages,
+    (Floor, Point),
+    curve_picture,
+    globals(),
+    {
+        "headline": Claim("at tau .7 to 1.1 annealed MALA is nearer to the data than annealed ULA", nearer),
+        "wider": Claim("MALA's range of tau within 10 % of its best is wider than ULA's", wider),
+        "best": Claim("the best images of MALA are nearer to the data than the best of ULA", better_at_best),
+    },
+    page="images.md",
+    partial=True,
+    goes_on_from_kept=True,
+)
+MAP = Study(
+    "mnist-map",
+    "MNIST: where W1 is below a threshold, over denoising steps and tau",
+    {"paper": Map()},
+    map_stages,
+    (Floor, Place),
+    map_picture,
+    globals(),
+    {"robust": Claim("MALA alone is below the threshold in more places than ULA alone", more_orange)},
+    page="images.md",
+    partial=True,
+    goes_on_from_kept=True,
+)
