@@ -249,7 +249,7 @@ def finding(found: Mapping[str, Sequence[tuple[float, float]]]) -> str:
 
 def picture(found: Mapping[str, Sequence[tuple[float, float]]], path: Path) -> None:
     """Draw what a score call is worth against the step size."""
-    from studies.plots.lines import curves
+    from studies.plots import curves
 
     shown = {
         name: ([std for std, (jump, _) in zip(NOISE, cells, strict=True) if jump > 0], [j for j, _ in cells if j > 0])

@@ -11,28 +11,9 @@ from scoremh import targets
 from studies import plots
 from studies.acceptance.rules import FORMS, PAIRS
 from studies.framework import catalog
-from studies.plots import dots, lines
-from studies.plots.images import tile
-from studies.plots.style import Look, looks_of
+from studies.plots import Look, looks_of, tile
 from tests.cases import seeded
 from tests.studies.cases import kept
-
-
-def test_a_picture_without_panels_raises_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected at least one panel, got none"):
-        plots.scatter_panels({}, tmp_path / "empty.png")
-    with pytest.raises(ValueError, match="expected at least one panel, got none"):
-        plots.space_panels({}, tmp_path / "empty.png")
-    with pytest.raises(ValueError, match="expected at least one panel, got none"):
-        plots.field_panels({}, torch.randn(10, 2), tmp_path / "empty.png")
-    with pytest.raises(ValueError, match="expected at least one curve, got none"):
-        plots.curves({}, tmp_path / "empty.png", labels=("x", "y"))
-    with pytest.raises(ValueError, match="expected at least one panel, got none"):
-        plots.histogram_panels({}, tmp_path / "empty.png")
-    with pytest.raises(ValueError, match="expected at least one panel, got none"):
-        plots.map_panels({}, tmp_path / "empty.png", extent=(0.0, 1.0, 0.0, 1.0))
-    with pytest.raises(ValueError, match="expected at least one panel, got none"):
-        plots.image_panels({}, tmp_path / "empty.png", columns=1)
 
 
 def test_curves_of_a_family_share_a_colour_or_a_kind_of_line() -> None:
@@ -55,8 +36,7 @@ def test_pictures_are_drawn_from_kept_results_and_no_two_curves_look_alike(
         seen.extend(found.values())
         return found
 
-    monkeypatch.setattr(lines, "looks_of", recorded)
-    monkeypatch.setattr(dots, "looks_of", recorded)
+    monkeypatch.setattr(plots, "looks_of", recorded)
     catalog.all_studies()[name].picture(kept(name), tmp_path, tmp_path)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
     assert list(tmp_path.iterdir())
