@@ -68,6 +68,7 @@ densities: .venv/ready
 # How near ScoreMH comes to tables, into docs/tables.md: hours on two cores; the same command resumes a run.
 tables: .venv/ready
 	$(BIN)/python -m studies tables --docs docs
+	$(BIN)/python -m studies defaults --docs docs
 
 # How good learned acceptances are, into docs/acceptance.md: hours on two cores; the same command resumes a run.
 acceptance: .venv/ready
