@@ -17,22 +17,6 @@ SIZES = {"bins": 16, "transforms": 4, "hidden_features": [64, 64]}
 RECIPE = replace(LONG_RECIPE, steps=3000)  # of the flow, which stops early where held-out samples say so
 
 
-def kernel_density(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """Draw from a Gaussian kernel density estimate, whose bandwidth gives held-out samples the most likelihood.
-
-    Args:
-        x: Samples `(sample, d)`.
-        n: Number of draws.
-        generator: Random number generator; the same seed gives the same draws.
-    """
-    coordinates = Affine.whitening(x)
-    u = coordinates.inverse(x)
-    best = best_bandwidth(u)
-    chosen = u[torch.randint(len(u), (n,), generator=generator)]
-    noise = torch.randn(chosen.shape, generator=generator)
-    return coordinates.forward(chosen + best * noise)
-
-
 def best_bandwidth(u: Tensor) -> float:
     """Return the bandwidth that gives held-out samples, in standard coordinates, the most likelihood."""
     from sklearn.neighbors import KernelDensity
