@@ -13,16 +13,25 @@ ROOT = Path(__file__).parent.parent.parent
 PAGES = ROOT / "docs" / "api"
 INTRODUCTION = """# API
 
-Every public name with the first sentence of its docstring; the site (`make docs`) has all of it. One table of all
-rules, proposals and kernels, each with its guide: [docs/api/index.md](docs/api/index.md). Written by
+Every public name with the first sentence of its docstring; the site (`make docs`) has all of it. Written by
 `python docs/_extensions/api_listing.py`; a test compares it with the code.
+
+## All rules, proposals and kernels
+
 """
 
 
 def listing() -> str:
     """Return the file."""
     order = re.findall(r"\[[^\]]+\]\((\w+)\.md\)", (PAGES / "index.md").read_text())
-    return "\n".join([INTRODUCTION, *(section(PAGES / f"{name}.md") for name in dict.fromkeys(order))])
+    return "\n".join([INTRODUCTION + overview(), *(section(PAGES / f"{name}.md") for name in dict.fromkeys(order))])
+
+
+def overview() -> str:
+    """Return the table of rules, proposals and kernels, with links from the root of the repository."""
+    found = re.search(r"^\| name \|.*\n(?:\|.*\n)+", (PAGES / "index.md").read_text(), re.MULTILINE)
+    assert found is not None
+    return re.sub(r"\{py:\w+\}`~([\w.]+)`", r"`\1`", found[0]).replace("(../", "(docs/")
 
 
 def section(page: Path) -> str:
