@@ -17,7 +17,7 @@ from scoremh._shared import checks
 from scoremh._shared.files import replacing, require_same
 from scoremh.sampling.pools import Pool, run_jobs, started
 from studies.framework import pages
-from studies.framework.study import Cell, Record, Records, Study
+from studies.framework.study import Cell, Record, Records, Study, as_json
 
 FILE = "records.json"
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pot")
@@ -43,16 +43,15 @@ def run(
     results = results_file(study, preset, docs)
     if not as_is:
         if study.goes_on_from_kept and results.exists() and not (folder / FILE).exists():
-            go_on_from(results, study.settings(config), folder)
+            go_on_from(results, as_json(config), folder)
         compute(study, config, folder, pool=pool)
     elif not (folder / FILE).exists():
         raise ValueError(checks.message(f"results of {study.name} in {folder}", "none", COMPUTE))
     records = gather(study, preset, cells_in(folder, study.kinds))
-    kept = study.summary(records) if study.summary else records
     docs.mkdir(parents=True, exist_ok=True)
     study.picture(records, folder, docs)
-    write_json(kept.as_json(), results)
-    pages.write(study, kept, docs)
+    write_json(records.as_json(), results)
+    pages.write(study, records, docs)
 
 
 def go_on_from(results: Path, settings: Mapping[str, Any], folder: Path) -> None:
@@ -81,7 +80,7 @@ def redraw(study: Study, docs: Path) -> None:
 def compute(study: Study, config: Any, folder: Path, *, pool: Pool = None) -> None:
     """Compute the missing cells of a preset, stage by stage."""
     folder.mkdir(parents=True, exist_ok=True)
-    settings = study.settings(config)
+    settings = as_json(config)
     if (folder / FILE).exists():
         require_same(settings, json.loads((folder / FILE).read_text())["settings"], folder, "study", "folder")
     if study.prepare is not None:
@@ -143,7 +142,7 @@ def gather(study: Study, preset: str, cells: Mapping[Cell, Record]) -> Records:
     if not seeds or None in missing or not there:
         got = f"{len(cells)} of {len(wanted)} cells, and no seed that is complete"
         raise ValueError(checks.message(f"results of {study.name}, {preset}", got, COMPUTE))
-    settings = study.settings(config) | {"preset": preset, "seeds": seeds}
+    settings = as_json(config) | {"preset": preset, "seeds": seeds}
     settings["missing_seeds"] = sorted(set(config.seeds) - set(seeds))
     settings["versions"] = versions(*study.packages)
     return Records(settings, by_kind(study, {cell: cells[cell] for cell in there}))

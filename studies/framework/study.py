@@ -124,8 +124,6 @@ class Study:
     names: Mapping[str, Any]  # what the template uses besides records, settings and claims: the module's globals()
     claims: Mapping[str, Claim] = field(default_factory=dict)  # what the paper claims
     prepare: Callable[[Any, Path], None] | None = None  # of a preset and a folder, once before the first cell
-    settings: Callable[[Any], dict[str, Any]] = as_json  # all that decides the numbers of a preset
-    summary: Callable[[Records], Records] | None = None  # selects the records to keep; all except lists if None
     page: str = "reproduction.md"  # file of the section; one of the name of the study is written whole
     shows_draws: bool = False  # whether the picture needs draws, maps or fits, which the kept records do not have
     partial: bool = False  # whether a page can be written while cells are missing; else only complete seeds count
