@@ -157,7 +157,7 @@ def table1_share() -> str:
             for form in ("free", "antisymmetric", "potential"):
                 learned = tuned.learn_acceptance(torch.from_numpy(x), form, recipe=Recipe(steps=50))
                 learned.run(learned.start(100), 50)
-            for rule in (LineIntegral("simpson"), LineIntegral("adaptive")):
+            for rule in (LineIntegral("simpson"), LineIntegral("exact")):
                 replace(tuned, acceptance=rule).run(tuned.start(100), 50)
     return _share(made)
 

@@ -26,7 +26,7 @@ class Size(NamedTuple):
 
     @property
     def label(self) -> str:
-        return f"{self.dimension} -> {self.hidden} -> {self.hidden} -> {self.dimension}"
+        return f"{self.dimension}-{self.hidden}-{self.hidden}-{self.dimension}"
 
 
 SIZES = [Size(2, 64), Size(3, 512), Size(10, 128), Size(64, 256)]
@@ -35,8 +35,7 @@ SECTION = """
 
 {stamp}
 CPU time of one training step (loss, gradient, Adam; {batch} samples) over that of a step of denoising on the same
-`ScoreMLP`, in the same run: the median of {rounds} rounds in which all losses took turns, its quartiles in brackets.
-Bold is above what was to be reached.
+`ScoreMLP`: medians of {rounds} rounds in which all losses took turns. Bold is above the limit.
 
 {table}
 

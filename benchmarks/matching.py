@@ -39,23 +39,17 @@ CASES = [case for case in timing.CASES if case.chains == 1_000]
 SECTION = """
 ## What balance matching costs
 
-{stamp}
-CPU time of one training step (pairs, scores, loss, gradient, Adam; {batch} samples) by the defaults of every form, over
-that of the first term of the paper's loss written down as it stands, on the same network: two forwards for the two
-orders, and a gradient of each that is differentiated again. The median of {rounds} rounds in which all took turns, its quartiles in brackets. Bold is above
-what was to be reached.
+{stamp} CPU time of one training step ({batch} samples) by the defaults of every form, over that of the first term
+of the paper's loss written down as it stands: two forwards for the two orders, and a gradient of each that is
+differentiated again. Medians of {rounds} rounds in which all took turns; bold is above the limit.
 
 {table}
 
-- A potential has a network of the same width, and as many layers as the blocks have in all. It learns from points and
-  not from pairs: from {batch} samples it takes {half} pairs, which are {batch} points. Pairs for pairs it would cost twice as much.
-- For MALA all of them differentiate through the score network (two layers of 128), but for the potential, whose proposal cancels.
-
-What a learned rule costs in a chain: CPU time of one step of MALA over one bare forward of the score network, as in the
-first section. `direct` asks the network for one order of the pair, `metropolis` for both; a potential is asked once per candidate, at one point.
+A potential learns from points: {batch} samples are {half} pairs. In a chain, one step of MALA costs, in bare
+forwards of the score network:
 
 {steps}
-"""  # noqa: E501
+"""
 
 
 def naive(net: nn.Module, target: Target, proposal: Proposal, x: Tensor, generator: torch.Generator) -> Tensor:

@@ -22,7 +22,7 @@ import scoremh
 Clock = Callable[[], float]
 BARE = "bare forward"
 STEP_SIZE = 1.0  # MALA then accepts .6 to .7 of its candidates, near the .574 that is best
-MODE = 1.5  # the law is of two normals at +-MODE on the first axis: on one normal alone "adaptive" would never refine
+MODE = 1.5  # the law is of two normals at +-MODE on the first axis: on one normal alone no decision would be open
 
 
 class Case(NamedTuple):
@@ -34,11 +34,11 @@ class Case(NamedTuple):
 
     @property
     def network(self) -> str:
-        return f"{self.dimension} -> {self.hidden} -> {self.hidden} -> {self.dimension}"
+        return f"{self.dimension}-{self.hidden}-{self.hidden}-{self.dimension}"
 
     @property
     def label(self) -> str:
-        return f"{self.network}, {self.chains:,} chains"
+        return f"{self.network}, {self.chains:,}"
 
 
 CASES = [Case(*network, chains) for network in ((2, 64), (3, 512)) for chains in (100, 1_000, 10_000)]
@@ -196,8 +196,8 @@ def table(head: str, measured: Mapping[str, Mapping[str, Ratio]], at_most: Mappi
     for name in next(iter(measured.values())):
         limit, cells = at_most.get(name), []
         for case in measured.values():
-            low, median, high = case[name]
+            median = case[name].median
             above = limit is not None and round(median, 2) > limit
-            cells.append(f"{f'**{median:.2f}**' if above else f'{median:.2f}'} ({low:.2f} to {high:.2f})")
+            cells.append(f"**{median:.2f}**" if above else f"{median:.2f}")
         rows.append([name, *cells, *("" if limit is None else f"{limit:g}" for _ in limits)])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

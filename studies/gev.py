@@ -415,7 +415,7 @@ class TailChains(Cell, kind="chains"):
         generator = tail_seeded(self.size, self.seed, 1)
         initial = normal_starts(config.chains, config.xi, generator)
         # straight in asinh(x): along a line in x, the nodes of a long step miss the middle of the distribution
-        rule = LineIntegral("adaptive", coordinates=(0.0, 1.0))
+        rule = LineIntegral("exact", coordinates=(0.0, 1.0))
         kernel = metropolis_hastings(target, config.proposal(self.proposal), rule)
         options: dict[str, Any] = {"draws": config.draws, "burn_in": config.warmup, "thin": config.thin}
         return errors(sample(kernel, initial, **options, generator=generator).draws, config.xi)

@@ -83,8 +83,6 @@ EXACT_ON_GAUSSIAN: dict[str, Rule] = {
     "lobatto-barker": LineIntegral(balance="barker"),
     "gauss": LineIntegral("gauss"),
     "gauss-1": LineIntegral("gauss", nodes=1),
-    "adaptive": LineIntegral("adaptive"),
-    "adaptive-barker": LineIntegral("adaptive", balance="barker"),
     "exact-integral": LineIntegral("exact"),
     "exact-integral-barker": LineIntegral("exact", balance="barker"),
     "taylor-1-averaged": Taylor(1, average=True),

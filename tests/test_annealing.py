@@ -60,7 +60,7 @@ def blurred(level: float) -> targets.GaussianMixture:
 
 
 def kernel_at(level: float, rule: Rule | None = None, step: float = 0.6) -> Kernel:
-    return mh(blurred(level), MALA(step * level**2), LineIntegral("adaptive") if rule is None else rule)
+    return mh(blurred(level), MALA(step * level**2), LineIntegral() if rule is None else rule)
 
 
 LEVELS = annealing.geometric(12.0, 0.4, 20)
@@ -779,7 +779,7 @@ def test_what_cannot_be_gated_raises_an_error(kernel: Any, above: float, text: s
 
 
 def test_trajectories_do_without_an_accept_step() -> None:
-    kernel = hamiltonian(ADJUSTMENT_NORMAL, 1.5, 3, LineIntegral(), covariance=f64(1.0, 2.0), random_length=True)
+    kernel = hamiltonian(ADJUSTMENT_NORMAL, 1.5, 3, LineIntegral(), covariance=f64(1.0, 2.0))
     assert kernel.unadjusted is not None
     point = kernel.init(ADJUSTMENT_NORMAL.sample(100, generator=seeded()))
     moves = [one.step(point, generator=seeded(1))[1] for one in (kernel, kernel.unadjusted())]

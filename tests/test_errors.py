@@ -157,7 +157,6 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ValueError,
         "odd number of nodes for simpson, got 2",
     ),
-    "adaptive nodes": (lambda: LineIntegral("adaptive", nodes=6), ValueError, r"nodes of 2\^k - 1 for adaptive, got 6"),
     "coordinates without width": (
         lambda: LineIntegral(coordinates=(0.0, 0.0)),
         ValueError,
@@ -252,7 +251,7 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
     "a tensor as step": ("MALA(torch.tensor(0.1))", "step_size to be a number, got a float32 tensor of shape ()"),
     "an unknown rule": (
         "LineIntegral('boole')",
-        "rule to be one of 'lobatto', 'trapezoid', 'simpson', 'gauss', 'adaptive', 'exact', got 'boole'",
+        "rule to be one of 'lobatto', 'trapezoid', 'simpson', 'gauss', 'exact', got 'boole'",
     ),
     "coordinates of one number": ("LineIntegral(coordinates=1.0)", "coordinates to be a pair (m, w), got 1.0"),
     "an unknown balance": (
@@ -368,12 +367,12 @@ def test_the_degenerate_pair_warns_and_names_simpson(rule: Any) -> None:
     sample(kernel, torch.zeros(3, 2), draws=10)  # not again: warnings are errors here
 
 
-@pytest.mark.parametrize("rule", [LineIntegral(), LineIntegral("adaptive"), Taylor(2)], ids=repr)
+@pytest.mark.parametrize("rule", [LineIntegral(), LineIntegral("exact"), Taylor(2)], ids=repr)
 def test_long_steps_along_a_straight_line_warn(rule: Any) -> None:
     with pytest.warns(DegenerateRuleWarning, match=r"wrong for heavy tails.*coordinates=fit\.middle"):
         metropolis_hastings(NORMAL, StudentWalk(1.0), rule)
     metropolis_hastings(
-        NORMAL, StudentWalk(1.0), LineIntegral("adaptive", coordinates=(0.0, 1.0))
+        NORMAL, StudentWalk(1.0), LineIntegral("exact", coordinates=(0.0, 1.0))
     )  # warnings are errors here
     metropolis_hastings(NORMAL, StudentWalk(1.0), Exact())
     metropolis_hastings(NORMAL, StudentWalk(1.0, 100), rule)

@@ -193,7 +193,7 @@ KERNELS = {
     },
     **{
         f"mala, {name}": metropolis_hastings(LAW, MALA(0.2), RULES[name])
-        for name in ("adaptive", "gauss", "always", "exact", "exact-integral")
+        for name in ("lobatto", "gauss", "always", "exact", "exact-integral")
     },
     "hamiltonian": hamiltonian(LAW, 0.3, 3, LineIntegral()),
     "surrogate": grouped(LAW, MALA(0.2), LineIntegral(), RULES["exact"], group_size=3),

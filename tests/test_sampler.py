@@ -91,9 +91,9 @@ def test_a_step_is_in_units_of_the_blurred_data(score: ScoreFit) -> None:
     assert walk.std == pytest.approx(0.1 * 2**0.5)
 
 
-@pytest.mark.parametrize(("proposal", "rule"), [("mala", "simpson"), ("rw", "adaptive"), ("pcn", "adaptive")])
-def test_long_moves_are_integrated_adaptively(score: ScoreFit, proposal: Any, rule: Any) -> None:
-    assert repr(Sampler(score, proposal=proposal).rule) == repr(LineIntegral(rule))
+@pytest.mark.parametrize(("proposal", "rule"), [("mala", "simpson"), ("rw", "exact"), ("pcn", "exact")])
+def test_long_moves_are_decided_exactly(score: ScoreFit, proposal: Any, rule: Any) -> None:
+    assert repr(Sampler(score, proposal=proposal, group_size=None).rule) == repr(LineIntegral(rule))
 
 
 @pytest.mark.parametrize("proposal", ["mala", "rw", "pcn"])

@@ -679,7 +679,7 @@ def test_arguments_of_another_type_raise_errors() -> None:
 
 def by_trajectories(law: Any, **options: Any) -> Any:
     """Return a function from a step size, a covariance and a length to a kernel."""
-    return lambda h, c, length: hamiltonian(law, h, length, LineIntegral(), covariance=c, random_length=True, **options)
+    return lambda h, c, length: hamiltonian(law, h, length, LineIntegral(), covariance=c, **options)
 
 
 @pytest.mark.slow

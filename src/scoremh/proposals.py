@@ -195,7 +195,7 @@ class StudentWalk(Preconditioned):
 
     A Gaussian walk needs very many steps to return from a heavy tail; here the steps are heavy-tailed themselves
     (Jarner and Roberts 2007). Integrate the score along such steps in other coordinates:
-    `LineIntegral("adaptive", coordinates=...)`.
+    `LineIntegral("exact", coordinates=...)`.
 
     Args:
         scale: Scale of a step. The standard deviation is larger by sqrt(nu / (nu - 2)), and infinite for nu <= 2.

@@ -66,8 +66,8 @@ class Sampler:
         proposal: "mala" (Langevin), "rw" (random walk), "pcn" (preconditioned Crank-Nicolson) or "student" (random walk
             with steps of Student's distribution, for heavy tails).
         acceptance: Acceptance rule, or a learned acceptance: a free form is used as it was trained, others with
-            Metropolis's rule. None integrates the score: by Simpson's rule for MALA, adaptively for the longer moves
-            of other proposals.
+            Metropolis's rule. None integrates the score: by Simpson's rule for MALA; for the longer moves of
+            other proposals by "lobatto" if moves are grouped, otherwise by "exact".
         step_size: Step size h of MALA, standard deviation of the walk (its scale, for "student") in units of the
             standard deviation of the blurred data, or beta of pCN; None if it is still to be tuned.
         group_size: Number of moves that log p through noise accepts or rejects together. The acceptance rule is
@@ -524,9 +524,11 @@ class Sampler:
     @property
     def integral(self) -> LineIntegral:
         """The rule that integrates the score along moves as long as the proposal's."""
-        if self.proposal == "student":  # a long step must not miss the mass: u has mean 0 and unit covariance
-            return LineIntegral("adaptive", coordinates=(0.0, 1.0))
-        return LineIntegral("simpson" if self.proposal == "mala" else "adaptive")
+        if self.proposal == "mala":
+            return LineIntegral("simpson")
+        # a long step must not miss the mass: u has mean 0 and unit covariance
+        coordinates = (0.0, 1.0) if self.proposal == "student" else None
+        return LineIntegral("exact" if self.group_size is None else "lobatto", coordinates=coordinates)
 
     @property
     def tuned_proposal(self) -> Proposal:

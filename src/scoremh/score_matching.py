@@ -444,7 +444,7 @@ def fit_score(
             function of x, the score then decreases as 1 / |x|. The default loss is then `ImplicitScoreMatching`,
             because noise that is right for the middle blurs such tails. The support is wider than the samples by a
             tenth of their range in these coordinates. For long steps use
-            `LineIntegral("adaptive", coordinates=fit.middle)`.
+            `LineIntegral("exact", coordinates=fit.middle)`.
         recipe: Options of the training. By default, `recipe_for(len(samples))` for tables with `MultilevelDenoising`,
             and `LONG_RECIPE` for images and other losses.
         generator: Random number generator; the same seed gives the same weights.

@@ -9,9 +9,8 @@ from scipy import stats
 
 from scoremh import ThroughNoise
 from scoremh._shared import checks
-from scoremh.balance_matching import MATCHING
 from studies import plots
-from studies.acceptance import exactness
+from studies.acceptance import elsewhere, exactness
 from studies.acceptance.cells import KINDS, Config, stages
 from studies.acceptance.rules import (
     BIAS_PROPOSALS,
@@ -24,12 +23,11 @@ from studies.acceptance.rules import (
     UNTRAINED,
     WALKS,
 )
-from studies.framework import Claim, Record, Records, Study
+from studies.framework import Record, Records, Study
 from studies.framework.tables import mean, spread
 from studies.learning import DATASETS, learned_score
 
 PRESETS = {"paper": Config()}
-MAX_DIFFERING = 0.05  # share of decisions
 
 
 def prepare(config: Config, folder: Path) -> None:
@@ -58,43 +56,28 @@ def least_errors(records: Records) -> dict[str, Record]:
     return {walk: min(every, key=lambda one: one["error"]) for walk, every in found.items() if every}
 
 
-def decisions(records: Records) -> list[Record]:
-    """Return, by dataset, proposal and rule, how often decisions differ from the adaptive line integral's."""
-    found: list[Record] = []
-    for dataset, walk in product(DATASETS, WALKS):
-        place = {"dataset": dataset, "proposal": checks.named(PROPOSALS[dataset][walk])}
-        for form in FORMS:
-            trained = BOTH if form == "potential" else walk
-            for record in records.where("decisions", dataset=dataset, proposal=trained, form=form):
-                found.append({**place, "rule": form, "seconds": record["seconds"], **record[walk]})
-        found += [{**place, "rule": "Simpson", **one[walk]} for one in records.where("simpson", dataset=dataset)]
-    return found
-
-
-def decide_alike(records: Records) -> dict[str, bool]:
-    """Return which learned rules decide as the adaptive line integral does in all but 5 % of cases."""
-    learned = [one for one in decisions(records) if one["rule"] in FORMS]
-    return {f"{one['dataset']}, {one['proposal']}, {one['rule']}": one["rate"] < MAX_DIFFERING for one in learned}
-
-
 def bias(records: Records) -> dict[str, str]:
-    """Return the entries of the table by rule: score calls, training, distance and acceptance for both proposals."""
+    """Return the entries of the table by rule: score calls, distance and acceptance for both proposals."""
     found = {}
     for rule in (*RULES, *LEARNED):
         there = [one for walk in BIAS_PROPOSALS for one in records.where("bias", rule=rule, proposal=walk)]
         digits = {"calls": ".2g", "distance": ".3f", "acceptance": ".2f"}
         calls, distance, rate = (", ".join(f"{r[key]:{spec}}" for r in there) for key, spec in digits.items())
-        found[rule] = f"{calls} | {training_time(records, rule)} | {distance} | {rate}"
+        found[rule] = f"{calls} | {distance} | {rate}"
     return found
 
 
-def training_time(records: Records, rule: str) -> str:
-    """Return how long trainings of a rule took by the defaults; nothing where it was trained in another way."""
-    if rule in RULES:
-        return "none"
-    form, _, matching = LEARNED[rule]
-    seconds = records.values("decisions", "seconds", form=form)
-    return f"{min(seconds):.0f} to {max(seconds):.0f}" if seconds and matching == MATCHING[form] else ""
+def least_error(records: Records, form: str, walk: str) -> str:
+    """Return the least error of a form over pairings and budgets, and how it was trained; nothing if it was not."""
+    found = [
+        (mean(values), pairs, budget)
+        for pairs in PAIRS
+        for budget, values in errors(records, form, pairs, walk).items()
+    ]
+    if not found:
+        return ""
+    error, pairs, budget = min(found)
+    return f"{error:.4f} ({pairs}, {budget} s)"
 
 
 def seconds_taken(records: Records) -> dict[int, tuple[float, float]]:
@@ -137,8 +120,9 @@ STUDY = Study(
     stages,
     KINDS,
     picture,
-    ChainMap(globals(), vars(exactness), {"ThroughNoise": ThroughNoise}),
-    {"alike": Claim("learned rules decide as the adaptive line integral does in 95 % of cases", decide_alike)},
+    ChainMap(
+        globals(), vars(exactness), {"ELSEWHERE_RULES": elsewhere.RULES, "ThroughNoise": ThroughNoise}, vars(elsewhere)
+    ),
     prepare=prepare,
     page="acceptance.md",
     partial=True,

@@ -1,4 +1,4 @@
-"""Measurements of acceptance rules: bias, decisions, and the quality of learned rules for their training time."""
+"""Measurements of acceptance rules: bias, and the quality of learned rules for their training time."""
 
 import time
 import warnings
@@ -14,10 +14,8 @@ from scoremh import (
     AcceptanceFit,
     DegenerateRuleWarning,
     Learned,
-    LineIntegral,
     ScoreFit,
     datasets,
-    diagnostics,
     fit_acceptance,
     metropolis_hastings,
     sample,
@@ -40,7 +38,7 @@ from studies.acceptance.rules import (
     WALKS,
 )
 from studies.framework import Cell, Record, grid
-from studies.learning import DATASETS, acceptance_rate, error, learned_acceptance, learned_score, seeded
+from studies.learning import acceptance_rate, error, learned_acceptance, learned_score, seeded
 
 
 @dataclass(frozen=True)
@@ -124,55 +122,6 @@ class Quality(Cell, kind="quality"):
         return fit_acceptance(score, proposal, x, **options, generator=seeded(3, self.seed))
 
 
-class Decisions(Cell, kind="decisions"):
-    """How often a learned rule decides otherwise than the adaptive line integral of the same score."""
-
-    dataset: str
-    proposal: str
-    form: FormName
-
-    def measure(self, config: Config, folder: Path) -> Record:
-        score, x = learned_score(self.dataset, folder, samples=config.samples)
-        proposal, judged = training_and_judging(self.dataset, self.proposal)
-        fit = fit_acceptance(score, proposal, x, form=self.form, generator=seeded(3))
-        fresh = fresh_inside(self.dataset, score, config)
-        found: Record = {"seconds": fit.seconds}
-        for name, one in judged.items():
-            residual = diagnostics.balance_residual(fit, score, one, fresh, generator=seeded(4))
-            found[name] = {
-                **differing(Learned(fit, "metropolis"), score, one, fresh),
-                "direct": acceptance_rate(Learned(fit), score, one, fresh),
-                "residual": residual.integral.rms,
-            }
-        return found
-
-
-class Simpson(Cell, kind="simpson"):
-    """The same for Simpson's rule, which needs no training."""
-
-    dataset: str
-
-    def measure(self, config: Config, folder: Path) -> Record:
-        score, _ = learned_score(self.dataset, folder, samples=config.samples)
-        fresh = fresh_inside(self.dataset, score, config)
-        return {
-            name: differing(LineIntegral("simpson"), score, one, fresh) for name, one in PROPOSALS[self.dataset].items()
-        }
-
-
-def fresh_inside(dataset: str, score: ScoreFit, config: Config) -> Tensor:
-    """Return the fresh samples that are inside the support of a score."""
-    fresh = DATASETS[dataset](config.fresh, generator=seeded(2))
-    return fresh[score.support(fresh)]
-
-
-def differing(rule: Rule, score: ScoreFit, proposal: Proposal, x: Tensor) -> Record:
-    """Return how often a rule decides otherwise than the adaptive line integral, and how often both accept."""
-    options: dict[str, Any] = {"target": score, "proposal": proposal, "x": x, "generator": seeded(4)}
-    found = diagnostics.disagreement(rule, LineIntegral("adaptive"), **options)
-    return {"rate": found.rate, "accepted": list(found.acceptance_rates)}
-
-
 class Bias(Cell, kind="bias"):
     """How far chains from exact draws of two overlapping modes drift away, with the true score."""
 
@@ -207,14 +156,12 @@ def largest_distance(x: Tensor, y: Tensor) -> float:
     return max(float(stats.ks_2samp(a.numpy(), b.numpy()).statistic) for a, b in columns)
 
 
-KINDS = (Untrained, Simpson, Decisions, Quality, Bias, *exactness.KINDS, *elsewhere.KINDS)
+KINDS = (Untrained, Quality, Bias, *exactness.KINDS, *elsewhere.KINDS)
 
 
 def stages(config: Config) -> list[list[Cell]]:
     """Return all cells, the most telling first."""
-    learned = [*grid(Decisions, dataset=DATASETS, proposal=[BOTH], form=["potential"])]
-    learned += grid(Decisions, dataset=DATASETS, proposal=WALKS, form=["antisymmetric", "free"])
-    first = [*grid(Untrained, proposal=WALKS), *grid(Simpson, dataset=DATASETS), *learned]
+    first: list[Cell] = [*grid(Untrained, proposal=WALKS)]
     short, *longer = config.budgets
     bias = grid(Bias, proposal=BIAS_PROPOSALS, rule=[*RULES, *LEARNED])
     rest = [cell for best in (True, False) for budget in longer for cell in trainings(config, budget, best=best)]

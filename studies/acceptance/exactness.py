@@ -64,7 +64,6 @@ COMPARED: dict[str, Rule] = {
     "Exact()": Exact(),
     "LineIntegral()": LineIntegral(),
     'LineIntegral("simpson")': LineIntegral("simpson"),
-    'LineIntegral("adaptive")': LineIntegral("adaptive"),
     'LineIntegral("exact")': LineIntegral("exact"),
     "TwoCoin()": TwoCoin(),
 }

@@ -35,7 +35,6 @@ RULES: dict[str, Rule] = {
     "LineIntegral()": LineIntegral(),
     'LineIntegral("simpson")': LineIntegral("simpson"),
     'LineIntegral("gauss")': LineIntegral("gauss"),
-    'LineIntegral("adaptive")': LineIntegral("adaptive"),
     'LineIntegral("exact")': LineIntegral("exact"),
     "TwoCoin()": TwoCoin(),
 }
@@ -48,8 +47,6 @@ STEPPED: dict[str, Rule] = RULES | {
     'LineIntegral(balance="barker")': LineIntegral(balance="barker"),
     'LineIntegral("simpson", balance="barker")': LineIntegral("simpson", balance="barker"),
     'LineIntegral("gauss", nodes=1)': LineIntegral("gauss", nodes=1),
-    'LineIntegral("adaptive", nodes=127)': LineIntegral("adaptive", nodes=127),
-    'LineIntegral("adaptive", balance="barker")': LineIntegral("adaptive", balance="barker"),
     'LineIntegral("exact", balance="barker")': LineIntegral("exact", balance="barker"),
 }
 

@@ -82,7 +82,8 @@ class TwoCoin(Rule):
         known = self.known_log_ratio(current, proposed, target=target, proposal=proposal)
         log_heads = self.log_balanced(residual.slopes.integral + known)
         every = torch.arange(len(log_uniform), device=log_uniform.device)
-        rate = torch.maximum(residual.second_difference, residual.probed(every, PROBED_LENGTHS))
+        probes = torch.cat([every[residual.length > least] for least in PROBED_LENGTHS])
+        rate = residual.second_difference.scatter_reduce(0, probes, residual.draw(probes).abs(), "amax")
         log_accept = torch.where(rate.isfinite(), log_heads, math.nan)
         lowest = math.log(torch.finfo(log_accept.dtype).tiny)  # minus infinity would mean that p is 0 at the candidate
         log_accept.masked_fill_((rate > MAX_BOUND) & log_accept.isfinite(), lowest)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 ProposalName = Literal["mala", "rw", "pcn", "student"]
-AcceptanceName = Literal["potential", "antisymmetric", "free", "simpson", "adaptive", "always"]
+AcceptanceName = Literal["potential", "antisymmetric", "free", "simpson", "exact", "always"]
 
 
 Extra = Literal["cli", "report", "metrics", "flows", "parquet", "cluster", "zarr"]

@@ -17,7 +17,6 @@ and accepts with probability `min(1, r)` (Metropolis) or `r / (1 + r)` (Barker).
 | `LineIntegral("lobatto")` | Simpson; two nodes more if the decision is open | 1 and a few | eps^9 if it matters |
 | `LineIntegral("simpson")` | (s(x) + 4 s(x + v/2) + s(x')).v / 6 | 1 | eps^5 |
 | `LineIntegral("gauss", nodes=k)` | Gauss-Legendre | k, in one call | eps^(2k+1) |
-| `LineIntegral("adaptive")` | Romberg, refined if the decision could change | 1 or more | too small to matter |
 | `LineIntegral("exact")` | Simpson, corrected by random factors (`acceptance.exact`) | 1 or more | 0 |
 | `ThroughNoise()` | log p from the scores of all noise levels | 8 scores and divergences | from the model |
 | `Learned(fit)` | a network for a, r or log p (`fit_acceptance`) | 0 | from training |
@@ -30,10 +29,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import ClassVar, Literal, NamedTuple, get_args
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -44,7 +42,7 @@ from scoremh._shared import checks, rng
 from scoremh._shared.algebra import Quadrature, gauss_legendre, inner, line, newton_cotes, scores_along, weighted_sum
 from scoremh._shared.files import fingerprint
 from scoremh.acceptance import exact
-from scoremh.acceptance.exact import Residual, Slopes, Tally
+from scoremh.acceptance.exact import Residual, Tally
 from scoremh.coordinates import Sinh
 from scoremh.networks import Form
 from scoremh.training import Fit
@@ -195,14 +193,13 @@ class Always(Rule):
         return proposed.x.new_zeros(len(proposed.x))
 
 
-QuadratureName = Literal["lobatto", "trapezoid", "simpson", "gauss", "adaptive", "exact"]
+QuadratureName = Literal["lobatto", "trapezoid", "simpson", "gauss", "exact"]
 COORDINATES = "Pass two numbers, or two tuples with one number per coordinate; fit.middle for a score with heavy tails."
 DEFAULT_NODES: Mapping[QuadratureName, int] = {
     "lobatto": 3,
     "trapezoid": 0,
     "simpson": 1,
     "gauss": 3,
-    "adaptive": 63,
     "exact": 1,
 }
 
@@ -310,22 +307,13 @@ class LineIntegral(Rule):
     Lobatto's rule with five, clipped to within b of Simpson's. For the others no value within b changes the decision:
     all chains decide by one antisymmetric ratio.
 
-    `rule="adaptive"` starts with Simpson's rule, and takes its difference from the trapezoid rule as an error bound. It
-    doubles the nodes (Romberg) for chains whose uniform number lies within the bound; for the others, a better integral
-    could not change the decision. The bound may be too small by chance if a move crosses narrow structure, so there are
-    at least half as many intervals as the move is long in units of the score's own scale, |v| |s| / sqrt(d). However
-    good the bounds are, this is a Metropolis rule for an antisymmetric ratio: the last estimate, clipped to the bounds
-    before it. If few chains are open, the nodes of two doublings are evaluated at once, which saves time and changes no
-    decision.
-
-    `rule="exact"` decides as if the integral were exact: by Simpson's rule if its error cannot matter, otherwise by two
-    more nodes and random factors that correct the remaining error (`acceptance.exact`).
+    `rule="exact"` decides as if the integral were exact: by Simpson's rule if its error cannot matter, otherwise by
+    random factors that correct the error (`acceptance.exact`).
 
     Args:
-        rule: "lobatto", "simpson", "trapezoid", "gauss", "adaptive" or "exact".
+        rule: "lobatto", "simpson", "trapezoid", "gauss" or "exact".
         nodes: Number of inner nodes: 0 or more for "trapezoid" (default 0), odd for "simpson" (1), 1 or more for
-            "gauss" (3); for "adaptive" the largest number, 2^k - 1 (63).
-        tolerance: Error of D at which "adaptive" stops when it computes `log_ratio`, without a decision to make.
+            "gauss" (3).
         balance: "metropolis" or "barker".
         coordinates: Middle m and width w, for heavy tails: numbers, or tuples over the flattened event.
             `ScoreFit.middle` is such a pair if the score was fitted with `heavy_tails`.
@@ -334,7 +322,6 @@ class LineIntegral(Rule):
     integrates: ClassVar[bool] = True
     rule: QuadratureName = "lobatto"
     nodes: int | None = None
-    tolerance: float = 1e-4
     balance: Balance = "metropolis"
     coordinates: Middle | None = None
 
@@ -342,7 +329,6 @@ class LineIntegral(Rule):
         """Check the parameters."""
         checks.one_of(self.rule, get_args(QuadratureName), "rule")
         checks.one_of(self.balance, get_args(Balance), "balance")
-        checks.positive(self.tolerance, "tolerance")
         checks.count(self.inner_nodes, "nodes", at_least=0 if self.rule == "trapezoid" else 1)
         if self.rule == "simpson" and self.inner_nodes % 2 == 0:
             raise ValueError(checks.message("an odd number of nodes for simpson", self.nodes, "Use 1, 3, 5, ..."))
@@ -351,10 +337,6 @@ class LineIntegral(Rule):
         if self.rule == "exact" and self.inner_nodes != 1:
             fix = "Leave nodes out: the exact rule chooses its own."
             raise ValueError(checks.message("no nodes for exact", self.nodes, fix))
-        if self.rule == "adaptive" and self.inner_nodes & (self.inner_nodes + 1):
-            raise ValueError(
-                checks.message("nodes of 2^k - 1 for adaptive", self.nodes, "Use 1, 3, 7, 15, 31, 63, ...")
-            )
         if self.coordinates is not None:
             _check_coordinates(self.coordinates)
 
@@ -384,10 +366,8 @@ class LineIntegral(Rule):
         return self.rule == "trapezoid" and self.inner_nodes == 0
 
     @cached_property
-    def quadrature(self) -> Quadrature | None:
-        """Nodes and weights on [0, 1]; None for "adaptive", which has no fixed ones."""
-        if self.rule == "adaptive":
-            return None
+    def quadrature(self) -> Quadrature:
+        """Nodes and weights on [0, 1]."""
         if self.rule == "gauss":
             return gauss_legendre(self.inner_nodes)
         if self.rule in ("lobatto", "exact"):  # the rule that they start with
@@ -399,8 +379,6 @@ class LineIntegral(Rule):
         current, proposed, target = self._in_coordinates(current, proposed, target)
         if self.rule == "lobatto":
             return self._lobatto(current, proposed, target)
-        if self.quadrature is None:
-            return self._romberg(current, proposed, target)
         ends, nodes, weights = self.quadrature
         v = proposed.x - current.x
         total = torch.zeros_like(v)
@@ -431,17 +409,16 @@ class LineIntegral(Rule):
         generator: torch.Generator | None = None,
     ) -> Decision:
         """Return log a; some rules integrate only as accurately as the comparison with log u needs."""
-        if self.rule not in ("lobatto", "adaptive", "exact"):
+        if self.rule not in ("lobatto", "exact"):
             return Decision(self.log_accept(current, proposed, target=target, proposal=proposal))
         known = self.known_log_ratio(current, proposed, target=target, proposal=proposal)
         ends = self._in_coordinates(current, proposed, target)
-        if self.rule != "exact":
-            integral = self._lobatto if self.rule == "lobatto" else self._romberg
-            change = integral(*ends, goal=self.ratio_threshold(log_uniform) - known)
+        if self.rule == "lobatto":
+            change = self._lobatto(*ends, goal=self.ratio_threshold(log_uniform) - known)
             return Decision(self.log_balanced(change + known))
         residual, tally = Residual.between(*ends, generator), Tally()
         log_ratio = _finite(residual.slopes.integral) + known
-        log_accept = exact.log_accept(residual, log_ratio, self.log_balanced, log_uniform, tally)
+        log_accept = exact.log_accept(residual, log_ratio, self.log_balanced(log_ratio), log_uniform, tally)
         return Decision(log_accept, tally.factors, tally.clipped)
 
     def _in_coordinates(self, current: Point, proposed: Point, target: Target) -> tuple[Point, Point, Target]:
@@ -486,20 +463,6 @@ class LineIntegral(Rule):
         if len(rows):
             change = change.index_add(0, rows, lobatto_correction(target.score, x, v, ends, excess, rows))
         return _finite(change)
-
-    def _romberg(
-        self, current: Point, proposed: Point, target: Target, goal: Tensor | None = None
-    ) -> Float[Tensor, " chain"]:
-        """Return Simpson's integral, refined until it is known whether it exceeds the goal; or up to the tolerance."""
-        assert target.score is not None
-        x, v, here, there = current.x, proposed.x - current.x, current.integrated_score, proposed.integrated_score
-        slopes = Slopes.along(v, here, scores_along(target.score, x, v, (0.5,))[0], there)
-        change, excess = slopes.integral, slopes.middle - (slopes.first + slopes.last) / 2
-        gap = torch.full_like(change, self.tolerance) if goal is None else goal - change
-        known = torch.stack((excess, gap / UNIT, slopes.length.square()))
-        romberg = Romberg(target.score, self.inner_nodes, deciding=goal is not None)
-        rows, more = romberg.corrections((x, v, here + there), known)
-        return _finite(change.index_add(0, rows, more, alpha=UNIT))
 
 
 @dataclass(frozen=True, repr=False)
@@ -639,129 +602,3 @@ class Learned(Rule):
                 log_accept: Tensor = self.net(proposed.x, current.x)
                 return log_accept
             return super().log_accept(current, proposed, target=target, proposal=proposal)
-
-
-# Romberg's integral of a score along a move, refined only if a decision needs it.
-#
-# Let T_k be the trapezoid rule with 2^k intervals, R_{k,0} = T_k and R_{k,j} = R_{k,j-1} + (R_{k,j-1} - R_{k-1,j-1}) /
-# (4^j - 1). The estimate of level k is R_{k,k}; level 1 is Simpson's rule. The change from one level to the next bounds
-# the error. Everything is linear in the excess g of the slope at the nodes over the mean slope at the ends, so matrix
-# products give the estimates and bounds of several levels at once:
-#
-#     R_{k,k} - T_0 = sum_i w_{k,i} g_i,    g_i = (s(x + t_i v) - (s(x) + s(x + v)) / 2) . v
-#
-# Simpson's estimate is T_0 + 2/3 g(1/2). Integrals and errors below are in units of this 2/3.
-UNIT = 2 / 3  # Simpson's inner weight
-INTERVAL_LENGTH = 4.0  # |v| |s| / sqrt(d) per interval; above it no error bound is trusted
-SLOWEST = 16.0  # two estimates may agree by chance, so the error is assumed to fall no faster than Simpson's, as 2^-4
-# Score calls per chain that may be made before they are known to be needed, a quarter of Simpson's calls: with a cheap
-# score, another round of calls takes longer than another hundred nodes.
-SPARE_CALLS = 0.5
-
-
-class Refinement(NamedTuple):
-    """The new nodes of one or two more levels, and weights of the excesses at all nodes, from coarse to fine."""
-
-    nodes: Float[Tensor, "new_node ..."]
-    """The new nodes t."""
-    changes: Float[Tensor, "new_level node"]
-    """Weights of the difference of each new level's estimate from Simpson's."""
-    errors: Float[Tensor, "terms node"]
-    """Weights of the error terms, the same number of terms for every new level; the largest one bounds the error."""
-    reach: Float[Tensor, "new_level 1"]
-    """Square of the longest move for which the bound is trusted."""
-
-
-def romberg_weights(levels: int) -> tuple[Float[np.ndarray, " node"], Float[np.ndarray, "level node"]]:
-    """Return the inner nodes, from coarse to fine, and their weights in the estimates of level 0 and up."""
-    nodes = np.array([(i + 0.5) / 2**k for k in range(levels) for i in range(2**k)])
-    triangle, estimates = [np.zeros(len(nodes))], [np.zeros(len(nodes))]
-    for level in range(1, levels + 1):
-        coarse, triangle = triangle, [np.where(nodes * 2**level % 1 == 0, 0.5**level, 0.0)]
-        for power, estimate in enumerate(coarse, start=1):
-            triangle.append(triangle[-1] + (triangle[-1] - estimate) / (4**power - 1))
-        estimates.append(triangle[-1])
-    return nodes, np.array(estimates)
-
-
-@cache
-def refinement(level: int, finer: int, dimensions: int, dtype: torch.dtype, device: torch.device) -> Refinement:
-    """Return the new nodes and the weights from one level to a finer one, for tensors `(row, *event)`."""
-    nodes, estimates = romberg_weights(finer)
-    new, each = np.arange(level + 1, finer + 1)[:, None], np.arange(1, finer + 1)
-    believed = np.where(each <= new, SLOWEST ** np.minimum(each - new, 0), 0.0)
-    parts = (
-        nodes[2**level - 1 :].reshape(-1, *(1,) * dimensions),
-        (estimates[level + 1 :] - estimates[1]) / UNIT,
-        (believed[..., None] * np.diff(estimates, axis=0)).reshape(-1, len(nodes)) / UNIT,
-        (INTERVAL_LENGTH * 2.0 ** (new - 1)) ** 2,
-    )
-    with torch.inference_mode(False):  # the first caller may be in inference mode, a later one may differentiate
-        return Refinement(*(torch.tensor(part, dtype=dtype, device=device) for part in parts))
-
-
-@dataclass(frozen=True)
-class Romberg:
-    """Corrections of Simpson's rule for moves that it leaves open.
-
-    The estimates are checked level by level, even if the nodes of two levels are evaluated at once, so decisions do not
-    depend on `SPARE_CALLS`.
-    """
-
-    score: ScoreFn
-    max_nodes: int
-    """The largest number of inner nodes."""
-    deciding: bool = True
-    """Whether the integral is compared with goals; otherwise goals are errors at which to stop."""
-
-    def corrections(
-        self, lines: tuple[Tensor, Tensor, Tensor], known: Float[Tensor, "3 chain"]
-    ) -> tuple[Int[Tensor, " row"], Float[Tensor, " row"]]:
-        """Return the chains that Simpson's rule leaves open, and corrections to add to their integrals.
-
-        `lines` holds x, v and s(x) + s(x + v). `known` holds the excess half way; the goal minus Simpson's integral (or
-        the tolerated error, if not deciding); and the squared length |v|^2 |s|^2 / d.
-        """
-        excess, goal, square = known.unbind()
-        margin = goal.abs() if self.deciding else goal
-        rows = (margin < excess.abs()).logical_or_(square > INTERVAL_LENGTH**2).nonzero().view(-1)
-        if not rows.shape[0] or self.max_nodes == 1:
-            return rows[:0], excess[:0]
-        spare, known = SPARE_CALLS * square.shape[0], known.index_select(1, rows)
-        return rows, self._refined(torch.stack(lines).index_select(1, rows), known[:1], known[1:], spare)
-
-    def _refined(
-        self,
-        lines: Float[Tensor, "3 row *event"],
-        excesses: Float[Tensor, "node row"],
-        known: Float[Tensor, "2 row"],
-        spare: float,
-    ) -> Float[Tensor, " row"]:
-        """Return corrections of Simpson's integrals for open moves, with one or two more levels than so far."""
-        level, top = excesses.shape[0].bit_length(), self.max_nodes.bit_length()
-        finer = min(level + 2, top)
-        if excesses.shape[1] * (2**finer - 2**level) > spare:
-            finer = level + 1
-        nodes, changes, errors, reach = refinement(level, finer, lines.ndim - 1, lines.dtype, lines.device)
-        new, (goal, square) = self._excesses(lines, nodes), known.unbind()
-        excesses = torch.cat((excesses, new))
-        change, error = changes.mm(excesses), errors.mm(excesses).abs_().view(finer - level, finer, -1).amax(1)
-        margin = (change - goal).abs() if self.deciding else goal
-        open_ = (margin < error).logical_or_(square > reach)
-        found, still = change[-1], open_[-1]
-        if finer > level + 1:
-            found, still = torch.where(open_[0], found, change[0]), still & open_[0]
-        rows = still.nonzero().view(-1)
-        if finer < top and rows.shape[0]:
-            lines, excesses, known = (part.index_select(1, rows) for part in (lines, excesses, known))
-            found = found.index_copy(0, rows, self._refined(lines, excesses, known, spare - new.numel()))
-        return found
-
-    def _excesses(
-        self, lines: Float[Tensor, "3 row *event"], nodes: Float[Tensor, "node ..."]
-    ) -> Float[Tensor, "node row"]:
-        """Return the excesses at these nodes of all moves; calls the score once."""
-        x, v, ends = lines.unbind()
-        places = torch.addcmul(x, v, nodes)
-        scores = self.score(places.flatten(0, 1)).view_as(places)
-        return torch.sub(scores, ends, alpha=0.5).mul_(v).flatten(2).sum(2)

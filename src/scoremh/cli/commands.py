@@ -94,7 +94,7 @@ class Settings:
     Args:
         proposal: Proposal: mala (Langevin), rw (random walk), pcn (preconditioned Crank-Nicolson) or student (random
             walk with Student-t steps, for heavy tails).
-        acceptance: Acceptance rule: integrated from the score (simpson, adaptive), learned (potential, antisymmetric,
+        acceptance: Acceptance rule: integrated from the score (simpson, exact), learned (potential, antisymmetric,
             free), or always, which is ULA.
         columns: Kinds of columns, NAME=KIND: real, positive, heavy-tailed, ordered, count, category, date, or bounds
             such as 0:1. The kinds of the other columns are inferred from the rows.

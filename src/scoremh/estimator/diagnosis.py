@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 RULES: Mapping[str, Rule] = {
     "simpson": LineIntegral("simpson"),
-    "adaptive": LineIntegral("adaptive"),
+    "exact": LineIntegral("exact"),
     "always": Always(),
 }
 

@@ -70,7 +70,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         proposal: "mala" (Langevin), "rw" (random walk), "pcn" (preconditioned Crank-Nicolson) or "student" (random
             walk with Student t steps, for heavy tails).
-        acceptance: Acceptance rule: integrated from the score by "simpson" or "adaptive"; learned in the form
+        acceptance: Acceptance rule: integrated from the score by "simpson" or "exact"; learned in the form
             "potential", "antisymmetric" or "free" (the paper's), which is a second training; or "always", which is ULA.
         columns: Kinds of columns by name or position: "real", "positive", "heavy-tailed", "ordered", "count",
             "category", "date", or a pair of bounds such as (0, 1). The kinds of other columns are inferred from the
@@ -165,7 +165,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             fix = "Leave it out: 1.0 suits most tables."
             raise ValueError(checks.message(f"noise_level between {low} and {high}", self.noise_level, fix))
         if self.acceptance == "always" and self.proposal != "mala":
-            got, fix = f"{self.proposal!r}, which does not use the score", 'Use acceptance="adaptive" with it.'
+            got, fix = f"{self.proposal!r}, which does not use the score", 'Use acceptance="exact" with it.'
             raise ValueError(checks.message('proposal="mala" with acceptance="always", ULA', got, fix))
         if not 0 < self.validation_fraction < 1:
             fix = "Pass 0.1, for example: a fit can only be checked on rows that it has not seen."

@@ -59,7 +59,7 @@ def grouped(target: TargetLike, proposal: Proposal, acceptance: Rule, final: Rul
         raise ValueError(checks.message("a target without known parts", checks.named(target), fix))
     cheap = metropolis_hastings(target, proposal, acceptance)
     if not acceptance.antisymmetric or acceptance.needs > {"log_density"}:
-        fix = 'Use LineIntegral("simpson"), LineIntegral("adaptive") or Learned(fit).'
+        fix = "Use LineIntegral() or Learned(fit)."
         raise ValueError(checks.message("a rule with a deterministic log ratio", checks.named(acceptance), fix))
     log_density = validated_target(target, proposal, final).log_density
     if log_density is None or final.needs != {"log_density"}:

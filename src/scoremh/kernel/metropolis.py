@@ -29,7 +29,7 @@ from scoremh._shared import checks, rng
 from scoremh._shared.algebra import Quadrature, newton_cotes, per_chain, rows_finite
 from scoremh._shared.counting import CheckedScore, CountedScore, score_calls
 from scoremh.acceptance import Always, Exact, LineIntegral, Rule
-from scoremh.acceptance.rules import LOBATTO_BOUND, Decision, Romberg, lobatto_correction
+from scoremh.acceptance.rules import LOBATTO_BOUND, Decision, lobatto_correction
 from scoremh.proposals import MALA, PCN, GaussianProposal, RandomWalk, ScaledMALA, StudentWalk
 from scoremh.targets.combinations import Product, WeightedSum, share_outward
 from scoremh.types import Kernel, Move, Need, Point, Proposal, Run, ScoreModel, Target, TargetLike, Trace
@@ -185,7 +185,7 @@ class _Segment(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LangevinLoop:
-    """A fast loop for MALA with `LineIntegral` (inner nodes on a straight line, fixed or adaptive) or with `Always`.
+    """A fast loop for MALA with `LineIntegral` (inner nodes on a straight line) or with `Always`.
 
     The proposal's ratio contains the trapezoid rule with the opposite sign. Without the terms that cancel,
 
@@ -207,7 +207,7 @@ class LangevinLoop:
         noise = self.proposal.noise(steps, x, generator).mul_(math.sqrt(2 * self.proposal.step_size))
         if not isinstance(rule, LineIntegral):
             return self._unadjusted(point, noise)
-        quadrature = rule.quadrature or SIMPSON
+        quadrature = rule.quadrature
         unit = quadrature.weights[0]
         log_uniform = rng.log_uniform((steps, len(x), 1), x, generator)
         thresholds = rule.ratio_threshold(log_uniform) / unit
@@ -268,7 +268,7 @@ class LangevinLoop:
         x, s, proposal, rule, h = point.x, point.score, self.proposal, self.rule, self.proposal.step_size
         assert s is not None
         assert isinstance(rule, LineIntegral)
-        size, adaptive = x[0].numel(), rule.quadrature is None
+        size = x[0].numel()
         repeated = size <= REPEATED_SIZE
         decision_shape = x.shape if repeated else (len(x), *(1,) * (x.ndim - 1))
         limits = thresholds.expand(*thresholds.shape[:2], size if repeated else 1).contiguous()
@@ -289,8 +289,6 @@ class LangevinLoop:
             drift_there = proposal.precondition(there)
             if rule.rule == "lobatto":
                 self._lobatto_ratio(x, v, s, there, inner[0], drift_there - drift, threshold, summing, log_ratio)
-            elif adaptive:
-                self._refined_ratio(x, v, s, there, inner[0], drift_there - drift, threshold, summing, log_ratio)
             else:
                 self._ratio(v, s, there, inner, drift_there - drift, quadrature, summing, log_ratio)
             if inside is not None:
@@ -360,40 +358,6 @@ class LangevinLoop:
         if len(rows):
             more = lobatto_correction(self.target.score, x, v, both, excess, rows)
             ratio.index_add_(0, rows, more, alpha=1 / unit)
-
-    def _refined_ratio(
-        self,
-        x: Tensor,
-        v: Tensor,
-        here: Tensor,
-        there: Tensor,
-        middle: Tensor,
-        drift_change: Tensor,
-        threshold: Tensor,
-        summing: Tensor,
-        log_ratio: Tensor,
-    ) -> None:
-        """Write log r by Simpson's rule into `log_ratio`; refine it by Romberg's if the threshold is within its error.
-
-        In units of Simpson's inner weight w, `log r = g - (h / (4 w)) (s' - s).C(s' + s)` with `g = v.(s(x + v/2) -
-        (s + s') / 2)`. This g is also the difference of Simpson's rule from the trapezoid rule, used as error bound.
-        """
-        assert self.target.score is not None
-        assert isinstance(self.rule, LineIntegral)
-        both, size, unit = here + there, len(summing), SIMPSON.weights[0]
-        terms = (
-            torch.sub(middle, both, alpha=0.5).mul_(v),
-            torch.mul(drift_change, both),
-            torch.mul(here, here).addcmul_(there, there).addcmul_(middle, middle),
-            torch.mul(v, v),
-        )
-        known = torch.cat(terms).reshape(-1, size).mm(summing).view(len(terms), -1)
-        excess, change, square, moved = known.unbind()
-        ratio = torch.add(excess, change, alpha=-self.proposal.step_size / (4 * unit), out=log_ratio.view(-1))
-        torch.sub(threshold.view(-1), ratio, out=change)  # the goal
-        square.mul_(moved).div_(3 * size)  # |v|^2 |s|^2 / d
-        rows, more = Romberg(self.target.score, self.rule.inner_nodes).corrections((x, v, both), known[:3])
-        ratio.index_add_(0, rows, more)
 
 
 def transition_of(target: TargetLike, proposal: Proposal, acceptance: Rule) -> Transition:
@@ -532,7 +496,7 @@ def warn_if_degenerate(proposal: Proposal, rule: Rule) -> None:
     if isinstance(proposal, StudentWalk) and proposal.freedom <= MAX_LONG_FREEDOM and rule.straight:
         text = (
             f"{rule} with StudentWalk is wrong for heavy tails: when a long step crosses the middle of the "
-            'distribution, nodes on a straight line miss it. Use LineIntegral("adaptive", coordinates=fit.middle), or '
+            'distribution, nodes on a straight line miss it. Use LineIntegral("exact", coordinates=fit.middle), or '
             "coordinates=(m, w) with your own middle and width; or RandomWalk if the tails are light."
         )
         warnings.warn(text, DegenerateRuleWarning, stacklevel=3)

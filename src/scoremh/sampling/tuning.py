@@ -338,8 +338,8 @@ def warmup(
     Args:
         make_kernel: Function from a step size and a covariance to a kernel, for example
             `lambda h, c: metropolis_hastings(target, MALA(h, c), LineIntegral())`; or of a length as well,
-            `lambda h, c, L: hamiltonian(target, h, L, LineIntegral(), covariance=c, random_length=True)`. It is called
-            for every transition.
+            `lambda h, c, L: hamiltonian(target, h, L, LineIntegral(), covariance=c)`. It is called for every
+            transition.
         initial: Initial points, one per chain, preferably more spread out than the target. More chains give a better
             estimate of the covariance.
         steps: Total number of transitions, at least 20. A length takes some 200 more.
