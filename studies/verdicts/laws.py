@@ -1,79 +1,105 @@
-"""The distributions on which verdicts are tested."""
+"""The distributions on which verdicts are tested; no limit was chosen on them."""
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from scoremh import datasets, targets
-from studies.learning import FIGURE_1
-
 Draw = Callable[[int, torch.Generator], Tensor]
 
 
-def rotated_moons(n: int, generator: torch.Generator) -> Tensor:
-    """Return two moons in a plane of eight dimensions, with a normal distribution of width 0.3 in the others."""
-    flat = torch.cat([datasets.moons(n, generator=generator), 0.3 * torch.randn(n, 6, generator=generator)], 1)
-    turn: Tensor = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(0))).Q
-    return flat @ turn
+def spiral(n: int, g: torch.Generator) -> Tensor:
+    """Return a noisy spiral, and its radius with noise."""
+    turn = 1 + 5 * torch.rand(n, generator=g).sqrt()
+    x = torch.stack([turn * turn.cos(), turn * turn.sin(), turn], 1)
+    return x + 0.25 * torch.randn(n, 3, generator=g)
 
 
-def gammas(n: int, generator: torch.Generator) -> Tensor:
-    """Return four positive columns that depend on each other, by a normal copula."""
-    mixing = torch.tensor([[1.0, 0.6, 0.0, 0.0], [0.0, 0.8, 0.5, 0.0], [0.0, 0.0, 0.8, 0.3], [0.0, 0.0, 0.0, 0.9]])
-    return torch.expm1((torch.randn(n, 4, generator=generator) @ mixing).abs()) + 0.05
+def factors(n: int, g: torch.Generator) -> Tensor:
+    """Return twelve columns that depend on three factors, one of them skewed."""
+    z = torch.randn(n, 3, generator=g)
+    z = torch.cat([z[:, :2], torch.expm1(0.8 * z[:, 2:])], 1)
+    loading = torch.randn(3, 12, generator=torch.Generator().manual_seed(4))
+    return z @ loading + 0.6 * torch.randn(n, 12, generator=g)
 
 
-def regression(n: int, generator: torch.Generator) -> Tensor:
-    """Return five columns, the last a curved function of the others with noise that grows."""
-    x = torch.randn(n, 4, generator=generator)
-    noise = (0.3 + 0.3 * x[:, 2].abs()) * torch.randn(n, generator=generator)
-    return torch.cat([x, (x[:, 0] * x[:, 1] + x[:, 3].sin() + noise)[:, None]], 1)
+def blobs(n: int, g: torch.Generator) -> Tensor:
+    """Return nine blobs of different weights in a plane."""
+    k = torch.multinomial(torch.arange(1.0, 10.0), n, True, generator=g)
+    centres = torch.stack([k % 3, k // 3], 1).float()
+    return 3 * centres + (0.3 + 0.05 * k[:, None]) * torch.randn(n, 2, generator=g)
 
 
-def mixed(n: int, generator: torch.Generator) -> Tensor:
-    """Return six columns that depend on each other: two values, a scale of five, counts, sizes, shares, a number."""
-    z = torch.randn(n, 3, generator=generator)
-    group = (torch.rand(n, generator=generator) < 0.3).float()
-    grade = (3 + z[:, 0] + group).round().clamp(1, 5)
-    counts = torch.poisson((1 + 0.5 * z[:, 0]).exp(), generator=generator)
-    size = (0.4 * z[:, 1] + group).exp()
-    share = torch.sigmoid(z[:, 1] - z[:, 2])
-    number = 2 * group + 0.7 * z[:, 2] + 0.3 * torch.randn(n, generator=generator)
-    return torch.stack([group, grade, counts, size, share, number], 1)
+def trips(n: int, g: torch.Generator) -> Tensor:
+    """Return distance, minutes, speed and fare of trips."""
+    z = torch.randn(n, 3, generator=g)
+    distance = (1 + 0.7 * z[:, 0]).exp()
+    speed = 20 + 6 * distance.log() + 4 * z[:, 1]
+    minutes = 60 * distance / speed.clamp(min=5) + (0.5 * z[:, 2]).exp()
+    fare = (3 + 1.6 * distance + 0.4 * minutes + 0.5 * torch.randn(n, generator=g)).clamp(min=4)
+    return torch.stack([distance, minutes, speed, (10 * fare).round() / 10], 1)
 
 
-def rare(n: int, generator: torch.Generator) -> Tensor:
-    """Return four columns: a rare group, amounts of which a fifth is 0, amounts in tens, a number."""
-    group = (torch.rand(n, generator=generator) < 0.04).float()
-    z = torch.randn(n, 2, generator=generator)
-    amount = torch.where(torch.rand(n, generator=generator) < 0.2, 0.0, (z[:, 0] + 1.5 * group).exp())
-    tens = 10 * (30 + 5 * z[:, 0] + 4 * z[:, 1]).round()
-    return torch.stack([group, amount, tens, z[:, 1].sinh() + z[:, 0]], 1)
+def survey(n: int, g: torch.Generator) -> Tensor:
+    """Return age, a group, two scales, an income with zeros, and hours."""
+    age = (18 + 62 * torch.rand(n, generator=g) ** 1.3).floor()
+    group = (torch.rand(n, generator=g) < torch.sigmoid((age - 50) / 15)).float()
+    z = torch.randn(n, 2, generator=g)
+    mood, trust = (3 + 0.9 * z[:, 0]).round().clamp(1, 5), (4 + z[:, 0] + z[:, 1] - group).round().clamp(1, 7)
+    none = torch.rand(n, generator=g) < 0.15 + 0.3 * (age > 65)
+    income = torch.where(none, 0.0, 50 * (40 * (0.5 * z[:, 1] + 0.2 * group).exp()).round())
+    hours = torch.where(none, 0.0, (38 + 6 * torch.randn(n, generator=g)).round().clamp(5, 60))
+    return torch.stack([age, group, mood, trust, income, hours], 1)
 
 
-def of(target: targets.GaussianMixture | targets.Gaussian | targets.StudentT | targets.Banana) -> Draw:
-    """Return draws of a distribution of `scoremh.targets`."""
-    return lambda n, generator: target.sample(n, generator=generator).float()
+def shell(n: int, g: torch.Generator) -> Tensor:
+    """Return a shell around a ball in five dimensions."""
+    direction = torch.nn.functional.normalize(torch.randn(n, 5, generator=g), dim=1)
+    return (3 + 0.3 * torch.randn(n, 1, generator=g)) * direction
 
 
-LINE = targets.GaussianMixture([0.3, 0.7], [[-2.0], [1.5]], [[0.3]])
-THREE = targets.GaussianMixture([0.5, 0.3, 0.2], 4 * torch.eye(10)[:3], torch.eye(10))
-CORRELATED = targets.Gaussian([0.0] * 5, 0.4 * torch.eye(5) + 0.6)
-LAWS: dict[str, tuple[str, Draw]] = {  # the limits were chosen on the first five
-    "moons": ("two moons", lambda n, g: datasets.moons(n, generator=g)),
-    "mixture": ("Figure 1's mixture", of(FIGURE_1)),
-    "correlated": ("correlated normal, 5-D", of(CORRELATED)),
-    "student": ("Student's t, 3 degrees of freedom, 3-D", of(targets.StudentT(3.0, [0.0, 1.0, 2.0]))),
-    "regression": ("regression, 5-D", regression),
-    "pinwheel": ("pinwheel", lambda n, g: datasets.pinwheel(n, generator=g)),
-    "line": ("two modes, 1-D", of(LINE)),
-    "banana": ("banana", of(targets.Banana())),
-    "three": ("three modes, 10-D", of(THREE)),
-    "s_curve": ("S-curve, 3-D", lambda n, g: datasets.s_curve(n, generator=g)),
-    "rotated": ("two moons rotated in 8-D", rotated_moons),
-    "gammas": ("positive columns, 4-D", gammas),
-    "mixed": ("counts, shares and groups, 6 columns", mixed),
-    "rare": ("a rare group and amounts, 4 columns", rare),
+def tails(n: int, g: torch.Generator) -> Tensor:
+    """Return four columns with tails of different weight that depend on each other."""
+    z = torch.randn(n, 4, generator=g) @ torch.linalg.cholesky(0.5 * torch.eye(4) + 0.5).mT
+    return torch.stack([z[:, 0], (1.2 * z[:, 1]).sinh(), z[:, 2] ** 3, z[:, 3].exp()], 1)
+
+
+def station(n: int, g: torch.Generator) -> Tensor:
+    """Return hour, temperature, sun with zeros at night, a share, and wind of a weather station."""
+    hour = torch.randint(24, (n,), generator=g).float()
+    height = ((hour - 6) * math.pi / 12).sin().clamp(min=0)
+    cloud = torch.rand(n, generator=g)
+    sun = (900 * height * (1 - 0.7 * cloud)).round()
+    temperature = (12 + 8 * height - 3 * cloud + 2 * torch.randn(n, generator=g)).mul(10).round() / 10
+    wind = (torch.randn(n, 2, generator=g).norm(dim=1) * (2 + 2 * cloud)).mul(10).round() / 10
+    return torch.stack([temperature, hour, sun, cloud, wind], 1)
+
+
+def regression(n: int, g: torch.Generator) -> Tensor:
+    """Return seven columns, the last a function of products of the others."""
+    x = torch.rand(n, 6, generator=g)
+    y = 4 * x[:, 0] * x[:, 1] - 3 * (x[:, 2] > 0.5) * x[:, 3] + 0.3 * torch.randn(n, generator=g)
+    return torch.cat([x, y[:, None]], 1)
+
+
+def seasons(n: int, g: torch.Generator) -> Tensor:
+    """Return a place on a circle as sine and cosine, an amplitude, and their noisy product."""
+    angle = 2 * math.pi * torch.rand(n, generator=g) ** 0.8
+    size = 0.5 + torch.rand(n, generator=g)
+    product = size * angle.cos() + 0.1 * torch.randn(n, generator=g)
+    return torch.stack([angle.sin() + 0.05 * torch.randn(n, generator=g), angle.cos(), size, product], 1)
+
+
+LAWS: dict[str, tuple[str, Draw]] = {
+    "spiral": ("a spiral, 3 columns", spiral),
+    "factors": ("three factors, 12 columns", factors),
+    "blobs": ("nine blobs, 2 columns", blobs),
+    "trips": ("trips, 4 columns", trips),
+    "survey": ("a survey, 6 columns", survey),
+    "shell": ("a shell, 5 columns", shell),
+    "tails": ("tails, 4 columns", tails),
+    "station": ("a weather station, 5 columns", station),
+    "regression": ("products, 7 columns", regression),
+    "seasons": ("a circle, 4 columns", seasons),
 }
-DEVELOPED_ON = ("moons", "mixture", "correlated", "student", "regression")

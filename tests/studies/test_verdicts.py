@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from scoremh.evaluation import LEVELS
 from studies import verdicts
 from studies.framework import Records, pages
 from studies.verdicts.laws import LAWS
@@ -20,9 +21,10 @@ def records() -> Records:
     found = []
     for cell in chain.from_iterable(verdicts.stages(CONFIG)[1::2]):
         good = cell.axes["defect"] == "perfect"
-        missed = cell.axes["defect"] == "leaking" and cell.axes["law"] == "banana"
+        missed = cell.axes["defect"] == "leaking" and cell.axes["law"] == "shell"
         level = "good" if good or missed else "do not use"
-        numbers = {"w1_ratio": 1.0 if good else 3.0, "c2st_excess": 0.01, "beyond_excess": 0.0}
+        numbers = {"w1_ratio": 1.0 if good else 3.0, "c2st_excess": 0.01, "trees_excess": 0.0, "beyond_excess": 0.0}
+        numbers |= {"verdict_held": "undecided", "verdict_fresh": "do not use"} if good else {}
         found.append(cell.axes | numbers | {"verdict": level, "passes": good, "reason": ""})
     return made_up(CONFIG, fitted=[], judged=found)
 
@@ -44,14 +46,25 @@ def test_good_keeps_every_limit_and_do_not_use_breaks_one(level: str, passes: bo
 
 def test_the_page_counts_and_names_what_is_wrong() -> None:
     found = records()
-    held_out = verdicts.judged(found, held_out=True)
-    assert len(held_out) == 9 * 7 - 1  # a single column has none to be shuffled against
-    assert verdicts.share_right(held_out) == pytest.approx(61 / 62)
-    assert len(verdicts.decided(held_out)) == 62
+    judged = list(found.kinds["judged"])
+    assert len(verdicts.decided(judged)) == len(judged) == 10 * 10
+    assert verdicts.share_right(judged) == pytest.approx(99 / 100)
+    assert len(verdicts.flips(judged)) == 10
     page = pages.render(verdicts.STUDY, found)
-    assert "and 98.4 % of these are right" in " ".join(page.split())
-    assert 'banana, seed 1, 3 % in a false mode: "good", with W1 3.00 times its floor' in " ".join(page.split())
-    assert "no limit was chosen on: reached" in page
+    assert "and 99.0 % of these are right" in " ".join(page.split())
+    assert 'a shell, 5 columns, seed 1, 3 % in a false mode: "good", with W1 3.00 times its floor' in " ".join(
+        page.split()
+    )
+    assert "(at least 95 %: reached)" in page
+
+
+def test_codes_have_no_order_and_the_same_share_of_the_rows() -> None:
+    rows = verdicts.drawn("trips", "coded", 4000, seeded())
+    codes, counts = rows[:, 0].unique(return_counts=True)
+    assert len(codes) == verdicts.CODES
+    assert counts.min() > 40
+    assert counts.max() < 180
+    assert torch.equal(rows[:, 1:], verdicts.drawn("trips", "good", 4000, seeded())[:, 1:])
 
 
 def test_draws_are_spoiled_as_they_say() -> None:
@@ -71,18 +84,17 @@ def test_draws_are_spoiled_as_they_say() -> None:
 @pytest.mark.slow
 def test_fresh_rows_keep_the_limits_and_others_do_not() -> None:
     generator = seeded()
-    rows = LAWS["line"][1](2000, generator)
-    fresh = LAWS["line"][1](2000, generator)
-    assert verdicts.truth(fresh, "line", rows, generator)["passes"]
-    assert not verdicts.truth(fresh + 1, "line", rows, generator)["passes"]
+    rows = LAWS["blobs"][1](2000, generator)
+    fresh = LAWS["blobs"][1](2000, generator)
+    assert verdicts.truth(fresh, "blobs", "good", rows, generator)["passes"]
+    assert not verdicts.truth(fresh + 1, "blobs", "good", rows, generator)["passes"]
 
 
 @pytest.mark.slow
 def test_a_fit_is_diagnosed(tmp_path: Path) -> None:
-    brief = {"score_steps": 20, "annealing_steps": 1, "chain_steps": 8}
-    small = verdicts.Config(seeds=(1,), rows=200, draws=100, others=1000, **brief)
-    for steps, made in (("good", 20), ("poor", 40)):
-        assert verdicts.Fitted("mixed", 1, steps).measure(small, tmp_path)["steps_made"] == made
-    found = verdicts.Judged("mixed", 1, "leaking").measure(small, tmp_path)  # spoiled, and still groups and counts
-    assert found["verdict"] in ("good", "usable", "do not use")
+    small = verdicts.Config(seeds=(1,), rows=200, draws=100, others=1000, short_steps=20)
+    for fit, made in (("short", 20), ("poor", 40)):
+        assert verdicts.Fitted("survey", 1, fit).measure(small, tmp_path)["steps_made"] == made
+    found = verdicts.Judged("survey", 1, "short").measure(small, tmp_path)
+    assert found["verdict"] in LEVELS
     assert set(verdicts.LIMITS) <= set(found)
