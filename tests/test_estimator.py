@@ -873,6 +873,16 @@ def test_columns_that_cannot_be_learned_are_named(case: str) -> None:
         ScoreMH(missing="model", **SMALL).fit(pd.DataFrame(columns).assign(y=np.arange(20) % 7))
 
 
+def test_columns_of_the_same_name_are_an_error() -> None:
+    with pytest.raises(ValueError, match="columns with different names, got 'a' twice"):
+        ScoreMH(**SMALL).fit(pd.DataFrame(random().normal(size=(30, 3)), columns=["a", "b", "a"]))
+
+
+def test_many_names_are_not_all_printed() -> None:
+    printed = str(Table(tuple(f"x{i}" for i in range(3000)), (Smooth(),) * 3000))
+    assert printed.endswith("x18, x19 and 2,980 more")
+
+
 def test_eight_digits_are_dates_only_if_most_of_them_are() -> None:
     numbers = np.random.default_rng(0).integers(10_000_000, 99_999_999, 100)
     assert "date" not in ScoreMH(**SMALL).fit(pd.DataFrame({"code": numbers, "y": np.arange(100)})).columns_["code"]

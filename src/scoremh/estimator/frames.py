@@ -79,7 +79,7 @@ class ColumnLayout:
             numbers = np.where(missing, np.nan, found)
             wrong, expected = numbers < 0, ", ".join(map(repr, self.levels))
         if wrong.any():
-            got, fix = repr(column.to_numpy(object)[wrong][0]), "Remove such rows, or fit again with them."
+            got, fix = repr(column.to_numpy(object)[wrong][0]), "The fit has not seen it: leave it out, or fit with it."
             raise ValueError(checks.message(f"column {column.name!r} of {expected}", got, fix))
         return numbers
 
@@ -222,6 +222,9 @@ def layout_of(X: Any, kinds: Mapping[str, Any] | None = None) -> Layout | None:
     """
     kinds = kinds or {}
     if is_frame(X):
+        if not X.columns.is_unique:
+            twice = X.columns[X.columns.duplicated()][0]
+            raise ValueError(checks.message("columns with different names", f"{twice!r} twice", "Rename one of them."))
         return tuple(ColumnLayout.of(X.iloc[:, j], kinds.get(str(X.columns[j]))) for j in range(X.shape[1]))
     if not (isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "iubf"):
         return None

@@ -636,6 +636,7 @@ NEARLY_LINEAR = 0.95  # correlation
 LIMIT_REACH = 0.5  # distance of a limit from the values over their range, at most
 UNITS = 86400.0, 3600.0, 60.0, 1.0  # day, hour, minute, second
 MICROSECOND = 1e-6
+MAX_NAMES = 20  # of columns of a kind that are printed
 
 
 def find_column(
@@ -1200,7 +1201,7 @@ class Table:
         by_kind: dict[str, list[str]] = {}
         for name, column in zip(self.names, self.columns, strict=True):
             by_kind.setdefault(str(column), []).append(name)
-        return "\n".join(f"{kind}: {', '.join(names)}" for kind, names in by_kind.items())
+        return "\n".join(f"{kind}: {_listed(names)}" for kind, names in by_kind.items())
 
     def to_json(self) -> dict[str, Any]:
         """Return the table in a form for JSON."""
@@ -1214,6 +1215,12 @@ class Table:
             spec: Result of `to_json`.
         """
         return cls(tuple(spec["names"]), tuple(_from_json(column) for column in spec["columns"]))
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names separated by commas, the last ones of many as a number."""
+    shown, more = names[:MAX_NAMES], len(names) - MAX_NAMES
+    return ", ".join(shown) + f" and {more:,} more" * (more > 0)
 
 
 def named_kinds(kinds: Kinds, names: Sequence[str]) -> dict[str, Any]:
