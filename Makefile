@@ -6,7 +6,7 @@ BIN := .venv/bin
 # torch's threads and pytest's workers would fight for the same cores
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test test-studies mutants quick lint format docs bench peers soak scores densities tables acceptance table1 figures images constraints clean
+.PHONY: demo test test-studies mutants quick lint format docs bench peers published soak scores densities tables acceptance table1 figures images constraints clean
 
 demo: .venv/ready
 	$(BIN)/scoremh demo
@@ -51,6 +51,10 @@ bench: .venv/ready .venv-bench/ready
 # Beside other samplers, into docs/peers.md: a quarter of an hour on one core; the same command resumes a run.
 peers: .venv-bench/ready
 	.venv-bench/bin/python -m benchmarks.peers
+
+# Small tables by the protocol of ForestDiffusion, into docs/published.md: an hour on one core; the same command resumes a run.
+published: .venv-bench/ready
+	.venv-bench/bin/python -m benchmarks.published
 
 # Damaged and forged files, 20 minutes of killing and resuming, memory, and tests of other faults, into docs/reliability.md:
 # an hour on two cores; the same command resumes a run.

@@ -13,7 +13,6 @@ from studies.framework import Cell, Record, grid
 from studies.learning import seeded
 from studies.tables import peers
 from studies.tables.data import TABLES, Known, funnel, standard_units
-from studies.tables.development import DEVELOPMENT, LEVELS, Level
 
 OURS = "scoremh"
 METHODS = (OURS, *peers.PEERS)
@@ -36,7 +35,6 @@ class Config:
     steps: int | None = None  # of the training of the score; the default if None
     acceptance: str = "simpson"
     timed: tuple[int, int] = (10_000, 10)  # rows and columns of the fit whose time is measured, all defaults
-    development: bool = True  # whether to try noise levels on the tables that they were chosen on
 
 
 class Floor(Cell, kind="floor"):
@@ -210,4 +208,4 @@ def stages(config: Config) -> list[list[Cell]]:
             quick += [*grid(Draws, method=[OURS, "kernel", "copula"], **each), *grid(Floor, **each)]
         found += [quick, grid(Draws, table=config.tables, method=["spline flow"], seed=[seed])]
         found += [[FitTime(*config.timed)]] if seed == config.seeds[0] else []
-    return [*found, grid(Level, table=DEVELOPMENT, level=LEVELS)] if config.development else found
+    return found

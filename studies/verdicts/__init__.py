@@ -76,8 +76,8 @@ class Fitted(Cell, kind="fitted"):
     def measure(self, config: Config, folder: Path) -> Record:
         generator = torch.Generator().manual_seed(1000 * self.seed)
         rows = drawn(self.law, self.fit, config.rows, generator)
-        steps = {"short": {"score_steps": config.short_steps}, "poor": {"score_steps": config.poor_steps}}
-        model = ScoreMH(**steps.get(self.fit, {}), verbose=False, random_state=self.seed).fit(rows.numpy())
+        steps = {"short": config.short_steps, "poor": config.poor_steps}.get(self.fit)
+        model = ScoreMH(score_steps=steps, verbose=False, random_state=self.seed).fit(rows.numpy())
         draws = model.sample_chains(config.draws + config.others, draws=1, random_state=self.seed + 1).last
         held_out = torch.from_numpy(model.held_out_)
         seen = rows[~(rows[:, None] == held_out[None]).all(2).any(1)]

@@ -15,7 +15,7 @@ from studies.tables.data import TABLES, standard_units
 from tests.cases import seeded
 from tests.studies.cases import kept, made_up, run_small, said
 
-SMALL = Config((1,), ("one", "counts"), 60, 80, floors=2, chains=20, steps=20, timed=(100, 2), development=False)
+SMALL = Config((1,), ("one", "counts"), 60, 80, floors=2, chains=20, steps=20, timed=(100, 2))
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -23,7 +23,8 @@ def records() -> Records:
         good = cell.axes["defect"] == "perfect"
         missed = cell.axes["defect"] == "leaking" and cell.axes["law"] == "shell"
         level = "good" if good or missed else "do not use"
-        numbers = {"w1_ratio": 1.0 if good else 3.0, "c2st_excess": 0.01, "trees_excess": 0.0, "beyond_excess": 0.0}
+        numbers: dict[str, float | str] = dict.fromkeys(("c2st_excess", "trees_excess", "beyond_excess"), 0.01)
+        numbers["w1_ratio"] = 1.0 if good else 3.0
         numbers |= {"verdict_held": "undecided", "verdict_fresh": "do not use"} if good else {}
         found.append(cell.axes | numbers | {"verdict": level, "passes": good, "reason": ""})
     return made_up(CONFIG, fitted=[], judged=found)
