@@ -202,14 +202,14 @@ def page(kept: list[dict[str, Any]]) -> str:
         if (some := [one for one in kept if (one["table"], one["method"]) == (name, method)])
     }
     for name, printed in PRINTED.items():
-        rows = next((found["w1_rows"] for (one, _), found in mean.items() if one == name), float("nan"))
+        rows = next((f"{found['w1_rows']:.3f}" for (one, _), found in mean.items() if one == name), "")
         cells = [
             f" {found['w1']:.3f}; {found['coverage']:.2f}; {found['copies']:.2f}; {found['seconds']:.0f} s |"
             if (found := mean.get((name, method)))
             else " |"
             for method in METHODS
         ]
-        lines.append(f"| {name.replace('_', ' ')} | {rows:.3f} | {printed} |" + "".join(cells))
+        lines.append(f"| {name.replace('_', ' ')} | {rows} | {printed} |" + "".join(cells))
     counts = {
         method: len({(one["table"], one["seed"]) for one in kept if one["method"] == method}) for method in METHODS
     }
