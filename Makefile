@@ -48,7 +48,7 @@ docs: .venv/ready
 bench: .venv/ready .venv-bench/ready
 	$(BIN)/python -m benchmarks.cost --peers .venv-bench/bin/python --write docs/benchmarks.md
 
-# Beside other samplers, into docs/peers.md: a quarter of an hour on one core; the same command resumes a run.
+# Beside other samplers, into docs/peers.md: five minutes on one core; the same command resumes a run.
 peers: .venv-bench/ready
 	.venv-bench/bin/python -m benchmarks.peers
 

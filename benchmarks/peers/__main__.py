@@ -2,45 +2,36 @@
 
 import argparse
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-RESULTS, PAGE = ROOT / "docs" / "results" / "peers.json", ROOT / "docs" / "peers.md"
-ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+DOCS = ROOT / "docs"
+RESULTS, PAGE = DOCS / "results" / "peers.json", DOCS / "peers.md"
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"  # before JAX is loaded
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, help="measure the cells of so many threads only, and write no page")
     parser.add_argument(
         "--page", action="store_true", help="write the page from what was measured, and measure nothing"
     )
-    options = parser.parse_args()
-    if options.threads:
-        _measure(options.threads)
-        return
-    if not options.page:
-        for threads in (1, 2):  # JAX learns how many when it is loaded
-            flags = ONE_THREAD if threads == 1 else ""
-            environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "XLA_FLAGS": flags}
-            command = [sys.executable, "-m", "benchmarks.peers", "--threads", str(threads)]
-            subprocess.run(command, cwd=ROOT, env=environment, check=True)
-    from benchmarks.peers.page import page
+    if not parser.parse_args().page:
+        _measure()
+    from benchmarks.peers.page import page, picture
 
     PAGE.write_text(page(RESULTS))
+    picture(RESULTS, DOCS)
 
 
-def _measure(threads: int) -> None:
+def _measure() -> None:
     from benchmarks import timing
     from benchmarks.peers.run import run
 
-    if threads == 1:
-        _load_jax_on_one_core()
+    _load_jax_on_one_core()
     timing.steady()
-    run(RESULTS, threads)
+    run(RESULTS)
 
 
 def _load_jax_on_one_core() -> None:

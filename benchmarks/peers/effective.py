@@ -1,4 +1,4 @@
-"""How many independent draws chains are worth, and how far draws are from the truth in one dimension."""
+"""How many independent draws chains are worth."""
 
 import numpy as np
 
@@ -27,9 +27,3 @@ def effective_share(values: Numbers) -> float:
 def worst_share(values: Numbers) -> float:
     """Return the least share of effective draws over functionals, from `(draw, chain, functional)`."""
     return min(effective_share(values[..., k].T) for k in range(values.shape[-1]))
-
-
-def w1(draws: Numbers, quantiles: Numbers) -> Numbers:
-    """Return W1 of every coordinate to the truth, both `(n, d)`, the latter its quantiles at (i + 1/2) / n."""
-    distances: Numbers = np.abs(np.sort(draws, 0) - quantiles).mean(0)
-    return distances

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtr
 from torch import Tensor, nn
 
 MODE = 1.5  # standard deviations from the middle to a mode
@@ -63,14 +62,6 @@ class Law(NamedTuple):
         """Return means and standard deviations of the functionals, from exact draws."""
         values = self.functionals(self.sample(TRUTH_DRAWS, TRUTH_SEED))
         return values.mean(0), values.std(0)
-
-    def quantiles(self, n: int) -> Numbers:
-        """Return quantiles of every coordinate at (i + 1/2) / n, `(n, d)`."""
-        grid = np.linspace(-MODE - 6, MODE + 6, 20_001)
-        normal, mixture = ndtr(grid), (ndtr(grid - MODE) + ndtr(grid + MODE)) / 2
-        at = (np.arange(n) + 0.5) / n
-        others = np.interp(at, normal, grid)[:, None] * self.variances.sqrt().numpy()
-        return np.concatenate([np.interp(at, mixture, grid)[:, None], others[:, 1:]], 1)
 
 
 class Score(nn.Module):
