@@ -6,7 +6,7 @@ BIN := .venv/bin
 # torch's threads and pytest's workers would fight for the same cores
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test test-studies mutants quick lint format docs bench peers published soak scores densities tables acceptance table1 figures images constraints clean
+.PHONY: demo test test-studies mutants quick lint format docs bench peers published soak scores densities posteriors tables acceptance table1 figures images constraints clean
 
 demo: .venv/ready
 	$(BIN)/scoremh demo
@@ -68,6 +68,10 @@ scores: .venv/ready
 # What log p from a score is worth, into docs/densities.md: half an hour on one core; the same command resumes a run.
 densities: .venv/ready
 	$(BIN)/python -m studies densities --docs docs
+
+# Posteriors and compositions against known answers, into docs/posteriors.md: half an hour on one core; it resumes.
+posteriors: .venv/ready
+	$(BIN)/python -m studies posteriors --docs docs
 
 # How near ScoreMH comes to tables, into docs/tables.md: hours on two cores; the same command resumes a run.
 tables: .venv/ready

@@ -10,21 +10,39 @@ from typing import Any
 
 from studies import plots
 from studies.framework import Cell, Claim, Record, Records, Study, grid
-from studies.posteriors.cells import (  # noqa: F401 (the template shows SLICES)
-    PUBLISHED_DIMENSIONS,
-    RULES,
-    SLICES,
-    Annealed,
-    Config,
-    Posterior,
+from studies.posteriors import compositions, images
+from studies.posteriors.cells import RULES, Annealed, Config, Posterior
+from studies.posteriors.compositions import BASES, SAMPLERS, Composed, Quotient
+from studies.posteriors.images import IMAGES, PARTICLES, TASKS, Generated, Inpainted  # noqa: F401
+from studies.posteriors.images import WAYS as IMAGE_WAYS  # noqa: F401
+from studies.posteriors.particles import (
+    DIMENSIONS as PUBLISHED_DIMENSIONS,
+)
+from studies.posteriors.particles import (
+    EVIDENCE_CASES,
+    Evidence,
+    Learned,
+    ManyModes,
     Published,
+    Tall,
+)
+from studies.posteriors.particles import (
+    WAYS as EVIDENCE_WAYS,
 )
 from studies.posteriors.problems import DIMENSIONS, PROBLEMS, TAU  # noqa: F401 (the template shows TAU)
 
 NAMES = {"mala": "MALA, Simpson", "ula": "ULA", "exact": "exact draws"}
 MAX_Z, MIN_P = 4.0, 1e-4  # what counts as Monte Carlo error: 12 numbers of each kind in two seeds
 OBSERVATIONS = 1, 2, 4
-WAYS = {8: (True, False), 80: (True,)}  # with an accept step and without, by the number of dimensions
+WAYS = {8: (True, False), 80: (True, False), 800: (True,)}  # with an accept step and without, by dimensions
+TALL: dict[str, dict[int, tuple[int, ...]]] = {
+    "normal": {10: (2, 8, 32), 32: (2, 8)},
+    "mixture": {10: (2, 4, 8)},
+}  # numbers of observations, by dimensions
+MOST_REPEATED = 80  # observations times dimensions up to which there is more than one seed
+ERRORS = (0.001, 0.01, 0.1)  # of perturbed scores, of the normal toy in 10 dimensions with eight observations
+LEARNED_DIMENSIONS = (8, 80)
+UNADJUSTED_PROBLEMS = 5  # in 80 dimensions
 MAX_OVER_FLOOR = 1.5  # of the mean distance over that of exact draws
 PRESETS = {"paper": Config()}
 
@@ -36,8 +54,38 @@ def stages(config: Config) -> list[list[Cell]]:
         cell
         for d, problems in zip(PUBLISHED_DIMENSIONS, config.published_problems, strict=True)
         for cell in grid(Published, d=(d,), observations=OBSERVATIONS, accept=WAYS[d], problem=range(problems))
+        if isinstance(cell, Published) and (d < 80 or cell.accept or cell.problem < UNADJUSTED_PROBLEMS)
     ]
-    return [[*grid(Annealed, seed=config.seeds, d=DIMENSIONS, rule=RULES), *posteriors, *published]]
+    tall = [
+        cell
+        for toy, settings in TALL.items()
+        for d, numbers in settings.items()
+        for n in numbers
+        for cell in grid(
+            Tall,
+            toy=(toy,),
+            d=(d,),
+            n=(n,),
+            error=(0.0,),
+            seed=range(config.tall_seeds if n * d <= MOST_REPEATED else 1),
+        )
+    ]
+    perturbed = grid(Tall, toy=("normal",), d=(10,), n=(8,), error=ERRORS, seed=(0,))
+    many_modes = grid(ManyModes, accept=(True, False), problem=range(config.many_modes_problems))
+    learned = grid(Learned, d=LEARNED_DIMENSIONS, observations=OBSERVATIONS)
+    evidence = grid(Evidence, case=range(len(EVIDENCE_CASES)), way=EVIDENCE_WAYS)
+    composed = [*grid(Composed, sampler=SAMPLERS, seed=config.seeds), *grid(Quotient, base=BASES)]
+    chains = grid(Annealed, seed=config.seeds, d=DIMENSIONS, rule=RULES)
+    generated = [Generated(what, way) for what, ways in TASKS.items() for way in ways]
+    shown = [*grid(Inpainted, accept=(True, False), seed=(1,)), *generated]
+    small = [*chains, *posteriors, *evidence, *composed, *shown]
+    return [[*small, *tall, *perturbed, *learned, *published, *many_modes]]
+
+
+def learn(config: Config, folder: Path) -> None:
+    """Train the networks of the compositions and of the images, once."""
+    compositions.prepare(config, folder)
+    images.prepare(config, folder)
 
 
 def agrees(record: Record) -> bool:
@@ -77,6 +125,17 @@ def evidence_within(records: Records, **axes: Any) -> str:
     return f"{sum(abs(float(z)) < 3 for z in z_scores)} of {len(z_scores)}"
 
 
+def tall_rows(records: Records) -> list[Record]:
+    """Return the means over seeds of every setting with many observations."""
+    keys = dict.fromkeys((r["toy"], r["d"], r["n"], r["error"]) for r in records.kinds.get("tall", ()))
+    rows = []
+    for toy, d, n, error in keys:
+        found = records.where("tall", toy=toy, d=d, n=n, error=error)
+        means = {name: sum(r[name] for r in found) / len(found) for name in ("w2", "floor", "calls", "seconds")}
+        rows.append({"toy": toy, "d": d, "n": n, "error": error} | means)
+    return rows
+
+
 def at_the_floor(records: Records) -> dict[str, bool]:
     """Return for every cell of the published benchmark whether particles are near the floor."""
     return {
@@ -96,6 +155,7 @@ def picture(records: Records, folder: Path, docs: Path) -> None:
         for d in DIMENSIONS
         for problem in PROBLEMS
     }
+    images.picture(folder, docs / "posteriors-images.png")
     plots.dot_rows(rows, docs / "posteriors.png", label="variance over the true one, at equal score calls", level=1.0)
 
 
@@ -104,7 +164,7 @@ STUDY = Study(
     "posteriors with a diffusion prior, and annealed chains, against the truth, with an accept step and without",
     PRESETS,
     stages,
-    (Posterior, Annealed, Published),
+    (Posterior, Annealed, Published, Learned, ManyModes, Tall, Evidence, Composed, Quotient, Inpainted, Generated),
     picture,
     globals(),
     {
@@ -114,5 +174,6 @@ STUDY = Study(
         ),
         "ula": Claim("without one, at the same score calls or steps, nothing is", none_agree),
     },
+    prepare=learn,
     page="posteriors.md",
 )

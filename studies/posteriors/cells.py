@@ -1,17 +1,15 @@
 """Measurements of posteriors and annealed chains, with an accept step and without."""
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from scipy import stats
 from torch import Tensor
 
-from scoremh import MALA, Always, LineIntegral, anneal, annealing, metropolis_hastings, smc, targets
+from scoremh import MALA, Always, LineIntegral, anneal, annealing, metropolis_hastings, targets
 from scoremh.acceptance import Rule
 from scoremh.types import Kernel
 from studies.framework import Cell, Record
@@ -19,7 +17,6 @@ from studies.posteriors.problems import (
     DIMENSIONS,
     TAU,
     Mixture,
-    Observed,
     known_posterior,
     observed,
     operator,
@@ -49,9 +46,15 @@ class Config:
     annealed_levels: int = 20
     annealed_steps: int = 20  # at every level, for both rules
     annealed_final: int = 200  # at the last
-    particles: tuple[int, int] = (10_000, 5000)  # in 8 and 80 dimensions
+    particles: tuple[int, ...] = (4000, 4000, 2000)  # of the MCGdiff setting in 8, 80 and 800 dimensions
     published_draws: int = 2000
-    published_problems: tuple[int, int] = (5, 2)  # in 8 and 80 dimensions
+    published_problems: tuple[int, ...] = (20, 10, 1)  # in the same
+    learned_from: int = 10_000  # draws of the prior
+    learned_problems: int = 5
+    many_modes_problems: int = 5
+    tall_draws: int = 1000
+    tall_seeds: int = 3
+    evidence_seeds: int = 5
 
 
 def sampled(problem: str, y: Tensor, d: int, rule: str, config: Config, seed: int) -> tuple[Tensor, float, int]:
@@ -130,55 +133,6 @@ class Posterior(Cell, kind="posterior"):
         functions = [lambda x: x[..., 0], lambda x: x[..., -1], misfit, lambda x: x.square().sum(-1)]
         p_value = calibrated(many.reshape(observations, draws, self.d), true, functions)
         return against_truth(x, truth) | {"calibration_p": p_value, "acceptance": rate, "calls": calls}
-
-
-SLICES, PUBLISHED_DIMENSIONS = 100, (8, 80)
-
-
-def sliced_w1(x: Tensor, y: Tensor) -> float:
-    """Return the mean over random directions of W1 between as many draws."""
-    g = torch.Generator().manual_seed(0)
-    directions = torch.randn(x.shape[1], SLICES, generator=g, dtype=torch.float64)
-    directions = directions / directions.norm(dim=0)
-    return float(((x @ directions).sort(0).values - (y @ directions).sort(0).values).abs().mean())
-
-
-class Published(Cell, kind="published"):
-    """Particles on one problem of a published benchmark: sliced W1 to exact draws, and that of other exact draws."""
-
-    d: int
-    observations: int
-    accept: bool
-    problem: int
-
-    def measure(self, config: Config, folder: Path) -> Record:
-        own, g = Observed.published(self.d, self.observations, self.problem), torch.Generator().manual_seed(1)
-        exact, others = own.draws(config.published_draws, g), own.draws(config.published_draws, g)
-        particles = config.particles[PUBLISHED_DIMENSIONS.index(self.d)]
-        posterior = targets.posterior(own.model, targets.linear_observation(own.matrix, own.y, own.std))
-        options: dict[str, Any] = {"particles": particles, "generator": g}
-        start = time.process_time()
-        found = smc(posterior, **options)
-        if not self.accept:  # the same levels and step sizes
-            steps = {stage.level: stage.step_size for stage in found.stages}
-
-            def kernel_at(level: float) -> Kernel:
-                proposal = MALA(steps[level], covariance=own.covariance(level))
-                return metropolis_hastings(posterior.at(level), proposal, Always())
-
-            start = time.process_time()
-            found = smc(posterior, levels=found.levels[:-1], kernel_at=kernel_at, **options)
-        seconds = time.process_time() - start
-        draws = found.draws[torch.randperm(particles, generator=g)[: config.published_draws]].double()
-        shares = torch.bincount(torch.cdist(found.draws, own.prior.means).argmin(1), minlength=len(own.prior.means))
-        return {
-            "w1": sliced_w1(draws, exact),
-            "floor": sliced_w1(others, exact),
-            "weights_off": float((shares / particles - own.log_joint.softmax(0)).abs().sum() / 2),
-            "evidence_z": (found.log_evidence - float(own.log_joint.logsumexp(0))) / found.log_evidence_error,
-            "calls": found.score_calls / particles,
-            "seconds": seconds,
-        }
 
 
 class Annealed(Cell, kind="annealed"):

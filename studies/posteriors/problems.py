@@ -1,14 +1,15 @@
 """Priors, observations and their posteriors, all known."""
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import torch
 from torch import Tensor
 
 from scoremh import diffusion, targets
-from scoremh.diffusion import DiffusionModel
+from scoremh.diffusion import Conditional, DiffusionModel
 
 PROBLEMS = ("inpainting", "deblurring", "linear")
 DIMENSIONS = (2, 784)
@@ -131,7 +132,7 @@ COMPONENTS_PER_AXIS, SPACING = 5, 8.0
 
 @dataclass(frozen=True)
 class Observed:
-    """A mixture prior of unit covariances, a linear observation y = A x + std z, and the posterior."""
+    """A mixture prior of equal isotropic components, a linear observation y = A x + std z, and the posterior."""
 
     prior: Mixture
     matrix: Tensor
@@ -139,27 +140,51 @@ class Observed:
     std: float
 
     @classmethod
-    def published(cls, d: int, observations: int, seed: int) -> "Observed":
+    def published(cls, d: int, observations: int, seed: int, weights: Tensor | None = None) -> "Observed":
         """Return a problem of the benchmark of MCGdiff (Cardoso et al. 2024), of random numbers of our own."""
         g = torch.Generator().manual_seed(seed)
         axis = SPACING * torch.arange(-2, 3).double()
         means = -torch.cartesian_prod(axis, axis).repeat(1, d // 2)
-        weights = torch.randn(len(means), generator=g, dtype=torch.float64).square()
+        own = torch.randn(len(means), generator=g, dtype=torch.float64).square()
+        weights = own / own.sum() if weights is None else weights
         left, _, right = torch.linalg.svd(
             torch.randn(observations, d, generator=g, dtype=torch.float64), full_matrices=False
         )
         values = torch.rand(observations, generator=g, dtype=torch.float64).sort(descending=True).values
         matrix = left @ values.diag() @ right
         std = float(torch.rand((), generator=g, dtype=torch.float64) * values.max())
-        prior = Mixture(weights / weights.sum(), means, torch.ones(len(means), 1, dtype=torch.float64))
+        prior = Mixture(weights, means, torch.ones(len(means), 1, dtype=torch.float64))
         noise = std * torch.randn(observations, generator=g, dtype=torch.float64)
         return cls(prior, matrix, matrix @ prior.sample(1, 0.0, g)[0] + noise, std)
+
+    @classmethod
+    def many_modes(cls, seed: int) -> "Observed":
+        """Return a problem of interacting particle guidance (2026): ten components in 256 dimensions."""
+        g = torch.Generator().manual_seed(seed)
+        means = 1.3 * (2 * torch.rand(10, 256, generator=g, dtype=torch.float64) - 1)
+        means = means - means.mean(0)
+        variance = 1 - float(means.square().mean())
+        prior = Mixture(torch.full((10,), 0.1).double(), means, torch.full((10, 1), variance, dtype=torch.float64))
+        matrix = torch.randn(128, 256, generator=g, dtype=torch.float64)
+        matrix = matrix / matrix.norm(dim=1, keepdim=True)
+        noise = math.sqrt(0.1) * torch.randn(128, generator=g, dtype=torch.float64)
+        return cls(prior, matrix, matrix @ prior.sample(1, 0.0, g)[0] + noise, math.sqrt(0.1))
+
+    @property
+    def variance(self) -> float:
+        """The variance of a component of the prior."""
+        return float(self.prior.variances[0])
+
+    @property
+    def likelihood(self) -> targets.LinearObservation:
+        """The likelihood of the observation."""
+        return targets.linear_observation(self.matrix, self.y, self.std)
 
     @property
     def model(self) -> DiffusionModel:
         """The prior as a diffusion model, from .01 to 10 times its standard deviation."""
         middle = self.prior.weights @ self.prior.means
-        variance = 1 + float((self.prior.weights @ (self.prior.means - middle).square()).mean())
+        variance = self.variance + float((self.prior.weights @ (self.prior.means - middle).square()).mean())
         low, high = 0.01 * variance**0.5, 10 * variance**0.5
         like = self.prior.sample(500, 0.0, torch.Generator().manual_seed(0))
         return diffusion.from_denoiser(self.prior.denoised, (low, high), variance=variance, mean=middle, like=like)
@@ -169,7 +194,7 @@ class Observed:
         eye = torch.eye(self.matrix.shape[1], dtype=torch.float64)
         wide = self.std**2 * torch.eye(len(self.matrix), dtype=torch.float64) + sigma**2 * self.matrix @ self.matrix.mT
         covariance: Tensor = torch.linalg.inv(
-            eye / (1 + sigma**2) + self.matrix.mT @ torch.linalg.solve(wide, self.matrix)
+            eye / (self.variance + sigma**2) + self.matrix.mT @ torch.linalg.solve(wide, self.matrix)
         )
         return (covariance + covariance.mT) / 2
 
@@ -178,7 +203,7 @@ class Observed:
         """The log of weight times evidence of every component."""
         eye = torch.eye(len(self.matrix), dtype=torch.float64)
         seen = torch.distributions.MultivariateNormal(
-            self.prior.means @ self.matrix.mT, self.matrix @ self.matrix.mT + self.std**2 * eye
+            self.prior.means @ self.matrix.mT, self.variance * self.matrix @ self.matrix.mT + self.std**2 * eye
         )
         log_joint: Tensor = self.prior.weights.log() + seen.log_prob(self.y)
         return log_joint
@@ -186,8 +211,125 @@ class Observed:
     def draws(self, n: int, generator: torch.Generator) -> Tensor:
         """Return exact draws of the posterior."""
         covariance = self.covariance(0.0)
-        means = (self.prior.means + self.matrix.mT @ self.y / self.std**2) @ covariance
+        means = (self.prior.means / self.variance + self.matrix.mT @ self.y / self.std**2) @ covariance
         which = torch.multinomial(self.log_joint.softmax(0), n, replacement=True, generator=generator)
         z = torch.randn(n, means.shape[1], generator=generator, dtype=torch.float64)
         draws: Tensor = means[which] + z @ torch.linalg.cholesky(covariance).mT
         return draws
+
+
+@dataclass(frozen=True)
+class Singles:
+    """Posteriors of theta given one observation each, mixtures with the same covariances, and that given all.
+
+    Args:
+        means: Of the components of every single posterior, `(observation, component, d)`.
+        log_weights: Of the same, `(observation, component)`.
+        covariances: Of the components, `(component, d, d)`.
+        prior: Of theta.
+        truth: Posterior given all observations.
+        scale: Factors to the units of theta.
+    """
+
+    means: Tensor
+    log_weights: Tensor
+    covariances: Tensor
+    prior: targets.Gaussian
+    truth: targets.GaussianMixture
+    scale: Tensor = field(default_factory=lambda: torch.ones(()))
+
+    @classmethod
+    def of(cls, prior: targets.Gaussian, noises: Tensor, n: int, g: torch.Generator) -> "Singles":
+        """Return the posteriors of n observations of theta with noise of one of several covariances, equally likely."""
+        d, k = len(prior.mean), len(noises)
+        theta, which = prior.sample(1, generator=g)[0], torch.randint(k, (n,), generator=g)
+        z = torch.randn(n, d, 1, generator=g, dtype=torch.float64)
+        x = theta + (torch.linalg.cholesky(noises)[which] @ z)[..., 0]
+        own, inverses = torch.linalg.inv(prior.covariance), torch.linalg.inv(noises)
+        covariances = torch.linalg.inv(own + inverses)
+        pulls = torch.einsum("kij,nj->nki", inverses, x)
+        means = torch.einsum("kij,nkj->nki", covariances, own @ prior.mean + pulls)
+        log_weights = torch.distributions.MultivariateNormal(prior.mean, prior.covariance + noises).log_prob(x[:, None])
+        choices = torch.tensor(list(itertools.product(range(k), repeat=n)))  # component of every observation
+        all_covariances = torch.linalg.inv(own + inverses[choices].sum(1))
+        all_covariances = (all_covariances + all_covariances.mT) / 2
+        chosen = pulls[torch.arange(n), choices].sum(1)
+        all_means = torch.einsum("cij,cj->ci", all_covariances, own @ prior.mean + chosen)
+        # log int p(theta) prod N(x_i; theta, S_i) = log p(theta) + ... - log posterior, at any theta: at the mean
+        at = torch.distributions.MultivariateNormal(all_means[:, None], noises[choices]).log_prob(x).sum(1)
+        peak = torch.logdet(all_covariances) / 2
+        logs = at + torch.distributions.MultivariateNormal(prior.mean, prior.covariance).log_prob(all_means) + peak
+        weights = logs.softmax(0)
+        kept = weights > 1e-9
+        truth = targets.GaussianMixture(weights[kept] / weights[kept].sum(), all_means[kept], all_covariances[kept])
+        return cls(means, log_weights.log_softmax(1), covariances, prior, truth)
+
+    @classmethod
+    def normal(cls, d: int, n: int, seed: int) -> "Singles":
+        """Return the Gaussian toy of Linhart et al. (2024), with theta in units of the prior's standard deviations."""
+        g = torch.Generator().manual_seed(seed)
+        mean, scale = 20 * torch.rand(d, generator=g).double() - 10, 25 * torch.rand(d, generator=g).double() + 0.1
+        noise = (0.2 * torch.eye(d).double() + 0.8) / torch.outer(scale, scale)
+        return replace(cls.of(targets.Gaussian(mean / scale, torch.eye(d).double()), noise[None], n, g), scale=scale)
+
+    @classmethod
+    def mixture(cls, d: int, n: int, seed: int) -> "Singles":
+        """Return the mixture toy: noise of 2.25 S or S / 9 with S = diag(.6, ..., 1.4)."""
+        g, noise = torch.Generator().manual_seed(seed), torch.linspace(0.6, 1.4, d).double().diag()
+        prior = targets.Gaussian(torch.zeros(d).double())
+        return cls.of(prior, torch.stack([2.25 * noise, noise / 9]), n, g)
+
+    def models(self, error: float, seed: int) -> list[DiffusionModel]:
+        """Return the single posteriors as diffusion models of one network.
+
+        Args:
+            error: Factor of a random network with values in (-1, 1), which is added to the noise that is predicted.
+            seed: Of its weights.
+        """
+        k, d = self.means.shape[1:]
+        values, vectors = torch.linalg.eigh(self.covariances)
+        g = torch.Generator().manual_seed(seed)
+        first, second = torch.randn(2 * d + 1, 64, generator=g).double(), torch.randn(64, d, generator=g).double()
+
+        def denoised(theta: Tensor, sigma: Tensor, given: Tensor) -> Tensor:
+            means, log_weights = given[:, :-k].reshape(-1, k, d), given[:, -k:]
+            noise = sigma.reshape(-1, 1, 1).square()
+            away = torch.einsum("kij,nki->nkj", vectors, theta[:, None] - means)
+            wide = values + noise
+            shares = (log_weights - (away.square() / wide + wide.log()).sum(-1) / 2).softmax(1)
+            pulled = means + torch.einsum("kij,nkj->nki", vectors, values / wide * away)
+            found: Tensor = (shares[..., None] * pulled).sum(1)
+            if error == 0:
+                return found
+            inputs = torch.cat([theta / (1 + sigma.reshape(-1, 1)), means[:, 0] / 10, sigma.reshape(-1, 1).log()], 1)
+            return found - error * sigma.reshape(-1, 1) * torch.tanh(torch.tanh(inputs @ first / 4) @ second / 4)
+
+        given = torch.cat([self.means.flatten(1), self.log_weights], 1)
+        middle = self.log_weights[0].exp() @ self.means[0]
+        variance = float(self.covariances.diagonal(dim1=1, dim2=2).mean())
+        width = variance**0.5
+        first_posterior = targets.GaussianMixture(self.log_weights[0].exp(), self.means[0], self.covariances)
+        model = diffusion.from_denoiser(
+            Conditional(denoised, given[:1]),
+            (0.01 * width, 10 * width),
+            variance=variance,
+            mean=middle,
+            like=first_posterior.sample(500, generator=g),
+        )
+        return [model.given(each) for each in given]
+
+
+def known_model(law: targets.Gaussian | targets.GaussianMixture, g: torch.Generator) -> DiffusionModel:
+    """Return a distribution as the diffusion model of a perfect network, which knows scores only."""
+    width = law.variance**0.5
+
+    def denoised(x: Tensor, sigma: Tensor) -> Tensor:
+        return x + sigma[:, None] ** 2 * law.level_score(x, sigma)[0]
+
+    return diffusion.from_denoiser(
+        denoised,
+        (0.01 * width, 10 * width),
+        variance=law.variance,
+        mean=law.coordinates.mean,
+        like=law.sample(500, generator=g),
+    )

@@ -474,7 +474,10 @@ class _Problem:
                 direction = [round(number, 3) for number in vectors[:, 0].tolist()]
                 where = f"at level {level:.3g} in the direction {checks.short(direction)}"
                 got = f"a precision of {float(values[0]):.3g} {where}"
-                fix = "Give less weight to the parts that are divided by, or to the narrow ones among the others."
+                fix = (
+                    "Give less weight to the parts that are divided by, or to the narrow ones among the others. A "
+                    "diffusion model counts as equally wide in all directions: rescale x if it is not."
+                )
                 raise ValueError(checks.message("a product that can be normalised at every noise level", got, fix))
 
     def first(self, n: int, level: float, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:
