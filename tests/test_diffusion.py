@@ -511,6 +511,9 @@ def test_the_check_comes_with_the_first_points_and_only_once() -> None:
     model, x = diffusion.from_score(networks_of(NARROW)["epsilon"], [1.0, 100.0], by="sigma"), torch.randn(3, 16)
     with pytest.warns(WrappingWarning, match="adapted as a score but does not behave like one"):
         model.at(2.0).score(x.double())  # type: ignore[misc]
+    with pytest.warns(WrappingWarning) as caught:
+        diffusion.from_score(networks_of(NARROW)["epsilon"], [1.0, 100.0], by="sigma", like=(16,))
+    assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error", WrappingWarning)
         model.at(3.0).score(x.double())  # type: ignore[misc]

@@ -6,6 +6,8 @@ data frames) to tensors.
 
 import math
 import re
+import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -18,10 +20,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+INNER = "scoremh", "torch", "contextlib", "jaxtyping", "beartype"  # packages whose lines no warning points at
+
 
 def message(expected: str, got: object, fix: str) -> str:
     """Return the text of an error: what was expected, what was passed, what to do."""
     return f"expected {expected}, got {got}. {fix}"
+
+
+def warn(text: str, category: type[Warning]) -> None:
+    """Warn at the line of the caller: the first one that is not in this package or in torch."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in INNER:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 def describe(x: object) -> str:

@@ -19,7 +19,6 @@ decreases, each chain follows the distribution down to p. This module holds
 
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -621,7 +620,7 @@ def _warn_if_early(levels: Sequence[float], ratios: Sequence[NoiseRatio | None])
             "final_steps, pass adaptive=True or predict=True, or tune the step size of each level "
             "(annealing.tune_steps); without an accept step, use smaller steps."
         )
-        warnings.warn(text, EarlyAnnealingWarning, stacklevel=3)
+        checks.warn(text, EarlyAnnealingWarning)
 
 
 def _no_score(kernel: Kernel, options: str) -> ValueError:

@@ -23,7 +23,6 @@ With abar = 1 / (1 + sigma^2) and t = sigma / (1 + sigma), and D = x + sigma^2 s
 
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -750,7 +749,7 @@ def check_wrapping(
         if max(found.values()) <= 1:
             return None
         message = _message(probe, own, found, _better_reading(probe, own, other_times))
-    warnings.warn(message, WrappingWarning, stacklevel=5)
+    checks.warn(message, WrappingWarning)
     return message
 
 
