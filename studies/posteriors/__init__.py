@@ -176,4 +176,5 @@ STUDY = Study(
     },
     prepare=learn,
     page="posteriors.md",
+    excerpts={"diffusion-models.md": "posteriors-excerpt.md"},
 )
