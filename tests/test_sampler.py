@@ -66,6 +66,8 @@ def test_chains_start_from_the_flow_and_count_their_groups(score: ScoreFit) -> N
     assert 0 <= chains.rejected_groups <= chains.groups
     assert f"{chains.rejected_groups:,} of 60 groups rejected" in str(chains)
     assert replace(sampler, group_size=None).sample(20, chain_steps=25, generator=seeded()).groups == 0
+    large = Sampler(targets.Gaussian(torch.zeros(40)), noise_level=0.3, step_size=0.01)
+    assert large.sample(4, chain_steps=10, generator=seeded()).groups == 0
 
 
 def test_draws_are_in_the_coordinates_of_the_data(score: ScoreFit) -> None:

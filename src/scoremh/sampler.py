@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -48,6 +48,7 @@ __all__ = ["ANNEALING_LEVELS", "ANNEALING_STEP_SIZE", "ProposalName", "Sampler"]
 
 GUIDED_STEPS = 20  # transitions at every level of an annealing towards a condition
 ANNEALING_LEVELS, ANNEALING_STEP_SIZE = 15, 0.5  # number of levels; step size of MALA over the squared noise level
+GROUP_SIZE, MOST_CORRECTED = 10, 32  # moves decided together; coordinates of an event up to which they are
 MIN_SHARE_TO_REJECT = 0.05  # of draws that fulfil a condition; with fewer, chains are restricted to it
 MIN_TRIED, MIN_FOUND = 1000, 20  # draws of the first batch; draws that fulfil it, from which chains start
 MIN_TUNED, TUNING_STEPS = 200, 100  # chains and steps of tuning under a condition
@@ -72,8 +73,9 @@ class Sampler:
             standard deviation of the blurred data, or beta of pCN; None if it is still to be tuned.
         group_size: Number of moves that log p through noise accepts or rejects together. The acceptance rule is
             accurate for short moves; log p through noise is accurate for the weights of modes, and for wells that a
-            learned score has where there were no data. None leaves every move to the acceptance rule, and so do
-            rules without a ratio, such as `Always`.
+            learned score has where there were no data. "auto" means 10 for events of up to 32 coordinates and None for
+            larger ones, where log p is too expensive: it needs a tangent per coordinate. None leaves every move to the
+            acceptance rule, and so do rules without a ratio, such as `Always`.
         accept_above: Noise level below which annealing accepts every candidate, as in `anneal`.
         like: Shape of an event, such as `(3, 32, 32)`, or some events, if the score has no event shape. A diffusion
             model has one if it was made with `like`.
@@ -93,7 +95,7 @@ class Sampler:
     proposal: ProposalName = "mala"
     acceptance: Rule | AcceptanceFit | None = None
     step_size: float | None = None
-    group_size: int | None = 10
+    group_size: int | Literal["auto"] | None = "auto"
     accept_above: float = 0.0
     like: Tensor | Sequence[int] | None = None
 
@@ -106,7 +108,7 @@ class Sampler:
             checks.kind(self.acceptance, Rule, "an acceptance rule", "Pass LineIntegral(), for example.")
         checks.positive(self.noise_level, "noise_level")
         self.score.at(self.noise_level)  # raises an error if the level is out of range
-        if self.group_size is not None:
+        if self.group_size is not None and self.group_size != "auto":
             checks.count(self.group_size, "group_size")
         if self.step_size is not None:
             checks.positive(self.step_size, "step_size", ", or leave it out and call tune()")
@@ -248,8 +250,8 @@ class Sampler:
         if draws > steps:
             raise ValueError(checks.message(f"draws of at most steps={steps}", draws, "Keep fewer draws."))
         thin = steps // draws
-        if self.group_size is not None and thin >= self.group_size:
-            thin -= thin % self.group_size  # so that draws are the ends of groups, after the test through noise
+        if (size := self._group_size) is not None and thin >= size:
+            thin -= thin % size  # so that draws are the ends of groups, after the test through noise
         levels = annealing.flow_levels(self.noise_level, self.noise_range[0])
         with started(pool) as workers:
             chains = sample(
@@ -548,9 +550,16 @@ class Sampler:
         Args:
             target: The target, or the target on a smaller support.
         """
-        if self.group_size is None or not self.rule.antisymmetric:
+        if (size := self._group_size) is None or not self.rule.antisymmetric:
             return metropolis_hastings(target, self.tuned_proposal, self.rule)
-        return grouped(target, self.tuned_proposal, self.rule, ThroughNoise(), group_size=self.group_size)
+        return grouped(target, self.tuned_proposal, self.rule, ThroughNoise(), group_size=size)
+
+    @property
+    def _group_size(self) -> int | None:
+        """The number of moves that log p through noise decides together; None if it decides none."""
+        if self.group_size != "auto":
+            return self.group_size
+        return GROUP_SIZE if self._event.numel() <= MOST_CORRECTED else None
 
     @property
     def _event(self) -> Tensor:

@@ -14,18 +14,18 @@ A likelihood that is no bridge is raised to powers, L_sigma = L^beta(sigma). Whe
 half of the effective sample size, it is divided: log L moves from log L_a to log L_b along a straight line.
 
 A product of models, p_sigma = prod_i p_i,sigma^w_i, comes down along dx / d sigma = -c sigma S with S = sum_i w_i s_i.
-This is the flow of no distribution, and costs the weight (a Feynman-Kac corrector)
+No distribution has this flow, so every particle gets the weight (a Feynman-Kac corrector)
 
     d log w / d sigma = sigma (sum_i w_i |s_i|^2 - c |S|^2 + (1 - c) div S)
 
-with any c(sigma); with c = 1 the divergence cancels, and n normal distributions keep together along c = 1 / n. A way
-that leaves less than half of the effective sample size is halved. It begins at the normal distribution that the parts
-have together at the highest level. With negative weights it has to be normalisable at every level: with C_i the
-covariance of the tails, sum_i w_i (C_i + sigma^2)^-1 positive definite.
+with any c(sigma). With c = 1 the divergence cancels; the product of n equal normal distributions follows c = 1 / n. A
+step that leaves less than half of the effective sample size is halved. The first particles are drawn from the product
+of the normal distributions that the models are at the highest level. With negative weights the product has to be
+normalisable at every level: sum_i w_i (C_i + sigma^2)^-1, with the covariances C_i of the tails, is positive definite.
 
 Step size and covariance of the moves are chosen from the particles before every level and fixed while they are used.
-Such choices, as those of the levels, make the estimate of the evidence consistent, not exactly unbiased; and the flow
-is integrated with steps that change no variance by more than .5 % (`annealing.flow_levels`).
+These choices, and that of the levels, make the estimate of the evidence consistent but not exactly unbiased. The flow
+is integrated with an error of at most .5 % in every variance (`annealing.flow_levels`).
 """
 
 import itertools
@@ -89,7 +89,7 @@ ROUNDING = 1e-6  # relative: schedules of noise levels are rounded
 
 
 class Stage(NamedTuple):
-    """What happened on the way to one target, and there."""
+    """The record of the particles at one target."""
 
     level: float
     """Noise level; 0 for the posterior itself."""
@@ -191,7 +191,7 @@ LEAST_FAMILIES, LEAST_RATE = 20, 0.1  # below, `Particles` gives a hint
 
 
 class Bridge(NamedTuple):
-    """A log likelihood between those of two levels: a weighted sum of one or two, or of none, which is 0."""
+    """A log likelihood on the way from one level to the next: a weighted sum of likelihoods, 0 if there are none."""
 
     terms: tuple[tuple[float, Likelihood], ...] = ()
 
@@ -271,7 +271,8 @@ def smc(
         kernel_at: Function from a noise level to the kernel of `target.at(level)`, to choose all of it; it is called
             with 0 for the target itself. None builds one of `proposal` and `LineIntegral()`.
         transport: "flow" carries particles from level to level by the prior's probability flow; "reverse" by its
-            reverse diffusion, with fresh noise, in more and shorter steps; of posteriors only.
+            reverse diffusion, with fresh noise, in more and shorter steps. It is for posteriors only, and less
+            accurate in many dimensions: the weights then vary more.
         generator: Random number generator; the same seed gives the same draws.
         progress: Show a progress bar.
         store: Folder to write to. The same call with the same folder resumes from what is there, and ends with the same
@@ -380,7 +381,7 @@ def normal_at(model: ScoreModel, level: float, *, tails: bool = False) -> tuple[
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """What the particles come down to: a product of models with noise levels, times likelihoods."""
+    """The target of the particles: a product of models with noise levels, times likelihoods."""
 
     target: TargetLike
     models: tuple[tuple[float, ScoreModel], ...]
@@ -507,9 +508,8 @@ class _Problem:
     def share(self, level: float) -> tuple[float, float]:
         """Return the share c of the summed scores to go along, and the rate of the fastest direction, c sigma^2 |Q|.
 
-        As wide as normal distributions become on the way: those of covariances K_i keep to their product along
-        c = tr(sum_i w_i K_i^-2) / tr(Q^2), Q = sum_i w_i K_i^-1. c is 1, without a divergence, for large events and
-        where it is nearly 1.
+        Normal distributions with covariances K_i follow their product if c = tr(sum_i w_i K_i^-2) / tr(Q^2) with
+        Q = sum_i w_i K_i^-1. For large events, or if this is nearly 1, c is 1 and needs no divergence.
         """
         if level not in self.shares:
             inverses = [(weight, torch.linalg.inv(normal_at(model, level)[1])) for weight, model in self.models]
@@ -648,7 +648,7 @@ def first_particles(model: ScoreModel, n: int, level: float, generator: torch.Ge
 
 @dataclass
 class _Descent:
-    """Particles on their way down, and what was recorded of it."""
+    """The particles at a noise level, and the record of the run so far."""
 
     problem: _Problem
     particles: int
@@ -703,7 +703,7 @@ class _Descent:
             self.to(level)
             return
         coming_down = bool(self.stages) and level > 0
-        # log L_a(x), and what the way itself does to the weights
+        # log L_a(x), less the change of the log weights on the way
         self.x, self.level, before = x, end, self.log_likelihood - own
         goal, here, share = self.goal(level), self.bridge.log_density(self.x), 0.0  # log L_a(x')
         while share < 1:
@@ -724,7 +724,7 @@ class _Descent:
             before = here = self.log_likelihood = self.bridge.log_density(self.x)
 
     def transported(self, start: float, end: float) -> tuple[Tensor, Tensor]:
-        """Return the particles at another level, and what their way does to the log weights."""
+        """Return the particles at another level, and the change of their log weights."""
         nothing = torch.zeros_like(self.log_weights)
         if not self.stages or end == start:
             return self.x, nothing
@@ -749,7 +749,11 @@ class _Descent:
         return x
 
     def goal(self, level: float) -> Bridge:
-        """Return the likelihood of a level, or the power of it of which noise of this level leaves half the weights."""
+        """Return the likelihood of a level.
+
+        Without a bridge it is raised to the largest power whose weights keep half of the effective sample size if
+        noise of this level is added to the particles; the power never falls.
+        """
         whole, coordinates = self.problem.likelihood_at(level), self.problem.coordinates
         if level == 0 or self.problem.is_bridge:
             return whole
@@ -796,7 +800,7 @@ class _Descent:
     def moved(self, level: float, *, complete: bool) -> tuple[float, float]:
         """Make the Metropolis-Hastings steps of a stage; return the acceptance rate and the step size."""
         if self.kernel_at is not None:
-            # between two levels, and below the whole power, there is no kernel
+            # the user's kernels are for given levels and the whole likelihood, not for what is in between
             if not complete or not (level == 0 or self.problem.is_bridge or self.power == 1):
                 return math.nan, math.nan
             kernel, step_size = self.kernel_at(level), math.nan
@@ -896,7 +900,7 @@ def log_factors(before: Tensor, here: Tensor, there: Tensor, share: float) -> Fl
 
 
 def largest_share(log_weights: Tensor, before: Tensor, here: Tensor, there: Tensor) -> float:
-    """Return the largest share of the way at which half of the effective sample size is left, of what may be left."""
+    """Return the largest share of the way that leaves half of the effective sample size that a tiny share leaves."""
 
     def left(share: float) -> float:
         return effective_share(log_weights, log_factors(before, here, there, share))
@@ -927,7 +931,7 @@ def systematic(weights: Float[Tensor, " particle"], generator: torch.Generator) 
     n = len(weights)
     places = (torch.arange(n).to(weights) + rng.uniform((1,), weights, generator)) / n
     sums = weights.cumsum(0)
-    # `right`, so that no particle of weight 0 is chosen; rounding shall not lead past the last of positive weight
+    # `right`, so that no particle of weight 0 is chosen; rounding must not lead past the last positive weight
     return torch.searchsorted(sums / sums[-1], places, right=True).clamp(max=int(weights.nonzero().max()))
 
 

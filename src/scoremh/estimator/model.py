@@ -57,7 +57,6 @@ DEPENDENT_COLUMNS = Caution(
 CONDITION_STEPS = 300  # at least, of chains that start from few draws that fulfil a condition
 MAX_COLUMNS = 4000  # beyond, a training takes minutes, and no distance between rows means much
 MAX_HELD_OUT_ROWS = 2000
-MAX_CORRECTED_COLUMNS = 32  # with more, log p through noise is too expensive: it needs a tangent per column
 TUNING_CHAINS, TUNING_STEPS = 200, 100  # chains on which the step size is tuned
 MAX_CHECK_CHAINS = 1000  # chains on which a fit is checked, and which a report shows
 MAX_CHECK_DRAWS, CHECKED_STEPS = 30, 10  # draws of each chain: one per group of ten moves
@@ -205,7 +204,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
         score = self._learned_score(x, for_score, checkpoint)
         times.append(time.monotonic())
-        sampler = find_adjustment(self._first_sampler(score, x), x, generator=for_gate)
+        sampler = find_adjustment(self._first_sampler(score), x, generator=for_gate)
         sampler = sampler.tune(
             TUNING_CHAINS,
             steps=TUNING_STEPS,
@@ -252,10 +251,9 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             progress=self.verbose,
         )
 
-    def _first_sampler(self, score: ScoreFit, x: Tensor) -> Sampler:
+    def _first_sampler(self, score: ScoreFit) -> Sampler:
         """Return the sampler, its step size still to be tuned."""
-        group_size = Sampler.group_size if x.shape[1] <= MAX_CORRECTED_COLUMNS else None
-        return Sampler(score, float(self.noise_level), self.proposal, RULES.get(self.acceptance), group_size=group_size)
+        return Sampler(score, float(self.noise_level), self.proposal, RULES.get(self.acceptance))
 
     def _with_acceptance(
         self, sampler: Sampler, x: Tensor, generator: torch.Generator, checkpoint: str | Path | None
