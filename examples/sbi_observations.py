@@ -58,7 +58,8 @@ def blurred_prior(theta: Tensor, sigma: Tensor) -> Tensor:
     log_upper = torch.special.log_ndtr(upper)
     log_p = log_upper + torch.log1p(-(torch.special.log_ndtr(lower) - log_upper).exp())
     ends = [(-(end.square()) / 2 - math.log(2 * math.pi) / 2 - log_p).exp() for end in (lower, upper)]
-    return theta.sign() * (ends[0] - ends[1]) / noise
+    score: Tensor = theta.sign() * (ends[0] - ends[1]) / noise
+    return score
 
 
 def posterior(estimator: VEScoreEstimator, observations: Tensor, particles: int, seed: int) -> Particles:
