@@ -10,13 +10,16 @@ distribution. One coordinate of the true theta is near a bound.
 """
 
 import math
+import tempfile
 
 import torch
 from sbi.inference import NPSE
 from sbi.neural_nets.estimators.score_estimator import VEScoreEstimator
 from sbi.utils import BoxUniform
+from sbi.utils.tracking import TensorBoardTracker
 from scipy import stats
 from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
 
 from scoremh import diffusion, smc, targets
 from scoremh.annealing import Particles
@@ -28,11 +31,12 @@ TRUE = torch.tensor([0.9, -0.3])
 
 def learned(simulations: int, epochs: int, seed: int) -> VEScoreEstimator:
     """Return the estimator that NPSE learns. sbi uses torch's global generator."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), tempfile.TemporaryDirectory() as logs, SummaryWriter(logs) as writer:
         torch.manual_seed(seed)
         prior = BoxUniform(-BOUND * torch.ones(2), BOUND * torch.ones(2))
         theta = prior.sample((simulations,))
-        trainer = NPSE(prior, sde_type="ve", show_progress_bars=False)
+        tracker = TensorBoardTracker(writer)
+        trainer = NPSE(prior, sde_type="ve", tracker=tracker, show_progress_bars=False)
         trainer.append_simulations(theta, theta + NOISE * torch.randn_like(theta))
         return trainer.train(max_num_epochs=epochs, learning_rate=2e-3)
 
