@@ -24,7 +24,7 @@ from torch.utils.tensorboard import SummaryWriter
 from scoremh import diffusion, smc, targets
 from scoremh.annealing import Particles
 
-BOUND, LOWEST = 1.0, 0.02  # of the prior; noise level at which the posterior is read
+BOUND, LOWEST = 1.0, 0.05  # of the prior; noise level at which the posterior is read
 NOISE = torch.tensor([0.5, 0.2])
 TRUE = torch.tensor([0.9, -0.3])
 
