@@ -28,7 +28,7 @@ from scoremh.diffusion import Conditional, DiffusionModel
 from scoremh.targets import Product
 from scoremh.types import Kernel, Target
 from studies.framework import Cell, Record
-from studies.plots.images import image_panels
+from studies.plots import image_panels
 from studies.posteriors.cells import Config
 
 RANGE, VARIANCE, WIDTH, TRAINING = (0.1, 20.0), 0.25, 256, 4000
