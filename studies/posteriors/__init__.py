@@ -142,6 +142,7 @@ def at_the_floor(records: Records) -> dict[str, bool]:
         f"d = {d}, {n} observed": over_floor(records, d=d, observations=n, accept=True) <= MAX_OVER_FLOOR
         for d in PUBLISHED_DIMENSIONS
         for n in OBSERVATIONS
+        if records.where("published", d=d, observations=n, accept=True)
     }
 
 
@@ -175,6 +176,7 @@ STUDY = Study(
         "ula": Claim("without one, at the same score calls or steps, nothing is", none_agree),
     },
     prepare=learn,
+    partial=True,
     page="posteriors.md",
     excerpts={"diffusion-models.md": "posteriors-excerpt.md"},
 )

@@ -39,8 +39,8 @@ LEVELS, STEPS = 40, 5  # of chains, and their steps at each; three times as many
 MEAN = -0.39  # of all pixels
 WAYS = {
     "reverse": "reverse diffusion",
-    "lowest": "the same, then Metropolis-Hastings steps at the lowest level",
-    "every": "Metropolis-Hastings steps at 40 levels",
+    "lowest": "with Metropolis-Hastings steps at the lowest level",
+    "every": "Metropolis-Hastings at 40 levels",
     "smc": "`smc`",
 }
 TASKS = {

@@ -190,10 +190,10 @@ EVIDENCE_CASES = (  # dimensions, observations, standard deviation of the noise,
 )
 EVIDENCE_ERRORS = 3.0
 WAYS = {
-    "known prior": "known prior, linear observation with its bridge",
-    "scores": "prior known by its scores",
-    "powers": "the same, likelihood raised to powers",
-    "reverse": 'prior known by its scores, `transport="reverse"`',
+    "known prior": "known prior",
+    "scores": "scores",
+    "powers": "scores, likelihood raised to powers",
+    "reverse": 'scores, `transport="reverse"`',
 }
 
 
