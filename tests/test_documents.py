@@ -218,6 +218,18 @@ def test_a_corrector_in_sbi() -> None:
 
 
 @pytest.mark.slow
+def test_the_posterior_of_many_observations_of_sbi() -> None:
+    """A small network, so that only its bounds and the order of its errors are tested: two standard deviations."""
+    pytest.importorskip("sbi", exc_type=ImportError)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = example("sbi_observations").main(simulations=1000, epochs=20, n=3, particles=200)
+    mean, true_mean, std, true_std = found.T
+    assert bool(((mean - true_mean).abs() < 2 * true_std).all()), found
+    assert bool(((std / true_std).log().abs() < 1).all()), found
+
+
+@pytest.mark.slow
 def test_a_corrector_in_a_diffusers_pipeline() -> None:
     pytest.importorskip("diffusers")
     with warnings.catch_warnings():
