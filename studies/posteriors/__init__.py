@@ -34,7 +34,7 @@ from studies.posteriors.problems import DIMENSIONS, PROBLEMS, TAU  # noqa: F401 
 NAMES = {"mala": "MALA, Simpson", "ula": "ULA", "exact": "exact draws"}
 MAX_Z, MIN_P = 4.0, 1e-4  # what counts as Monte Carlo error: 12 numbers of each kind in two seeds
 OBSERVATIONS = 1, 2, 4
-WAYS = {8: (True, False), 80: (True, False), 800: (True,)}  # with an accept step and without, by dimensions
+WAYS = {8: (True, False), 80: (True, False)}  # with an accept step and without, by dimensions
 TALL: dict[str, dict[int, tuple[int, ...]]] = {
     "normal": {10: (2, 8, 32), 32: (2,)},
     "mixture": {10: (2, 4, 8)},
