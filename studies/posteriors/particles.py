@@ -188,7 +188,7 @@ EVIDENCE_CASES = (  # dimensions, observations, standard deviation of the noise,
     (30, 30, 0.5, 1.0),
     (50, 2, 0.2, 1.0),
 )
-EVIDENCE_ERRORS = 3.0
+EVIDENCE_PARTICLES, EVIDENCE_ERRORS = 500, 3.0
 WAYS = {
     "known prior": "known prior",
     "scores": "scores",
@@ -223,7 +223,7 @@ class Evidence(Cell, kind="evidence"):
                 likelihood.log_density if self.way == "powers" else likelihood,
             )
             transport: Literal["flow", "reverse"] = "reverse" if self.way == "reverse" else "flow"
-            found = smc(posterior, particles=500, transport=transport, generator=g)
+            found = smc(posterior, particles=EVIDENCE_PARTICLES, transport=transport, generator=g)
             z_scores.append((found.log_evidence - float(known)) / found.log_evidence_error)
         within = sum(abs(z) < EVIDENCE_ERRORS for z in z_scores)
         return {"runs": len(z_scores), "within": within, "z": max(z_scores, key=abs)}

@@ -128,6 +128,7 @@ def separated(d: int) -> Mixture:
 
 
 COMPONENTS_PER_AXIS, SPACING = 5, 8.0
+MANY_DIMENSIONS = 256, 128  # of the ten components, and of their observation
 
 
 @dataclass(frozen=True)
@@ -159,15 +160,16 @@ class Observed:
 
     @classmethod
     def many_modes(cls, seed: int) -> "Observed":
-        """Return a problem of interacting particle guidance (2026): ten components in 256 dimensions."""
+        """Return a problem of interacting particle guidance (2026): ten components in many dimensions."""
         g = torch.Generator().manual_seed(seed)
-        means = 1.3 * (2 * torch.rand(10, 256, generator=g, dtype=torch.float64) - 1)
+        d, observations = MANY_DIMENSIONS
+        means = 1.3 * (2 * torch.rand(10, d, generator=g, dtype=torch.float64) - 1)
         means = means - means.mean(0)
         variance = 1 - float(means.square().mean())
         prior = Mixture(torch.full((10,), 0.1).double(), means, torch.full((10, 1), variance, dtype=torch.float64))
-        matrix = torch.randn(128, 256, generator=g, dtype=torch.float64)
+        matrix = torch.randn(observations, d, generator=g, dtype=torch.float64)
         matrix = matrix / matrix.norm(dim=1, keepdim=True)
-        noise = math.sqrt(0.1) * torch.randn(128, generator=g, dtype=torch.float64)
+        noise = math.sqrt(0.1) * torch.randn(observations, generator=g, dtype=torch.float64)
         return cls(prior, matrix, matrix @ prior.sample(1, 0.0, g)[0] + noise, math.sqrt(0.1))
 
     @property
@@ -223,10 +225,10 @@ class Singles:
     """Posteriors of theta given one observation each, mixtures with the same covariances, and that given all.
 
     Args:
-        means: Of the components of every single posterior, `(observation, component, d)`.
-        log_weights: Of the same, `(observation, component)`.
-        covariances: Of the components, `(component, d, d)`.
-        prior: Of theta.
+        means: Means of the components of every single posterior, `(observation, component, d)`.
+        log_weights: Logarithms of the weights of these components, `(observation, component)`.
+        covariances: Covariances of the components, `(component, d, d)`.
+        prior: Prior distribution of theta.
         truth: Posterior given all observations.
         scale: Factors to the units of theta.
     """
@@ -284,7 +286,7 @@ class Singles:
 
         Args:
             error: Factor of a random network with values in (-1, 1), which is added to the noise that is predicted.
-            seed: Of its weights.
+            seed: Random seed of the weights of this network.
         """
         k, d = self.means.shape[1:]
         values, vectors = torch.linalg.eigh(self.covariances)
