@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from scoremh import LineIntegral, ScoreMH
 from scoremh.balance_matching import RECIPE
-from studies import plots
 from studies.framework import Cell, Records, Study, grid
 from studies.framework.study import Record
 from studies.framework.tables import mean
@@ -99,8 +98,7 @@ TABLES: dict[str, Known] = {
 FLOW, DEFAULT, EXACT = "the flow alone", "simpson", "exact"
 LEARNED = ("potential", "free")
 LOW, LONG = "simpson, noise level 0.3", "simpson, 200 steps"
-RULES = (DEFAULT, EXACT, *LEARNED)
-METHODS = (FLOW, *RULES, LOW, LONG)
+METHODS = (FLOW, DEFAULT, EXACT, *LEARNED, LOW, LONG)
 
 
 @dataclass(frozen=True)
@@ -187,30 +185,9 @@ def fresh(records: Records, key: str) -> float:
     return mean([one["fresh"][key] for one in records.where("compared")])
 
 
-def seeds(records: Records) -> list[int]:
-    """Return the seeds that there are."""
-    return sorted({one["seed"] for one in records.where("compared")})
-
-
 def shown(records: Records) -> str:
     """Return the titles of the tables that there are."""
     return "; ".join(known.title for name, known in TABLES.items() if records.where("compared", table=name))
-
-
-def missing(records: Records) -> int:
-    """Return how many fits are not computed yet."""
-    settings = records.settings
-    return len(settings["tables"]) * len(settings["seeds"]) - len(records.where("compared"))
-
-
-def picture(records: Records, folder: Path, docs: Path) -> None:
-    """Draw W1 over the floor, table by table."""
-    shown = {
-        known.title: {name: [one[name]["w1"] for one in records.where("compared", table=table)] for name in RULES}
-        for table, known in TABLES.items()
-        if records.where("compared", table=table)
-    }
-    plots.dot_rows(shown, docs / "defaults.png", label="W1 over the floor of fresh rows", level=1.0)
 
 
 STUDY = Study(
@@ -219,10 +196,9 @@ STUDY = Study(
     {"paper": Config(), "brief": Config((1,), ("regression",), 100, 20, 1)},
     stages,
     (Compared,),
-    picture,
+    None,
     globals(),
     page="choosing.md",
-    partial=True,
     goes_on_from_kept=True,
     packages=("pandas",),
 )

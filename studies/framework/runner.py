@@ -49,7 +49,8 @@ def run(
         raise ValueError(checks.message(f"results of {study.name} in {folder}", "none", COMPUTE))
     records = gather(study, preset, cells_in(folder, study.kinds))
     docs.mkdir(parents=True, exist_ok=True)
-    study.picture(records, folder, docs)
+    if study.picture is not None:
+        study.picture(records, folder, docs)
     write_json(records.as_json(), results)
     pages.write(study, records, docs)
 
@@ -72,7 +73,7 @@ def redraw(study: Study, docs: Path) -> None:
     if not path.exists():
         raise ValueError(checks.message(f"results of {study.name} in {path}", "none", "Run the same without --redraw."))
     records = Records.from_json(json.loads(path.read_text()))
-    if not study.shows_draws:
+    if study.picture is not None and not study.shows_draws:
         study.picture(records, docs, docs)
     pages.write(study, records, docs)
 

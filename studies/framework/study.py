@@ -120,7 +120,9 @@ class Study:
     presets: Mapping[str, Any]  # frozen dataclasses with seeds; the first is the default
     stages: Callable[[Any], Sequence[Sequence[Cell]]]  # stages of cells of a preset, each after those before it
     kinds: Sequence[type[Cell]]  # types of cells, in the order in which they are kept
-    picture: Callable[[Records, Path, Path], None]  # of records and the folder of the cells' files, into a folder
+    picture: (
+        Callable[[Records, Path, Path], None] | None
+    )  # of records and the folder of the cells' files, into a folder
     names: Mapping[str, Any]  # what the template uses besides records, settings and claims: the module's globals()
     claims: Mapping[str, Claim] = field(default_factory=dict)  # what the paper claims
     prepare: Callable[[Any, Path], None] | None = None  # of a preset and a folder, once before the first cell
