@@ -273,7 +273,7 @@ def test_a_fitted_score_is_a_target(small: ScoreMH) -> None:
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown proposal": ({"proposal": "hmc"}, "proposal to be one of 'mala', 'rw', 'pcn', 'student', got 'hmc'"),
-    "an unknown rule": ({"acceptance": "exact"}, "acceptance to be one of 'potential'"),
+    "an unknown rule": ({"acceptance": "adaptive"}, "acceptance to be one of 'potential'"),
     "a walk that always goes on": (
         {"proposal": "rw", "acceptance": "always"},
         'proposal="mala" with acceptance="always", ULA, got \'rw\'',

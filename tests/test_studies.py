@@ -21,7 +21,7 @@ def test_the_page_says_what_the_records_say(name: str) -> None:
         text = (DOCS / other).read_text()
         assert pages.fill(text, name, pages.render(study, records, template)) == text
         assert f"<!-- {name} -->" in text
-    assert list(DOCS.glob(f"{name}*.png"))
+    assert study.picture is None or list(DOCS.glob(f"{name}*.png"))
 
 
 @pytest.mark.parametrize("name", STUDIES)
