@@ -10,7 +10,7 @@ from studies.framework.tables import mean, over_seeds
 from studies.tables.cells import METHODS, OURS, Chance, Config, Draws, FitTime, Floor, ManyDraws, stages
 from studies.tables.data import TABLES
 
-detection_rules = (inspect.getdoc(table.find_column) or "").split("\n\n", 1)[1]  # what the code says of itself
+detection_rules = "\n\n".join((inspect.getdoc(table.find_column) or "").split("\n\n")[1:3])  # what the code says of itself
 PRESETS = {
     "paper": Config(),
     "brief": Config((1,), ("one", "counts"), 200, 400, chains=50, steps=300, timed=(500, 4)),
@@ -159,13 +159,13 @@ def broken(records: Records, method: str) -> float:
 CLAIMS = {
     "floor": Claim("W1 is at most 1.15 times the floor", near_the_floor),
     "peers": Claim(
-        "W1 is at most 5 % above a kernel density estimate's and, where there is one, a spline flow's", not_behind_peers
+        "W1 is at most 5 % above that of the kernel density estimate and of the spline flow", not_behind_peers
     ),
-    "classifier": Claim("with 2,000 rows or more a classifier is at most .02 better than a guess", not_told_apart),
+    "classifier": Claim("with 2,000 rows or more, a classifier is at most .02 better than chance", not_told_apart),
     "fresh": Claim("a classifier is at most .02 better than with fresh rows", not_told_apart_better_than_fresh),
     "test": Claim("a two-sample test has p > .05 for most seeds", not_told_apart_by_a_test),
     "range": Claim("at most .5 % more draws than fresh rows lie beyond the range", within_the_range),
-    "steps": Claim("ten times the steps are no worse, but for 5 % of chance", no_worse_with_more_steps),
+    "steps": Claim("ten times the steps make W1 at most 5 % larger", no_worse_with_more_steps),
     "bounds": Claim("no draw breaks a bound", no_bound_broken),
     "time": Claim("a fit of 10,000 rows x 10 columns takes at most 120 CPU seconds", fast_enough),
 }

@@ -644,30 +644,28 @@ def find_column(
 ) -> Column:
     """Infer the kind of a column from its values; values of a category are positions of levels.
 
-    The rules, in order; they are conservative, so that a column is real unless there is clear evidence against it:
+    A column is real unless there is clear evidence for another kind. The first rule that applies decides:
 
     - **constant**: one value.
-    - **category**: text, booleans and unordered categories of a data frame; numbers with two different values.
-    - **ordered**: ordered categories of a data frame; 3 to 10 different values, with five rows each in the mean unless
-      they are whole; other values than whole numbers and decimals, up to 100 different ones with 20 rows each.
-    - **count**: whole numbers with more values. **rounded**: multiples of a number larger than 1 (5, 25, 1,000), and
-      decimals with up to four digits after the point of which less than half are different.
-    - **positive**: the skewness is at least 1, no value is negative, the smallest is closer to 0 than a quarter of the
-      range, and 1 % of the values lie at that end, within 2 % of the range.
+    - **category**: text, booleans, unordered categories of a data frame, or numbers with two different values.
+    - **ordered**: ordered categories of a data frame; 3 to 10 different numbers, with five rows each on average unless
+      they are whole; 11 to 100 different numbers that are not on a grid, with 20 rows each on average.
+    - **count**: whole numbers with more values. **rounded**: multiples of a number larger than 1 (5, 25, 1,000), or
+      decimals with up to four digits, of which less than half are different.
+    - **positive**: no negative value, a skewness of at least 1, a smallest value closer to 0 than a quarter of the
+      range, and 1 % of the values within 2 % of the range from it.
     - **heavy-tailed**: the largest distances from the median fall like a power below 3: the mean of log(distance /
-      smallest of these distances) is above 1/3 for the largest 5 %, 2 % and 1 % of them (at least ten), for the 5 %
-      by a standard error. A narrow normal distribution in a wide one has a large kurtosis, but no such tail.
-    - **limits** of real columns: 0 if no value is negative, and also 1 or 100 if the largest value is between half the
-      limit and the limit (100 only if the values are neither skewed nor heavy-tailed); a limit must be closer to the
-      values than half their range. Otherwise the smallest or largest value, if 1 % of the values and five of them lie
-      within 2 % of the range. Draws beyond a limit are reflected. Counts and rounded columns have limits too, and end
-      at values that 1 % of the rows and at least five have (months, ages from 18). With that many values at both ends,
-      u is the logit of the place between them (**interval**), as for dates; except in columns that have a correlation
-      above .95 with another, which a logit would bend.
-    - **point masses**: the smallest or largest value, if 1 % of the rows and at least five have it; on a grid if also
-      its steps are narrower than a quarter of the standard deviation of the other values, and five times as many rows
-      have it as have the next steps, in the mean.
+      smallest of these distances) exceeds 1/3 for the largest 5 %, 2 % and 1 %, for the 5 % by a standard error.
     - **real**: all other columns.
+
+    A real column without negative values has a **limit** at 0, and at 1 or 100 if its largest value is between half of
+    that and that (at 100 only without skewness and heavy tails); a limit must be closer to the values than half their
+    range. Otherwise the smallest or largest value is a limit if 1 % of the values, and at least five, lie within
+    2 % of the range. Draws beyond a limit are reflected. With that many values at both ends the column is learned as a
+    logit (**interval**), unless its correlation with another column is above .95. Counts and rounded columns end at
+    values that 1 % of the rows, and at least five, have. Such a value of a real column is a **point mass**; on a grid
+    only if five times as many rows have it as have each of the next values, on average, and the steps are narrower than
+    a quarter of the standard deviation of the other values.
     """
     levels = np.unique(values)
     if len(levels) == 1:
