@@ -185,11 +185,6 @@ def fresh(records: Records, key: str) -> float:
     return mean([one["fresh"][key] for one in records.where("compared")])
 
 
-def shown(records: Records) -> str:
-    """Return the titles of the tables that there are."""
-    return "; ".join(known.title for name, known in TABLES.items() if records.where("compared", table=name))
-
-
 STUDY = Study(
     "defaults",
     "which acceptance rule, noise level and number of steps serve tables best, on the same scores",
