@@ -10,7 +10,7 @@ from studies.framework.tables import mean, over_seeds
 from studies.tables.cells import METHODS, OURS, Chance, Config, Draws, FitTime, Floor, ManyDraws, stages
 from studies.tables.data import TABLES
 
-detection_rules = "\n\n".join((inspect.getdoc(table.find_column) or "").split("\n\n")[1:3])  # what the code says of itself
+detection_rules = "\n\n".join((inspect.getdoc(table.find_column) or "").split("\n\n")[1:3])  # of the docstring
 PRESETS = {
     "paper": Config(),
     "brief": Config((1,), ("one", "counts"), 200, 400, chains=50, steps=300, timed=(500, 4)),
