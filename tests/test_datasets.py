@@ -296,6 +296,7 @@ def test_load_takes_the_array_that_key_names(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[bytes, str]] = {
     "semicolons.csv": (b"1;2\n3;4\n", "to separate values by commas or tabs, got '1;2' in its first line"),
     "named.csv": (b"x;y\n3;4\n", "to separate values by commas or tabs, got 'x;y' in its first line"),
+    "decimal commas.csv": (b"x;y\n3,5;4,5\n", "got 3 in line 2. Correct that line: commas or tabs separate values"),
     "blanks.csv": (b"1 2\n3 4\n", "to separate values by commas or tabs"),
     "years.csv": (
         b"2019,2020\n1.5,2.5\n3.1,4.7\n",

@@ -137,6 +137,16 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ValueError,
         r"initial points of positive density, got 1 of 2.*initial\[1\]",
     ),
+    "a start whose score is not finite": (
+        lambda: metropolis_hastings(Target(lambda x: 1 / x), MALA(0.1), LineIntegral()).init(torch.eye(2)),
+        ValueError,
+        r"points from which chains can move, got 2 of 2 with a score that is NaN or infinite.*initial\[0\]",
+    ),
+    "a score that changes its argument": (
+        lambda: metropolis_hastings(Target(lambda x: x.mul_(-1)), MALA(0.1), LineIntegral()).init(torch.ones(2, 2)),
+        ValueError,
+        "a target that leaves x as it is, got one that changes x in place.*x - m in place of x -= m",
+    ),
     "a start outside the support": (
         lambda: start(lambda x: -x, support=targets.box(1.0, 2.0)),
         ValueError,
@@ -246,6 +256,10 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
         "expected a target with exact draws, got Target",
     ),
     "an array as mean": ("PCN(0.1, mean=[0.0, 0.0])", "expected mean to be a number or a tensor, got list"),
+    "a number as noise levels": (
+        "smc(targets.posterior(fit, lambda x: -x.square().sum(1)), levels=3.0)",
+        "levels to be a list of numbers, got float 3.0",
+    ),
     "a list of points": ("sample(kernel, [[0.0, 0.0]], draws=1)", "initial to be a torch.Tensor, got list"),
     "a step as text": ("MALA('0.1')", "step_size to be a number, got str '0.1'"),
     "a tensor as step": ("MALA(torch.tensor(0.1))", "step_size to be a number, got a float32 tensor of shape ()"),

@@ -834,6 +834,7 @@ CANNOT: dict[str, tuple[dict[str, Any], str]] = {
     "a number of a real column": ({"amount": 12.5}, "a range for column 'amount'"),
     "another constant": ({"version": 2.0}, "values of column 'version'"),
     "dates beyond the rows": ({"text": ("2030-01-01", "2030-02-01")}, "a range of column 'text' that meets"),
+    "ends in the wrong order": ({"amount": (2, 1)}, "a range of column 'amount' from low to high, got 2 to 1"),
     "half a range": ({"amount": (1,)}, "a condition on column 'amount'"),
     "an unknown column": ({"size": 1}, "columns among 'whole'"),
     "what no row fulfils": ({"amount": (1e6, 2e6)}, "a condition that some draws fulfil, got none of"),
@@ -851,6 +852,11 @@ def test_a_condition_that_no_row_fulfils_is_an_error(with_dates: ScoreMH, case: 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a column missing everywhere": ({"x": [None] * 20}, "column 'x' with values, got only missing values"),
+    "a column of NaN": ({"x": [np.nan] * 20}, "column 'x' with values, got only missing values"),
+    "numbers too large to tell apart": (
+        {"x": [2**62 + i for i in range(20)]},
+        "column 'x' that float64 keeps apart, got 20 different numbers, of which it keeps 1",
+    ),
     "a date that does not exist": (
         {"x": [20240101 + i for i in range(19)] + [20240230]},
         "dates that exist .* '20240230' in row 19",
@@ -881,6 +887,20 @@ def test_columns_of_the_same_name_are_an_error() -> None:
 def test_many_names_are_not_all_printed() -> None:
     printed = str(Table(tuple(f"x{i}" for i in range(3000)), (Smooth(),) * 3000))
     assert printed.endswith("x18, x19 and 2,980 more")
+
+
+TABLES: dict[str, tuple[Any, type[Exception], str]] = {
+    "no columns": (pd.DataFrame(index=range(12)), ValueError, "a data frame with columns, got one without"),
+    "lists": (pd.DataFrame({"a": [[1]] * 12}), TypeError, "columns of numbers, text, .* got object in column 'a'"),
+    "an array of identifiers": (2**62 + np.arange(24).reshape(12, 2), ValueError, "'x0' that float64 keeps apart"),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_tables_that_cannot_be_learned_raise_errors(case: str) -> None:
+    table, error, text = TABLES[case]
+    with pytest.raises(error, match=text):
+        ScoreMH(**SMALL).fit(table)
 
 
 def test_eight_digits_are_dates_only_if_most_of_them_are() -> None:

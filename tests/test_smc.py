@@ -450,6 +450,14 @@ def test_products_and_powers_are_found_with_their_constant(name: str, known: boo
 
 
 @pytest.mark.slow
+def test_the_constant_of_a_product_with_a_very_wide_part_is_right() -> None:
+    parts = [targets.Gaussian([mean], [[variance]]) for mean, variance in ((0.9, 0.05), (1.1, 0.05), (0.0, 1e4))]
+    found = smc(targets.product(*parts, weights=[1, 1, -1]), particles=50, generator=seeded())
+    # N(0.9; 1.1, 0.1) times the integral of N(1, 0.025) / N(0, 1e4), whose second factor is 100 sqrt(2 pi)
+    expected = -math.log(2 * math.pi * 0.1) / 2 - 0.2 + math.log(100 * math.sqrt(2 * math.pi)) + 1.025 / 2e4
+    assert found.log_evidence == pytest.approx(expected, abs=1e-3)
+
+
 def test_a_product_of_mixtures_has_the_weights_of_its_modes() -> None:
     """Each has modes at -3 and 3; the weights multiply."""
     means, narrow = f64([-3.0, 0.0], [3.0, 0.0]), 0.25 * torch.eye(2).double()

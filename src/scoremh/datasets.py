@@ -388,7 +388,7 @@ def _beginning(path: Path) -> tuple[int, bool]:
 
 def _unequal_rows(path: Path, width: int, line: int, got: int) -> ValueError:
     """Return the error for a row with more or fewer values than the first row."""
-    fix = "Correct that line; values are separated by commas."
+    fix = "Correct that line: commas or tabs separate values, and numbers have a decimal point."
     return file_error(path, f"to have {width} values in every row", f"{got} in line {line}", fix)
 
 

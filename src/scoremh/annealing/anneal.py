@@ -19,7 +19,7 @@ decreases, each chain follows the distribution down to p. This module holds
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,11 +109,13 @@ def _check_range(high: float, low: float, n: int) -> None:
 
 def check_levels(levels: Sequence[float]) -> None:
     """Raise an error unless the noise levels decrease (or stay equal) and are above 0."""
+    fix = "Pass a list of numbers, such as annealing.geometric(high, low, n)."
+    if not isinstance(levels, Iterable) or not all(isinstance(level, int | float) for level in levels):
+        raise TypeError(checks.message("levels to be a list of numbers", checks.describe(levels), fix))
     levels = list(levels)
     falling = all(later <= earlier for earlier, later in itertools.pairwise(levels))
     if not levels or not falling or not levels[-1] > 0:
-        fix = "Use annealing.geometric(high, low, n), for example."
-        raise ValueError(checks.message("levels from high to low", list(levels), fix))
+        raise ValueError(checks.message("positive levels from high to low", levels, fix))
 
 
 def flow(

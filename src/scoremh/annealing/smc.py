@@ -300,7 +300,7 @@ def smc(
     high, low = problem.span
     if levels is not None:
         _check_levels(levels, *((math.inf, 0.0) if problem.exact else (high, low)))
-        high, low = levels[0], levels[-1]
+        levels, high, low = list(levels), levels[0], levels[-1]
     if problem.models[0][0] != 1 or len(problem.models) > 1:
         if transport != "flow":
             raise ValueError(checks.message('transport="flow" of a product', repr(transport), "Leave it out."))
@@ -424,8 +424,14 @@ class _Problem:
     @property
     def span(self) -> tuple[float, float]:
         """The highest noise level that all models know, and the lowest on the way to the target."""
-        ranges = [model.noise_range for _, model in self.models if model.noise_range is not None]
-        return min(high for _, high in ranges), self.noise_level or max(low for low, _ in ranges)
+        high = min(model.noise_range[1] for _, model in self.models if model.noise_range is not None)
+        return high, self.noise_level or self.least_level
+
+    @property
+    def least_level(self) -> float:
+        """The lowest level that all models know; of normal mixtures, which know all levels, the lowest of any."""
+        lowest = [model.noise_range[0] for _, model in self.models if model.noise_range is not None]
+        return min(lowest) if self.exact else max(lowest)
 
     @property
     def coordinates(self) -> Coordinates:
@@ -537,8 +543,7 @@ class _Problem:
                     gain = gain + weight * (inner(score, along) + (1 - share) * divergence)
             return level * torch.cat([-share * moved.flatten(1), (gain - share * inner(moved, total))[:, None]], 1)
 
-        least = max(model.noise_range[0] for _, model in self.models if model.noise_range is not None)
-        lowest = low or min(high, least)
+        lowest = low or min(high, self.least_level)
         steps = max(FLOW_LEVELS_PER_E_FOLD, RATE_STEPS * max(self.share(high)[1], self.share(lowest)[1]))
         levels = geometric(high, lowest, 1 + math.ceil(steps * math.log(high / lowest))) if lowest < high else [high]
         with torch.inference_mode(), checks.explained():

@@ -93,7 +93,8 @@ def require_file(path: Path, inside: str = "") -> None:
         fix = "Create one with `scoremh fit data.csv --out FOLDER` or ScoreMH.save."
         raise FileNotFoundError(f"expected {path} to be the folder of a run, got {got}. {fix}")
     fix = "Check the path; a relative path starts from the working directory."
-    raise FileNotFoundError(f"expected {path} to be a file, got no such file. {fix}")
+    got = "a folder" if place.is_dir() else "no such file"
+    raise FileNotFoundError(f"expected {path} to be a file, got {got}. {fix}")
 
 
 def command_line() -> str:

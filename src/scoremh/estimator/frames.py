@@ -56,12 +56,12 @@ class ColumnLayout:
             return cls(str(dtype), date=date)
         if code in "iuf":
             return cls(str(dtype))
-        levels = [_plain(value) for value in column.dropna().unique()]
-        if not all(isinstance(value, str | bool) for value in levels):
+        values = [_plain(value) for value in column.dropna()]
+        if not all(isinstance(value, str | bool) for value in values):
             fix = "Convert it to one of these, or leave it out."
             got = f"{dtype} in column {column.name!r}"
             raise TypeError(checks.message("columns of numbers, text, booleans, categories or dates", got, fix))
-        return cls(str(dtype), tuple(sorted(levels)))
+        return cls(str(dtype), tuple(sorted(set(values))))
 
     def numbers(self, column: Any) -> NDArray[np.float64]:
         """Return the values of a column as numbers, with NaN for missing values."""
@@ -71,6 +71,8 @@ class ColumnLayout:
         if self.date is not None:
             return _seconds(column, self.date)
         if self.levels is None:
+            if getattr(column.dtype, "kind", "O") in "iu":
+                require_kept_apart(column, column.name)
             numbers: NDArray[np.float64] = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
             wrong, expected = np.isnan(numbers) & ~missing, "numbers"
         else:
@@ -134,14 +136,16 @@ def _date_format(column: Any, kind: object) -> str | None:
     """Return the format of a column of dates; None for other columns."""
     if kind not in (None, "date"):
         return None
-    values = column.dropna().unique()
+    values = column.dropna()
     if getattr(column.dtype, "kind", "O") in "iuf":
         formats: Sequence[str] = (WHOLE_DATE,)
+        values = values.unique()
         eight = (values >= 10_000_000) & (values <= 99_999_999)
-        values = np.asarray(values)[eight].astype(np.int64).astype(str) if eight.mean() >= MIN_DATE_SHARE else []
+        often = len(values) > 0 and eight.mean() >= MIN_DATE_SHARE
+        values = np.asarray(values)[eight].astype(np.int64).astype(str) if often else []
     else:
         formats = DATE_FORMATS
-        values = [value for value in values if isinstance(value, str)]
+        values = list(dict.fromkeys(value for value in values if isinstance(value, str)))
         values = values if any(value[:4].isdigit() and value[4:5] == "-" for value in values[:100]) else []
     parsed = {one: _parsed(values, one).notna().mean() for one in formats} if len(values) else {}
     best = max(parsed, key=lambda one: parsed[one], default=formats[0])
@@ -222,6 +226,8 @@ def layout_of(X: Any, kinds: Mapping[str, Any] | None = None) -> Layout | None:
     """
     kinds = kinds or {}
     if is_frame(X):
+        if X.shape[1] == 0:
+            raise ValueError(checks.message("a data frame with columns", "one without", "Pass at least one column."))
         if not X.columns.is_unique:
             twice = X.columns[X.columns.duplicated()][0]
             raise ValueError(checks.message("columns with different names", f"{twice!r} twice", "Rename one of them."))
@@ -234,6 +240,16 @@ def layout_of(X: Any, kinds: Mapping[str, Any] | None = None) -> Layout | None:
         for j in range(X.shape[1])
     )
     return layout if X.dtype.kind in "iub" or layout != (plain,) * X.shape[1] else None
+
+
+def require_kept_apart(values: Any, name: str) -> None:
+    """Raise an error if different whole numbers become the same float64; they can from 2^53 on."""
+    whole = values.dropna().unique() if hasattr(values, "dropna") else np.unique(values)
+    kept = len(np.unique(np.asarray(whole, dtype=np.float64)))
+    if kept < len(whole):
+        got = f"{len(whole):,} different numbers, of which it keeps {kept:,}"
+        fix = "Subtract the smallest number from all, or leave the column out if it holds identifiers."
+        raise ValueError(checks.message(f"whole numbers in column {name!r} that float64 keeps apart", got, fix))
 
 
 def _may_be_dates(values: NDArray[Any], kind: object) -> bool:
@@ -251,6 +267,9 @@ def _series(X: NDArray[Any], j: int) -> Any:
 def as_numbers(X: Any, layout: Layout | None, *, missing: bool = False) -> Any:
     """Return rows with their values as numbers; raise an error for missing values unless `missing`."""
     if layout is None or not (is_frame(X) or any(one.date for one in layout)):
+        if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "iu":
+            for j, column in enumerate(X.T):
+                require_kept_apart(column, f"x{j}")
         if not missing:
             require_none_missing(X)
         return X

@@ -1122,7 +1122,10 @@ class Table:
         low, high = column.bounds
         if is_range:
             first, last = wanted
-            if not (first <= last and first <= high and last >= low):
+            if not first <= last:
+                expected, fix = f"a range of column {name!r} from low to high", "Swap the two ends."
+                raise ValueError(checks.message(expected, f"{first:g} to {last:g}", fix))
+            if not (first <= high and last >= low):
                 expected = f"a range of column {name!r} that meets {low:g} to {high:g}"
                 raise ValueError(checks.message(expected, f"{first:g} to {last:g}", "Rows lie between these numbers."))
             return Condition(place, None, first, last)

@@ -436,17 +436,21 @@ def _target_rate(proposal: Proposal, acceptance: Rule) -> float | None:
 @torch.inference_mode()
 def first_point(target: Target, needs: frozenset[Need], x: Tensor) -> Point:
     """Return the point that chains start from, after checking x and the values of the target there."""
-    check_start(target, x)
+    checks.events(x, "initial")
+    here = x.clone()
+    check_support(target, here)
     with checks.explained():
-        point = Point.at(x.clone(), target, needs)
+        point = Point.at(here, target, needs)
+    if not torch.equal(here, x):
+        fix = "Compute with new tensors, for example x - m in place of x -= m."
+        raise ValueError(checks.message("a target that leaves x as it is", "one that changes x in place", fix))
     check_values(point)
     warn_if_improper(target, x)
     return point
 
 
-def check_start(target: Target, x: Tensor) -> None:
-    """Raise an error unless x is a finite batch of events inside the support."""
-    checks.events(x, "initial")
+def check_support(target: Target, x: Tensor) -> None:
+    """Raise an error unless the support contains x."""
     if target.support is None:
         return
     inside = checks.inside(target.support(x), x)
@@ -458,10 +462,15 @@ def check_start(target: Target, x: Tensor) -> None:
 
 
 def check_values(point: Point) -> None:
-    """Raise an error if the score or log density has a wrong shape, dtype or device, or if p(x) is 0."""
+    """Raise an error if the score or log density has a wrong shape, dtype or device, or is not finite."""
     x = point.x
     if point.score is not None:
         checks.returned(point.score, x, x.shape, "score")
+        bad = (~rows_finite(point.score)).nonzero().flatten()
+        if len(bad):
+            got = f"{len(bad)} of {len(x)} with a score that is NaN or infinite"
+            fix = f"Correct the score there, or start elsewhere; the first such point is initial[{int(bad[0])}]."
+            raise ValueError(checks.message("initial points from which chains can move", got, fix))
     if point.log_density is not None:
         checks.returned(point.log_density, x, x.shape[:1], "log_density")
         bad = (~point.log_density.isfinite()).nonzero().flatten()
