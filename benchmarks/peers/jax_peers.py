@@ -87,7 +87,7 @@ def _mala(law: Law) -> Moves:
 
     h = mala_step(law)
     advance = _blackjax(blackjax.mala(_log_density(law), h), lambda info: info.is_accepted.size, 50)
-    return Moves(f"step size {h:.3g}, that of our MALA", 50, advance)
+    return Moves(f"step size {h:.3g}, tuned for our MALA without a covariance", 50, advance)
 
 
 def _nuts(law: Law) -> Moves:

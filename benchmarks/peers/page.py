@@ -1,6 +1,7 @@
 """The page of the comparison: `page.md`, filled in from the cells that were measured, and its picture."""
 
 import json
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ MAX_BIAS = 0.05  # standard deviations of the worst functional
 GOAL = 2.0  # times the effective draws per second of a peer
 LEAST_TIMES = 10  # autocorrelation times that a run must be long, or its effective draws flatter the sampler
 DIMENSIONS = [law.dimension for law in LAWS]
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 Cells = dict[str, Any]
 
 
@@ -129,11 +131,11 @@ def biases(cells: Cells) -> str:
 
 
 def settings(cells: Cells) -> str:
-    """Return the settings of every sampler, dimension by dimension where they differ."""
+    """Return the settings of every sampler; numbers that differ between dimensions follow one another."""
     lines = []
     for name in samplers(cells):
-        found = {d: cells[f"time/{d}"][name]["settings"] for d in DIMENSIONS if name in cells[f"time/{d}"]}
-        same = len(set(found.values())) == 1
-        text = next(iter(found.values())) if same else "; ".join(f"{d}: {one}" for d, one in found.items())
-        lines.append(f"- {name}: {text}.")
+        found = [cells[f"time/{d}"][name]["settings"] for d in DIMENSIONS if name in cells[f"time/{d}"]]
+        columns = zip(*(NUMBER.findall(one) for one in found), strict=True)
+        numbers = [" / ".join(one if len(set(one)) > 1 else one[:1]) for one in columns]
+        lines.append(f"- {name}: {NUMBER.sub(lambda _: numbers.pop(0), found[0])}.")
     return "\n".join(lines)

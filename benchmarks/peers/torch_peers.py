@@ -65,7 +65,11 @@ def _torchebm_langevin(law: Law) -> Moves:
 
     energy, h = _torchebm_energy(law), mala_step(law)
     sampler = LangevinDynamics(energy, step_size=h)
-    return Moves(f"step size {h:.3g}, that of our MALA", TRANSITIONS, partial(_torchebm, sampler, energy, TRANSITIONS))
+    return Moves(
+        f"step size {h:.3g}, tuned for our MALA without a covariance",
+        TRANSITIONS,
+        partial(_torchebm, sampler, energy, TRANSITIONS),
+    )
 
 
 def _torchebm_hmc(law: Law) -> Moves:
