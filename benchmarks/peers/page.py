@@ -3,6 +3,7 @@
 import json
 import re
 import statistics
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -137,5 +138,6 @@ def settings(cells: Cells) -> str:
         found = [cells[f"time/{d}"][name]["settings"] for d in DIMENSIONS if name in cells[f"time/{d}"]]
         columns = zip(*(NUMBER.findall(one) for one in found), strict=True)
         numbers = [" / ".join(one if len(set(one)) > 1 else one[:1]) for one in columns]
-        lines.append(f"- {name}: {NUMBER.sub(lambda _: numbers.pop(0), found[0])}.")
+        parts = zip_longest(NUMBER.split(found[0]), numbers, fillvalue="")
+        lines.append(f"- {name}: {''.join(chain.from_iterable(parts))}.")
     return "\n".join(lines)
