@@ -151,6 +151,8 @@ WRONG: dict[str, tuple[str, str]] = {
     "another run where the demo would be": ("demo --out RUN", "got one with another run"),
     "no number": ("sample RUN --draws many", "expected a whole number, got 'many'"),
     "a missing file": ("fit nothing.csv --out NEW", "nothing.csv to be a file, got no such file"),
+    "a missing reference": ("evaluate RUN --reference nothing.csv", "nothing.csv to be a file, got no such file"),
+    "a folder in place of a file": ("fit EMPTY --out NEW", "to be a file, got a folder"),
     "a missing run": ("sample NEW", "to be the folder of a run, got no such folder"),
     "a folder without a run": ("report EMPTY", "to be the folder of a run, got no config.json in it"),
     "text among numbers": (

@@ -458,6 +458,14 @@ def test_the_constant_of_a_product_with_a_very_wide_part_is_right() -> None:
     assert found.log_evidence == pytest.approx(expected, abs=1e-3)
 
 
+def test_the_evidence_of_a_narrow_component_is_right() -> None:
+    prior = targets.GaussianMixture([0.5, 0.5], [[-50.0], [50.0]], [[[1e-4]], [[1.0]]])
+    seen = targets.linear_observation([[1.0]], [-50.0], std=0.02)
+    found = smc(targets.posterior(prior, seen), particles=400, generator=seeded())
+    expected = math.log(0.5) - math.log(2 * math.pi * (1e-4 + 4e-4)) / 2
+    assert abs(found.log_evidence - expected) < 4 * found.log_evidence_error
+
+
 def test_a_product_of_mixtures_has_the_weights_of_its_modes() -> None:
     """Each has modes at -3 and 3; the weights multiply."""
     means, narrow = f64([-3.0, 0.0], [3.0, 0.0]), 0.25 * torch.eye(2).double()

@@ -62,7 +62,7 @@ from scoremh.sampling.sample import sample, stored_run
 from scoremh.sampling.tuning import StepSearch, aimed_rate, transition
 from scoremh.targets import Gaussian, Likelihood, Posterior, Product, from_log_density, product, truncate
 from scoremh.targets.combinations import Factors, levels_of
-from scoremh.targets.distributions import Blurrable
+from scoremh.targets.distributions import LEVELS, Blurrable
 from scoremh.targets.likelihoods import KnownLikelihood
 from scoremh.types import Kernel, Proposal, ScoreFn, ScoreModel, Target, TargetLike
 
@@ -427,11 +427,17 @@ class _Problem:
         high = min(model.noise_range[1] for _, model in self.models if model.noise_range is not None)
         return high, self.noise_level or self.least_level
 
-    @property
+    @cached_property
     def least_level(self) -> float:
-        """The lowest level that all models know; of normal mixtures, which know all levels, the lowest of any."""
-        lowest = [model.noise_range[0] for _, model in self.models if model.noise_range is not None]
-        return min(lowest) if self.exact else max(lowest)
+        """The level from which the last noise is removed: the lowest that all models know.
+
+        Normal mixtures know all levels; theirs is small beside their narrowest component.
+        """
+        if not self.exact:
+            return max(model.noise_range[0] for _, model in self.models if model.noise_range is not None)
+        mixtures = [model for _, model in self.models if isinstance(model, Blurrable)]
+        narrowest = min(float(torch.linalg.eigvalsh(each._components_of[2].double()).min()) for each in mixtures)
+        return LEVELS[0] * math.sqrt(narrowest)
 
     @property
     def coordinates(self) -> Coordinates:
@@ -744,7 +750,7 @@ class _Descent:
         """Return the particles at another level of one model, along its flow or its reverse diffusion."""
         assert model.noise_range is not None
         standard, u = model.standard, model.coordinates.inverse(self.x)
-        low = end or min(start, model.noise_range[0])  # the last noise is removed in one step
+        low = end or min(start, self.problem.least_level)  # the last noise is removed in one step
         levels = [start] if low == start else flow_levels(start, low)
         if self.transport == "reverse" and low < start:
             u, levels = reverse_diffusion(standard.at, start, low, u, generator=self.generator), [low]

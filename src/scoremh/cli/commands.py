@@ -153,7 +153,7 @@ def fit(
     """Learn a score, an acceptance and a step size from the rows of a file, and check the fit.
 
     Args:
-        data: File with one sample per row: csv, npy, npz or parquet.
+        data: File with one sample per row: csv, tsv, npy, npz or parquet.
         out: Folder for the run.
         key: Name of the array in an npz file that contains several.
         settings: Settings of the estimator.
@@ -434,6 +434,8 @@ def evaluate(
         output: Verbosity and format of the output.
     """
     require_file(run, "config.json")
+    if reference is not None:
+        require_file(reference)
     from scoremh import ScoreMH
     from scoremh._shared.files import sole_writer, write_json
     from scoremh._shared.progress import named_steps
@@ -461,6 +463,8 @@ def report(run: Path, /, *, reference: Path | None = None, output: Output = Outp
         output: Verbosity and format of the output.
     """
     require_file(run, "config.json")
+    if reference is not None:
+        require_file(reference)
     from scoremh import ScoreMH
     from scoremh._shared.files import read_json, sole_writer
     from scoremh._shared.progress import progress_bar
