@@ -260,6 +260,15 @@ UNCHECKED = {  # run without the shape checks of the tests, which would be faste
         "smc(targets.posterior(fit, lambda x: -x.square().sum(1)), levels=3.0)",
         "levels to be a list of numbers, got float 3.0",
     ),
+    "a log density of wider events": (
+        "fit.log_density(torch.zeros(3, 3))",
+        "expected x of shape (chain, 2), got a float32",
+    ),
+    "a log density in another dtype": (
+        "fit.log_density(torch.zeros(3, 2, dtype=torch.float64))",
+        "expected points of the dtype of the network",
+    ),
+    "a log density of a list": ("fit.log_density([[0.0, 0.0]])", "expected x to be a torch.Tensor, got list"),
     "a list of points": ("sample(kernel, [[0.0, 0.0]], draws=1)", "initial to be a torch.Tensor, got list"),
     "a step as text": ("MALA('0.1')", "step_size to be a number, got str '0.1'"),
     "a tensor as step": ("MALA(torch.tensor(0.1))", "step_size to be a number, got a float32 tensor of shape ()"),

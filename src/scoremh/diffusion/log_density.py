@@ -27,7 +27,7 @@ from torch import Tensor
 from scoremh._shared import checks
 from scoremh._shared.algebra import Quadrature, gauss_legendre, inner, per_chain, runge_kutta
 from scoremh._shared.counting import count
-from scoremh.types import ScoreModel
+from scoremh.types import ScoreModel, require_event
 
 Path = Literal["radial", "fixed"]
 NODES_BETWEEN_LEVELS = 3  # nodes for a change between neighbouring levels, as in replica exchange
@@ -48,11 +48,15 @@ def log_density(
     checks.one_of(path, get_args(Path), "path")
     checks.count(nodes, "nodes")
     low, high = noise_span(model)
+    checks.kind(x, Tensor, "x to be a torch.Tensor", "Convert it with torch.as_tensor(x, dtype=...).")
+    if model.event is not None:
+        require_event(x, tuple(model.event.shape))
     standard, quadrature = model.standard, gauss_legendre(nodes)
-    parts = [
-        _log_density(standard, part, low, high, quadrature, path)
-        for part in model.coordinates.inverse(x).split(rows_of_a_call(x, nodes))
-    ]
+    with checks.explained():
+        parts = [
+            _log_density(standard, part, low, high, quadrature, path)
+            for part in model.coordinates.inverse(x).split(rows_of_a_call(x, nodes))
+        ]
     return torch.cat(parts) - model.coordinates.log_det(model.coordinates.inverse(x))
 
 
