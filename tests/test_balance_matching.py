@@ -537,7 +537,8 @@ def weight_on_the_right(fit: AcceptanceFit) -> float:
 
 @pytest.mark.slow
 def test_anchors_give_far_modes_their_weights_and_gradients_do_not() -> None:
-    x, recipe = FAR.sample(2000, generator=seeded()), Recipe(steps=400, batch=64, rate=1e-2)
+    x = FAR.sample(2000, generator=seeded())
+    recipe = Recipe(steps=400, batch=64, rate=1e-2, schedule="cosine")
 
     def fit(seed: int = 2, **anchors: Any) -> AcceptanceFit:
         net = PotentialMLP(1, hidden=32, layers=2, generator=seeded(1))

@@ -317,7 +317,7 @@ class NoMidpoints(Trajectories):
 def test_decisions_from_the_nodes_leave_the_target_as_it_is(twin: type[Trajectories], h: float, steps: int) -> None:
     """100,000 chains; an approximation, whose twins without its safeguards are found out."""
     law = targets.Banana(f64(1.0).squeeze(0))
-    moves = twin(Target(law.score), Leapfrog(h, steps), LineIntegral())
+    moves = twin(Target(law.score), Leapfrog(h, steps, random_length=False), LineIntegral())
     kernel = Kernel(moves.init, moves.step, moves.run)
     verdict = stationarity(kernel, law, chains=100_000, steps=10, generator=seeded_by("nodes", h, steps))
     assert (verdict.p_value > FALSE_ALARM / len(STATIONARY)) == (twin is Trajectories), verdict
