@@ -88,7 +88,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         chain_steps: Number of steps of the kernel after that: they correct what the start got wrong.
         validation_fraction: Share of the rows that is held out to check the fit; at most 2,000 rows are held out.
         verbose: Show progress bars.
-        pool: Pool that runs blocks of 1,000 chains, as for `scoremh.sample`: a number of processes, an `Executor`, or a
+        pool: Pool that runs blocks of chains, as for `scoremh.sample`: a number of processes, an `Executor`, or a
             dask `Client`. The draws do not depend on it. Clones share it; of a pool, files and pickles keep only a
             number of processes.
         random_state: Random seed or generator. With an int, `fit` learns the same model and `sample` returns the same
