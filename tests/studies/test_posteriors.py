@@ -155,5 +155,5 @@ def test_the_study_writes_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(found.kinds["posterior"]) == 2 * 3
     assert len(found.kinds["annealed"]) == 2 * 2
     assert len(found.kinds["published"]) == 2
-    assert "Not reached" in page
+    assert "Not measured" in page
     assert is_picture(tmp_path / "docs" / "posteriors.png")

@@ -27,7 +27,6 @@ def test_scores_write_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(scores, "fit_score", quick)
     found, page = run_small(scores.STUDY, SMALL, tmp_path)
     assert "reached on all but" in page
-    assert "no loss fell so low" in page
     assert len(found.kinds["known"]) == 6
     assert len(found.kinds["held_out"]) == 3 * 5
     assert not any("history_step" in record for record in found.kinds["held_out"])
