@@ -44,7 +44,7 @@ format: .venv/ready
 docs: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -n -b html -d out/doctrees docs out/site
 
-# Ratios to one bare forward of the score network, and peers in an environment of the benchmark's own.
+# What steps cost and moves are worth, beside JAX in an environment of the benchmark's own: ten minutes on one core.
 bench: .venv/ready .venv-bench/ready
 	$(BIN)/python -m benchmarks.cost --peers .venv-bench/bin/python --write docs/benchmarks.md
 

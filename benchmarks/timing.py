@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 import scoremh
 
-Clock = Callable[[], float]
 BARE = "bare forward"
 STEP_SIZE = 1.0  # MALA then accepts .6 to .7 of its candidates, near the .574 that is best
 MODE = 1.5  # the law is of two normals at +-MODE on the first axis: on one normal alone no decision would be open
@@ -53,7 +52,7 @@ class Effort(NamedTuple):
     rounds: int
 
 
-FULL, QUICK = Effort(0.2, steps=5, rounds=15), Effort(0.1, steps=3, rounds=3)
+FULL, QUICK = Effort(0.1, steps=5, rounds=7), Effort(0.03, steps=3, rounds=2)
 
 
 class Ratio(NamedTuple):
@@ -127,37 +126,20 @@ def steps_for(bare: Callable[[int], object], effort: Effort) -> int:
 
 
 @torch.inference_mode()
-def forwards(network: nn.Module, parts: Sequence[Tensor], times: int) -> None:
-    """Call a network on every part, so many times each."""
-    for part in parts:
-        for _ in range(times):
-            network(part)
+def forwards(network: nn.Module, x: Tensor, times: int) -> None:
+    """Call a network so many times."""
+    for _ in range(times):
+        network(x)
 
 
-def optimiser_steps(net: nn.Module, loss: Callable[[nn.Module, torch.Generator], Tensor]) -> Callable[[int], None]:
-    """Return a function that makes so many steps of Adam on a loss."""
-    optimiser, generator = torch.optim.Adam(net.parameters(), lr=1e-5), torch.Generator().manual_seed(0)
-
-    def steps(n: int) -> None:
-        for _ in range(n):
-            value = loss(net, generator)
-            optimiser.zero_grad()
-            value.backward()
-            optimiser.step()
-
-    return steps
-
-
-def interleaved(
-    alternatives: Mapping[str, Callable[[], object]], effort: Effort, clock: Clock = time.process_time
-) -> dict[str, list[float]]:
-    """Return the seconds of every alternative in every round, after one round that does not count."""
+def interleaved(alternatives: Mapping[str, Callable[[], object]], effort: Effort) -> dict[str, list[float]]:
+    """Return the CPU seconds of every alternative in every round, after one round that does not count."""
     seconds: dict[str, list[float]] = {name: [] for name in alternatives}
     for _ in range(effort.rounds + 1):
         for name, alternative in alternatives.items():
-            start = clock()
+            start = time.process_time()
             alternative()
-            seconds[name].append(clock() - start)
+            seconds[name].append(time.process_time() - start)
     return {name: taken[1:] for name, taken in seconds.items()}
 
 
@@ -188,16 +170,7 @@ def processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def table(head: str, measured: Mapping[str, Mapping[str, Ratio]], at_most: Mapping[str, float]) -> str:
-    """Return the ratios of all alternatives (rows) in all cases (columns) as a table; bold is above the limit."""
-    limits = ["at most"] if at_most else []
-    rows = [[head, *measured, *limits]]
-    rows.append(["---"] * len(rows[0]))
-    for name in next(iter(measured.values())):
-        limit, cells = at_most.get(name), []
-        for case in measured.values():
-            median = case[name].median
-            above = limit is not None and round(median, 2) > limit
-            cells.append(f"**{median:.2f}**" if above else f"{median:.2f}")
-        rows.append([name, *cells, *("" if limit is None else f"{limit:g}" for _ in limits)])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows, the first of which is the head, as a table."""
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
