@@ -52,7 +52,7 @@ class Effort(NamedTuple):
     rounds: int
 
 
-FULL, QUICK = Effort(0.1, steps=5, rounds=7), Effort(0.03, steps=3, rounds=2)
+FULL, QUICK = Effort(0.05, steps=5, rounds=7), Effort(0.03, steps=3, rounds=2)
 
 
 class Ratio(NamedTuple):
