@@ -23,7 +23,7 @@ from benchmarks import estimator, losses, moves, timing
 from benchmarks.timing import BARE, CASES, STEP_SIZE, Case, Effort, Measured, Ratio
 from scoremh.networks import AcceptanceMLP, Free, Potential, PotentialMLP
 
-SIMPSON, TRAJECTORIES = "MALA, Simpson", "Hamiltonian, 3 to 5 steps, per score call"
+SIMPSON, TRAJECTORIES = "MALA, Simpson", "Hamiltonian, 5 steps, per score call"
 RULES: dict[str, Callable[[int], scoremh.Rule]] = {
     "ULA": lambda d: scoremh.Always(),
     "MALA, `LineIntegral()`": lambda d: scoremh.LineIntegral(),
@@ -61,7 +61,9 @@ def ours(case: Case, effort: Effort) -> dict[str, Measured]:
     network = timing.score_network(case)
     target, proposal = scoremh.Target(score=network), scoremh.MALA(STEP_SIZE)
     kernels = {row: scoremh.metropolis_hastings(target, proposal, rule(case.dimension)) for row, rule in RULES.items()}
-    kernels[TRAJECTORIES] = scoremh.hamiltonian(target, LEAPFROG_STEP, LEAPFROG_STEPS, scoremh.LineIntegral())
+    kernels[TRAJECTORIES] = scoremh.hamiltonian(
+        target, LEAPFROG_STEP, LEAPFROG_STEPS, scoremh.LineIntegral(), random_length=False
+    )
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(case.chains, case.dimension, generator=generator)
     steps = timing.steps_for(lambda n: timing.forwards(network, x, n), effort)
@@ -100,10 +102,8 @@ def peers(python: Path, *, quick: bool) -> tuple[Rows, str]:
         for row, cells in answer["rows"].items()
     }
     versions = ", ".join(f"{package} {version}" for package, version in answer["versions"].items())
-    return (
-        rows,
-        f"JAX ran in its own environment and process, on one core, jitted, in bare forwards of JAX: {versions}.",
-    )
+    where = "Rows in JAX: jitted, in their own environment and process, on one core, in bare forwards in JAX"
+    return rows, f"{where}; {versions}. The last row compares times, the frameworks' forwards included."
 
 
 def report(rows: Rows, theirs: Rows, note: str, *, quick: bool) -> str:
