@@ -462,14 +462,13 @@ def check_support(target: Target, x: Tensor) -> None:
 
 
 def check_values(point: Point) -> None:
-    """Raise an error if the score or log density has a wrong shape, dtype or device, or is not finite."""
+    """Raise an error if the score or log density has a wrong shape, dtype or device, or lets no chain begin."""
     x = point.x
     if point.score is not None:
         checks.returned(point.score, x, x.shape, "score")
-        bad = (~rows_finite(point.score)).nonzero().flatten()
-        if len(bad):
-            got = f"{len(bad)} of {len(x)} with a score that is NaN or infinite"
-            fix = f"Correct the score there, or start elsewhere; the first such point is initial[{int(bad[0])}]."
+        if not rows_finite(point.score).any():  # where some are, the other chains stay where they are, and are counted
+            got = f"{len(x)} of {len(x)} with a score that is NaN or infinite"
+            fix = "Correct the score there, or start elsewhere; the first such point is initial[0]."
             raise ValueError(checks.message("initial points from which chains can move", got, fix))
     if point.log_density is not None:
         checks.returned(point.log_density, x, x.shape[:1], "log_density")
