@@ -98,6 +98,12 @@ def test_long_moves_are_decided_exactly(score: ScoreFit, proposal: Any, rule: An
     assert repr(Sampler(score, proposal=proposal, group_size=None).rule) == repr(LineIntegral(rule))
 
 
+def test_events_that_are_too_large_for_groups_are_decided_like_those_without() -> None:
+    large = targets.Gaussian(torch.zeros(33), torch.eye(33))
+    automatic, ungrouped = Sampler(large, proposal="rw"), Sampler(large, proposal="rw", group_size=None)
+    assert repr(automatic.rule) == repr(ungrouped.rule) == repr(LineIntegral("exact"))
+
+
 @pytest.mark.parametrize("proposal", ["mala", "rw", "pcn"])
 @pytest.mark.parametrize("acceptance", [None, Always(), LineIntegral("gauss"), "potential", "antisymmetric", "free"])
 def test_every_kernel_of_a_sampler_is_fused(score: ScoreFit, proposal: Any, acceptance: Any) -> None:

@@ -530,7 +530,7 @@ class Sampler:
             return LineIntegral("simpson")
         # a long step must not miss the mass: u has mean 0 and unit covariance
         coordinates = (0.0, 1.0) if self.proposal == "student" else None
-        return LineIntegral("exact" if self.group_size is None else "lobatto", coordinates=coordinates)
+        return LineIntegral("exact" if self._group_size is None else "lobatto", coordinates=coordinates)
 
     @property
     def tuned_proposal(self) -> Proposal:
