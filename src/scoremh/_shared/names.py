@@ -6,6 +6,7 @@ from typing import Literal
 
 ProposalName = Literal["mala", "rw", "pcn", "student"]
 AcceptanceName = Literal["potential", "antisymmetric", "free", "simpson", "exact", "always"]
+SUFFIXES = (".csv", ".tsv", ".npy", ".npz", ".parquet")  # of files of rows
 
 
 Extra = Literal["cli", "report", "metrics", "flows", "parquet", "cluster", "zarr"]

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, CycloptsError, Parameter, Token
 
 from scoremh import __version__
+from scoremh._shared.names import SUFFIXES
 
 ARGUMENTS: ContextVar[Sequence[str]] = ContextVar("arguments", default=())  # of the command line
 
@@ -95,6 +96,14 @@ def require_file(path: Path, inside: str = "") -> None:
     fix = "Check the path; a relative path starts from the working directory."
     got = "a folder" if place.is_dir() else "no such file"
     raise FileNotFoundError(f"expected {path} to be a file, got {got}. {fix}")
+
+
+def require_table(path: Path) -> None:
+    """Raise an error unless a path is a file with the suffix of a table, before a command loads torch."""
+    require_file(path)
+    if path.suffix.lower() not in SUFFIXES:
+        expected = f"{path} to end in one of {', '.join(SUFFIXES)}"
+        raise ValueError(f"expected {expected}, got {path.suffix!r}. Convert it to one of these.")
 
 
 def command_line() -> str:

@@ -19,7 +19,7 @@ from cyclopts import Parameter
 
 from scoremh import __version__
 from scoremh._shared.names import AcceptanceName, ProposalName
-from scoremh.cli.app import Flag, Output, Whole, command_line, require_file, resumable
+from scoremh.cli.app import Flag, Output, Whole, command_line, require_file, require_table, resumable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,7 +112,7 @@ class Settings:
 
     proposal: ProposalName = "mala"
     acceptance: AcceptanceName = "simpson"
-    columns: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = ()
+    columns: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)] = ()
     missing: Literal["raise", "model"] = "raise"
     noise_level: float = 1.0
     score_steps: Whole | None = None
@@ -161,7 +161,7 @@ def fit(
         overwrite: Replace the run that is in the folder.
         output: Verbosity and format of the output.
     """
-    require_file(data)
+    require_table(data)
     from scoremh import datasets
     from scoremh._shared.files import fingerprint
     from scoremh.estimator.files import json_parameters
@@ -288,7 +288,7 @@ def sample(
     draws: Whole = 1000,
     trace: Whole | None = None,
     csv: Path | None = None,
-    given: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
+    given: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)] = (),
     seed: Whole = 0,
     pool: str | None = None,
     resume: Flag = False,
@@ -435,7 +435,7 @@ def evaluate(
     """
     require_file(run, "config.json")
     if reference is not None:
-        require_file(reference)
+        require_table(reference)
     from scoremh import ScoreMH
     from scoremh._shared.files import sole_writer, write_json
     from scoremh._shared.progress import named_steps
@@ -464,7 +464,7 @@ def report(run: Path, /, *, reference: Path | None = None, output: Output = Outp
     """
     require_file(run, "config.json")
     if reference is not None:
-        require_file(reference)
+        require_table(reference)
     from scoremh import ScoreMH
     from scoremh._shared.files import read_json, sole_writer
     from scoremh._shared.progress import progress_bar

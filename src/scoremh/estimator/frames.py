@@ -69,7 +69,7 @@ class ColumnLayout:
 
         missing = column.isna().to_numpy()
         if self.date is not None:
-            return _seconds(column, self.date)
+            return _seconds(column, self.date, _zone(self.dtype))
         if self.levels is None:
             if getattr(column.dtype, "kind", "O") in "iu":
                 require_kept_apart(column, column.name)
@@ -126,8 +126,9 @@ class ColumnLayout:
         stamps = (np.where(missing, 0.0, seconds) * 1e6).round().astype("datetime64[us]")
         series = pd.Series(stamps).mask(missing)
         if self.date == DATETIME:
-            zone = self.dtype.partition(",")[2].strip(" ]")
-            return (series.dt.tz_localize("UTC").dt.tz_convert(zone) if zone else series).astype(self.dtype)
+            zone = _zone(self.dtype)
+            local = {"ambiguous": np.ones(len(series), bool), "nonexistent": "shift_forward"}
+            return (series.dt.tz_localize(zone, **local) if zone else series).astype(self.dtype)
         text = series.dt.strftime(self.date).astype(object).where(~missing, None)
         return (pd.to_numeric(text) if self.date == WHOLE_DATE else text).astype(self.dtype)
 
@@ -159,15 +160,28 @@ def _parsed(texts: Any, date: str) -> Any:
     return pd.to_datetime(pd.Series(texts, dtype=object), format=date, errors="coerce")
 
 
-def _seconds(column: Any, date: str) -> NDArray[np.float64]:
-    """Return dates as seconds since 1970; raise an error for dates that do not exist or have another format."""
+def _zone(dtype: str) -> str:
+    """Return the time zone of a dtype of dates, "" if it has none.
+
+    >>> _zone("datetime64[ns, Europe/Berlin]")
+    'Europe/Berlin'
+    """
+    return dtype.partition(",")[2].strip(" ]")
+
+
+def _seconds(column: Any, date: str, zone: str) -> NDArray[np.float64]:
+    """Return dates as seconds since 1970 by the clocks of their zone.
+
+    Raise an error for dates that do not exist or have another format.
+    """
     import pandas as pd
 
     missing = column.isna().to_numpy()
     if date == DATETIME:
         if getattr(column.dtype, "kind", "O") != "M":
             column = pd.to_datetime(column, errors="coerce")
-        stamps = column.dt.tz_convert("UTC").dt.tz_localize(None) if column.dt.tz is not None else column
+        aware = column.dt.tz is not None
+        stamps = (column.dt.tz_convert(zone) if zone and aware else column).dt.tz_localize(None)
     else:
         text = column.where(~missing, None).astype(object)
         if date == WHOLE_DATE:
@@ -270,15 +284,13 @@ def as_numbers(X: Any, layout: Layout | None, *, missing: bool = False) -> Any:
         if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "iu":
             for j, column in enumerate(X.T):
                 require_kept_apart(column, f"x{j}")
-        if not missing:
-            require_none_missing(X)
+        require_finite(X, missing=missing)
         return X
     import pandas as pd
 
     frame = X if is_frame(X) else pd.DataFrame({f"x{j}": column for j, column in enumerate(np.asarray(X).T)})
     columns = [one.numbers(frame.iloc[:, j]) for j, one in enumerate(layout)]
-    if not missing:
-        require_none_missing(np.stack(columns, 1), list(map(str, frame.columns)))
+    require_finite(np.stack(columns, 1), list(map(str, frame.columns)), missing=missing)
     numbers = pd.DataFrame(dict(enumerate(columns)), index=frame.index)
     numbers.columns = frame.columns
     if not is_frame(X):
@@ -287,17 +299,25 @@ def as_numbers(X: Any, layout: Layout | None, *, missing: bool = False) -> Any:
     return numbers.astype(np.float32) if floats == {"float32"} else numbers
 
 
-def require_none_missing(rows: Any, names: Sequence[str] = ()) -> None:
-    """Raise an error for missing values, with their number in every column."""
-    if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.dtype.kind != "f":
+def require_finite(rows: Any, names: Sequence[str] = (), *, missing: bool = False) -> None:
+    """Raise an error for infinite and, unless `missing`, for missing values, with their number in every column."""
+    if not isinstance(rows, np.ndarray):
         return  # scikit-learn checks other rows
-    counts = np.isnan(rows).sum(0)
-    if counts.any():
-        got = ", ".join(
-            f"{counts[j]} NaN in {(names[j] if names else f'x{j}')!r}" for j in np.flatnonzero(counts).tolist()
-        )
-        fix = 'Remove or fill in those rows, or learn where values are missing: missing="model" (--missing model).'
-        raise ValueError(checks.message("rows without missing values", got, fix))
+    if rows.ndim != 2:
+        fix = "Reshape your data: X.reshape(len(X), -1)."
+        raise ValueError(checks.message("rows as an array of 2 axes, (row, column)", checks.describe(rows), fix))
+    if rows.dtype.kind != "f":
+        return
+    learn = 'Remove or fill in those rows, or learn where values are missing: missing="model" (--missing model).'
+    for wrong, expected, what, fix in (
+        (np.isinf(rows), "finite numbers", "inf", "Remove those rows, or replace inf by a number or by NaN."),
+        (np.isnan(rows) & (not missing), "rows without missing values", "NaN", learn),
+    ):
+        counts = wrong.sum(0)
+        if counts.any():
+            places = ((names[j] if names else f"x{j}", counts[j]) for j in np.flatnonzero(counts).tolist())
+            got = ", ".join(f"{count} {what} in {name!r}" for name, count in places)
+            raise ValueError(checks.message(expected, got, fix))
 
 
 def frame_of(rows: NDArray[Any], layout: Layout | None, names: Sequence[str]) -> Any:
