@@ -487,7 +487,7 @@ def begun(call: list[str], until: Path) -> subprocess.Popen[str]:
 def test_ctrl_c_stops_a_fit_and_resume_ends_with_the_same_bits(data: Path, tmp_path: Path) -> None:
     options = [*BRIEF[2:], "--score-steps", "4000"]
     call = ["fit", str(data), "--out", str(tmp_path / "run"), *options]
-    process = begun(call, tmp_path / "run" / "score.checkpoint")
+    process = begun(call, tmp_path / "run" / "score-4000.checkpoint")
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 130

@@ -41,9 +41,11 @@ from scoremh import (
     sample,
 )
 from scoremh._shared.names import AcceptanceName
+from scoremh.estimator import model as estimator
 from scoremh.estimator.frames import ColumnLayout
 from scoremh.estimator.table import CORNER_STD, Category, Column, Constant, PointMasses, Smooth, Steps, Table
 from scoremh.sampler import ProposalName
+from scoremh.score_matching import recipe_for
 from tests.cases import seeded
 from tests.estimator_cases import BRIEF, FEW, FEW_FRAME, FRAME, LAW, SMALL, X
 
@@ -914,6 +916,36 @@ def test_dates_of_a_time_zone_keep_its_clock() -> None:
     pd.testing.assert_series_equal(layout.values(seconds), days, check_freq=False)
 
 
+SHARES = {  # of copies by training steps, with 102 rows to learn from
+    "right at once": ({505: 0.55}, 505),
+    "copies": ({505: 0.9, 252: 0.75, 126: 0.58}, 126),
+    "then too wide": ({505: 0.62, 252: 0.3}, 505),
+    "too wide": ({505: 0.2, 1010: 0.3, 2020: 0.38, 3000: 0.39}, 3000),
+}
+
+
+@pytest.mark.parametrize("case", SHARES)
+def test_training_is_shorter_if_draws_are_copies_and_longer_if_they_are_too_wide(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares, chosen = dict(SHARES[case][0]), SHARES[case][1]
+    monkeypatch.setattr(estimator, "fit_score", lambda x, *, recipe, **options: recipe)
+    monkeypatch.setattr(estimator, "share_of_copies", lambda recipe, x, generator: shares.pop(recipe.steps))
+    recipe: Any = ScoreMH(verbose=False)._learned_score(torch.zeros(102, 2), seeded(), None)
+    assert (recipe.steps, recipe.patience) == (chosen, None)
+    assert not shares  # each was tried
+
+
+@pytest.mark.slow
+def test_few_rows_of_many_columns_are_not_learned_by_heart() -> None:
+    """In 12 dimensions the usual number of steps for 80 rows gives copies: they are .5 for new rows."""
+    rows = random().normal(size=(80, 12))
+    found = ScoreMH(verbose=False, random_state=0).fit(rows)
+    assert found.score_.recipe.steps < recipe_for(72).steps
+    seen = torch.from_numpy(rows[~(rows[:, None] == found.held_out_).all(2).any(1)]).float()
+    assert abs(estimator.share_of_copies(found.score_, seen, seeded()) - 0.5) < 0.15
+
+
 def test_eight_digits_are_dates_only_if_most_of_them_are() -> None:
     numbers = np.random.default_rng(0).integers(10_000_000, 99_999_999, 100)
     assert "date" not in ScoreMH(**SMALL).fit(pd.DataFrame({"code": numbers, "y": np.arange(100)})).columns_["code"]
@@ -1040,7 +1072,7 @@ def test_a_killed_fit_goes_on_and_ends_with_the_same_bits(tmp_path: Path) -> Non
     )
     np.save(tmp_path / "x.npy", X)
     process = subprocess.Popen([sys.executable, "-c", script])
-    while not (tmp_path / "score.checkpoint").exists():
+    while not (tmp_path / "score-1000.checkpoint").exists():
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from scoremh.estimator.files import RunFolder
 
 
-TRAINING_CHECKPOINTS, SAMPLING_CHECKPOINTS = ("score.checkpoint", "acceptance.checkpoint"), "sampling"
+TRAINING_CHECKPOINTS, SAMPLING_CHECKPOINTS = "*.checkpoint", "sampling"
 
 
 def clear_run(path: Path) -> None:
@@ -38,9 +38,16 @@ def clear_run(path: Path) -> None:
 
     if not (path / CONFIG).exists():
         return
-    for name in (CONFIG, SCORE, ACCEPTANCE, HELD_OUT, CHAINS, METRICS, REPORT, *TRAINING_CHECKPOINTS):
+    for name in (CONFIG, SCORE, ACCEPTANCE, HELD_OUT, CHAINS, METRICS, REPORT):
         (path / name).unlink(missing_ok=True)
+    _clear_checkpoints(path)
     shutil.rmtree(path / SAMPLING_CHECKPOINTS, ignore_errors=True)
+
+
+def _clear_checkpoints(path: Path) -> None:
+    """Remove the checkpoints of a training from a folder."""
+    for file in path.glob(TRAINING_CHECKPOINTS):
+        file.unlink()
 
 
 def removal(names: Sequence[str], of: str) -> str:
@@ -102,7 +109,7 @@ class Settings:
         noise_level: Noise level of the distribution that the kernel targets, in standard deviations of the data; noise
             connects modes, and is removed from the draws.
         score_steps: Number of training steps of the score; by default 50 times the square root of the number of rows,
-            and at most 3,000.
+            and at most 3,000; fewer if draws would be closer to rows than rows are to each other, more if farther.
         acceptance_steps: Maximum number of training steps of a learned acceptance.
         annealing_steps: Number of steps of a chain at each noise level of an annealing; 0 starts chains by the
             probability flow.
@@ -229,11 +236,10 @@ def _learn(model: "ScoreMH", rows: Any, folder: "RunFolder") -> None:
             model.fit(rows, checkpoint=out)
             save_model(model, folder)
     except (ValueError, TypeError):
-        if not any((out / name).exists() for name in TRAINING_CHECKPOINTS):  # nothing was learned
+        if not any(out.glob(TRAINING_CHECKPOINTS)):  # nothing was learned
             clear_run(out)
         raise
-    for name in TRAINING_CHECKPOINTS:
-        (out / name).unlink(missing_ok=True)
+    _clear_checkpoints(out)
 
 
 @contextmanager

@@ -391,8 +391,8 @@ def advised(said: Verdict, sampler: Sampler, checks: Sequence[Check], rows: int)
 
 
 def is_brief(score: ScoreFit, rows: int) -> bool:
-    """Return whether training was given fewer steps than usual for the number of rows."""
-    return score.recipe.steps < recipe_for(rows).steps
+    """Return whether training was given fewer steps than usual; the steps that `fit` chooses have no patience."""
+    return score.recipe.patience is not None and score.recipe.steps < recipe_for(rows).steps
 
 
 def advice(sampler: Sampler, checks: Sequence[Check], rows: int) -> str:
@@ -414,8 +414,9 @@ def advice(sampler: Sampler, checks: Sequence[Check], rows: int) -> str:
 
 
 def overfits(score: ScoreFit) -> bool:
-    """Return whether the held-out loss rose again, so that earlier weights were kept: more rows would help."""
-    return bool(score.best < score.history["step"][-1])
+    """Return whether the held-out loss rose again, by `FALLING_SHARE` of its total fall: more rows would help."""
+    held_out = score.history["held_out"]
+    return bool(held_out[-1] - min(held_out) > FALLING_SHARE * (held_out[0] - min(held_out)))
 
 
 def still_falling(score: ScoreFit) -> bool:

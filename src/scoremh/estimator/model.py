@@ -24,7 +24,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import FLOAT_DTYPES, check_is_fitted, validate_data
 from torch import Tensor
 
-from scoremh import diffusion
+from scoremh import annealing, diffusion
 from scoremh._shared import checks, rng
 from scoremh._shared.names import AcceptanceName
 from scoremh._shared.progress import progress_bar
@@ -57,6 +57,8 @@ DEPENDENT_COLUMNS = Caution(
 CONDITION_STEPS = 300  # at least, of chains that start from few draws that fulfil a condition
 MAX_COLUMNS = 4000  # beyond, a training takes minutes, and no distance between rows means much
 MAX_HELD_OUT_ROWS = 2000
+COMPARED_DRAWS = 1000  # draws, and rows, whose distances to the nearest row are compared
+MAX_EXCESS = 0.1  # of the share of copies over 0.5 with which a number of training steps is kept
 TUNING_CHAINS, TUNING_STEPS = 200, 100  # chains on which the step size is tuned
 MAX_CHECK_CHAINS = 1000  # chains on which a fit is checked, and which a report shows
 MAX_CHECK_DRAWS, CHECKED_STEPS = 30, 10  # draws of each chain: one per group of ten moves
@@ -80,8 +82,9 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             acceptance is learned for, in units of the data's standard deviations. Noise connects modes; the probability
             flow removes it from the draws. With up to 32 columns, the log density through noise accepts or rejects
             every group of ten moves.
-        score_steps: Number of training steps of the score; by default 50 times the square root of the number of rows,
-            and at most 3,000.
+        score_steps: Number of training steps of the score. By default, 50 times the square root of the number of rows,
+            and at most 3,000; half as many, and so on, if draws are then closer to rows than rows are to each other,
+            and twice as many if they are farther.
         acceptance_steps: Largest number of training steps of a learned acceptance.
         annealing_steps: Number of steps of every chain at each of 15 noise levels, from pure noise to `noise_level`; 0
             starts chains by the probability flow, which is nearly right.
@@ -242,14 +245,32 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return Table.find(rows, names, self.columns, categories, dates)
 
     def _learned_score(self, x: Tensor, generator: torch.Generator, checkpoint: str | Path | None) -> ScoreFit:
-        """Return the score of points, learned at all noise levels."""
-        return fit_score(
-            x,
-            recipe=recipe_for(len(x)) if self.score_steps is None else Recipe(int(self.score_steps)),
-            generator=generator,
-            checkpoint=checkpoint and Path(checkpoint) / "score.checkpoint",
-            progress=self.verbose,
-        )
+        """Return the score of points, learned at all noise levels.
+
+        The number of steps is halved while draws are closer to rows than rows are to each other, and doubled while they
+        are farther. A held-out loss cannot choose it: with few rows it is smallest long before draws are right.
+        """
+
+        def learned(recipe: Recipe, *, progress: bool = False) -> ScoreFit:
+            file = checkpoint and Path(checkpoint) / f"score-{recipe.steps}.checkpoint"
+            return fit_score(x, recipe=recipe, generator=generator, checkpoint=file, progress=progress)
+
+        if self.score_steps is not None:
+            return learned(Recipe(int(self.score_steps)), progress=self.verbose)
+        recipe = replace(recipe_for(len(x)), patience=None)
+        score = learned(recipe, progress=self.verbose)
+        excess = share_of_copies(score, x, generator) - 0.5
+        while abs(excess) > MAX_EXCESS:
+            steps = max(recipe.steps // 2, 1) if excess > 0 else min(2 * recipe.steps, Recipe.steps)
+            if steps == recipe.steps:
+                break
+            recipe, before = replace(recipe, steps=steps), excess
+            other = learned(recipe)
+            excess = share_of_copies(other, x, generator) - 0.5
+            if abs(excess) >= abs(before):
+                break
+            score = other
+        return score
 
     def _first_sampler(self, score: ScoreFit) -> Sampler:
         """Return the sampler, its step size still to be tuned."""
@@ -580,6 +601,24 @@ def training_tensor(rows: NDArray[Any], like: NDArray[Any]) -> Tensor:
     spread = like.std(0)
     wide = (size > WIDE_RATIO * spread).any() or size.max() > LARGE or spread.min() < 1 / LARGE
     return torch.from_numpy(rows.astype(np.float64 if wide else np.float32))
+
+
+def share_of_copies(score: ScoreFit, x: Tensor, generator: torch.Generator) -> float:
+    """Return the probability that a draw is closer to a row than a row is to another; 0.5 for new rows.
+
+    Args:
+        score: Learned score.
+        x: Rows that it was learned from.
+        generator: Random number generator.
+    """
+    sampler, scale = Sampler(score), x.std(0)
+    with torch.inference_mode():
+        start = sampler.start(COMPARED_DRAWS, generator=generator)
+        draws = sampler.carry_down(start, annealing.flow_levels(*sampler.noise_range[::-1])) / scale
+    rows, some = x / scale, torch.randperm(len(x), generator=generator)[:COMPARED_DRAWS]
+    of_draws = torch.cdist(draws, rows).amin(1)
+    of_rows = torch.cdist(rows[some], rows).scatter(1, some[:, None], math.inf).amin(1)
+    return float((of_draws[:, None] < of_rows).double().mean())
 
 
 def has_dependent_columns(x: Tensor) -> bool:
