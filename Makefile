@@ -19,7 +19,7 @@ test: lint quick
 quick: .venv/ready .venv/browser
 	$(TEST) -n 2 --dist worksteal --ignore tests/studies -m "not slow"
 
-# The framework of studies, and the smallest cells of each from end to end. `make test` compares pages with records only.
+# The framework of studies, and each with tiny settings from end to end. `make test` compares pages with records only.
 test-studies: .venv/ready
 	$(TEST) -n 2 --dist worksteal tests/studies
 
@@ -84,17 +84,17 @@ acceptance: .venv/ready
 
 # The paper's Table 1, into docs/reproduction.md: hours on two cores; the same command resumes a run.
 table1: .venv/ready
-	$(BIN)/python -m studies table1 --preset paper --docs docs
+	$(BIN)/python -m studies table1 --docs docs
 
 # The paper's figures, into the same page: hours on two cores; the same command resumes a run.
 FIGURES := mixture entropy step-size taylor gev-adjustment gev-learned gev-tails gaussian
-IMAGES := mnist-samples mnist-tau mnist-map mnist-panel digits
+IMAGES := mnist-samples mnist-tau mnist-map
 figures: .venv/ready
-	for name in $(FIGURES); do $(BIN)/python -m studies $$name --preset paper --docs docs || exit 1; done
+	for name in $(FIGURES); do $(BIN)/python -m studies $$name --docs docs || exit 1; done
 
 # Images from a learned score, into docs/images.md; MNIST's training images from SCOREMH_DATA, a cache or the internet.
 images: .venv/ready
-	for name in $(IMAGES); do $(BIN)/python -m studies $$name --preset paper --docs docs || exit 1; done
+	for name in $(IMAGES); do $(BIN)/python -m studies $$name --docs docs || exit 1; done
 
 .venv/ready: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv .venv

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from scoremh._shared import checks
 from scoremh.sampling.pools import named_pool
-from studies.framework import catalog, runner
+from studies.framework import Study, pages, runner
 
 WRONG, STOPPED = 2, 130  # exit codes
 
@@ -15,57 +16,42 @@ WRONG, STOPPED = 2, 130  # exit codes
 def parser() -> argparse.ArgumentParser:
     """Return the options."""
     found = argparse.ArgumentParser("studies", description="Compute a table or a figure and write its page.")
-    found.add_argument("name", nargs="?", help="name of the study; --list shows them")
-    found.add_argument("--list", action="store_true", help="show the studies and what they check")
-    found.add_argument("--preset", help='how much to compute: "paper" for the numbers of the documentation')
+    found.add_argument("name", nargs="?", help="name of the study; without one, all are listed")
     found.add_argument("--out", type=Path, default=Path("out"), help="folder for runs")
     found.add_argument("--docs", type=Path, help="folder of page, pictures and results; that of the run if not given")
-    pool = (
-        "number of processes to compute cells in, or the address of a dask scheduler; the number of cores if not given"
-    )
+    pool = "number of processes, or the address of a dask scheduler; the number of cores if not given"
     found.add_argument("--pool", default=str(os.cpu_count()), help=pool)
-    found.add_argument("--as-is", action="store_true", help="compute nothing; write the page from existing records")
-    redraw = (
-        "compute nothing; draw the picture and write the page from the results in --docs, of all studies by default"
-    )
-    found.add_argument("--redraw", action="store_true", help=redraw)
+    rewrite = "compute and draw nothing; write the page from the results in --docs"
+    found.add_argument("--rewrite", action="store_true", help=rewrite)
     return found
 
 
-def listing() -> str:
-    """Return the studies with their presets, what they show and what they check."""
-    found = catalog.all_studies()
-    width = max(map(len, found))
+def listing(studies: dict[str, Study]) -> str:
+    """Return the studies, with what they show and what they check."""
     lines = []
-    for name, one in found.items():
-        lines.append(f"{name:{width}}  {', '.join(one.presets)}: {one.shows}")
-        lines += [f"{'':{width}}    claim: {claim.statement}" for claim in one.claims.values()]
+    for name, one in studies.items():
+        lines += [f"{name}: {one.shows}", *(f"    claim: {claim.statement}" for claim in one.claims.values())]
     return "\n".join(lines)
-
-
-def carry_out(given: argparse.Namespace) -> None:
-    """Carry out the options."""
-    if given.redraw:
-        for name in [given.name] if given.name else catalog.all_studies():
-            runner.redraw(catalog.chosen(name, None)[0], given.docs or Path("docs"))
-        return
-    study, preset = catalog.chosen(given.name, given.preset)
-    with named_pool(given.pool) as pool:
-        runner.run(study, preset, given.out, given.docs, pool=pool, as_is=given.as_is)
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run the command."""
-    given = parser().parse_args(words)
-    if given.list or (given.name is None and not given.redraw):
-        print(listing())
+    given, studies = parser().parse_args(words), runner.all_studies()
+    if given.name is None:
+        print(listing(studies))
         return
     try:
-        carry_out(given)
+        if given.name not in studies:
+            raise ValueError(checks.message(f"a study, one of {', '.join(studies)}", repr(given.name), "Choose one."))
+        if given.rewrite:
+            pages.rewrite(studies[given.name], given.docs or Path("docs"))
+        else:
+            with named_pool(given.pool) as pool:
+                runner.run(studies[given.name], given.out, given.docs, pool=pool)
     except KeyboardInterrupt:
         print(f"studies: stopped. Finished cells are in {given.out}; the same command resumes.", file=sys.stderr)
         sys.exit(STOPPED)
-    except (ValueError, ImportError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print("studies:", error, *getattr(error, "__notes__", ()), file=sys.stderr)
         sys.exit(WRONG)
 

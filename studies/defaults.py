@@ -188,12 +188,9 @@ def fresh(records: Records, key: str) -> float:
 STUDY = Study(
     "defaults",
     "which acceptance rule, noise level and number of steps serve tables best, on the same scores",
-    {"paper": Config(), "brief": Config((1,), ("regression",), 100, 20, 1)},
+    Config(),
     stages,
-    (Compared,),
     None,
     globals(),
     page="choosing.md",
-    goes_on_from_kept=True,
-    packages=("pandas",),
 )

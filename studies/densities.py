@@ -13,27 +13,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from scoremh import (
-    PCN,
     LineIntegral,
     Point,
-    Recipe,
     ScoreFit,
     Target,
-    ThroughNoise,
     annealing,
     datasets,
     diffusion,
     fit_score,
-    metrics,
-    metropolis_hastings,
-    sample,
     targets,
 )
-from scoremh.acceptance import Rule
 from scoremh.coordinates import Affine
 from scoremh.score_matching import LONG_RECIPE
 from studies import outsiders, plots
@@ -49,11 +42,14 @@ ARMS, RADIAL_STD, TANGENTIAL_STD, RATE = 5, 0.5, 0.05, 0.25  # of `datasets.pinw
 
 
 class Known(ABC):
-    """A distribution that is a sum of modes."""
+    """A distribution that is a sum of modes.
 
-    @abstractmethod
-    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "draw d"]:
-        """Draw n points."""
+    Args:
+        sample: Function from a number and a generator to points.
+    """
+
+    def __init__(self, sample: Callable[..., Tensor]) -> None:
+        self.sample = sample
 
     @abstractmethod
     def components(self, x: Float[Tensor, "draw d"], blur: Tensor | None = None) -> Float[Tensor, "draw mode"]:
@@ -63,19 +59,13 @@ class Known(ABC):
         """Return log p, in float64, of the distribution blurred by N(0, blur) if given."""
         return self.components(x, blur).logsumexp(1)
 
-    def modes(self, x: Float[Tensor, "draw d"], blur: Tensor) -> Int[Tensor, " draw"]:
-        """Return which mode has the largest part of the density at x."""
-        return self.components(x, blur).argmax(1)
 
-
-@dataclass(frozen=True)
 class Normals(Known):
     """A mixture of normal distributions."""
 
-    mixture: targets.GaussianMixture
-
-    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "draw d"]:
-        return self.mixture.sample(n, generator=generator)
+    def __init__(self, mixture: targets.GaussianMixture) -> None:
+        super().__init__(mixture.sample)
+        self.mixture = mixture
 
     def components(self, x: Float[Tensor, "draw d"], blur: Tensor | None = None) -> Float[Tensor, "draw mode"]:
         of = self.mixture
@@ -104,13 +94,11 @@ class Moons(Known):
     """Two half circles with isotropic noise, as `datasets.moons` draws them."""
 
     def __init__(self, points: int = 3000) -> None:
+        super().__init__(datasets.moons)
         angle = (torch.arange(points, dtype=torch.float64) + 0.5) / points * math.pi
         outer, inner = (angle.cos(), angle.sin()), (1 - angle.cos(), 0.5 - angle.sin())
         self.curves = torch.stack([torch.stack(curve, 1) for curve in (outer, inner)])
         self.log_weights = torch.full((points,), -math.log(2 * points), dtype=torch.float64)
-
-    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "draw d"]:
-        return datasets.moons(n, generator=generator)
 
     def components(self, x: Float[Tensor, "draw d"], blur: Tensor | None = None) -> Float[Tensor, "draw mode"]:
         noise = 0.1**2 * torch.eye(2, dtype=torch.float64)
@@ -122,13 +110,11 @@ class Pinwheel(Known):
     """Five bent arms, as the paper prints them: c_k(r) + delta (1, 1), with r and delta normal."""
 
     def __init__(self, points: int = 3000) -> None:
+        super().__init__(datasets.pinwheel)
         self.r = 1 + RADIAL_STD * torch.linspace(-6, 6, points, dtype=torch.float64)
         angles = 2 * math.pi / ARMS * torch.arange(ARMS)[:, None] + RATE * self.r
         self.curves = self.r[:, None] * torch.stack([angles.cos(), angles.sin()], 2)
         self.log_weights = log_normal(self.r - 1, RADIAL_STD) + float((self.r[1] - self.r[0]).log()) - math.log(ARMS)
-
-    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "draw d"]:
-        return datasets.pinwheel(n, generator=generator)
 
     def components(self, x: Float[Tensor, "draw d"], blur: Tensor | None = None) -> Float[Tensor, "draw mode"]:
         if blur is None:
@@ -159,13 +145,6 @@ def log_normal(x: Tensor, std: float) -> Tensor:
     return -(x / std).square() / 2 - math.log(std * math.sqrt(2 * math.pi))
 
 
-def three_modes() -> Normals:
-    """Return three modes in the plane, of different shapes."""
-    covariances = [[[1.0, 0.0], [0.0, 1.0]], [[0.5, 0.0], [0.0, 2.0]], [[2.0, 0.0], [0.0, 0.5]]]
-    means = [[-4.0, 0.0], [4.0, 0.0], [0.0, 6.0]]
-    return Normals(targets.GaussianMixture([0.5, 0.3, 0.2], means, covariances))
-
-
 def corners(weights: list[float], variances: list[float], dimension: int) -> Normals:
     """Return modes at 5 times the first unit vectors."""
     eye, count = torch.eye(dimension), len(weights)
@@ -173,9 +152,14 @@ def corners(weights: list[float], variances: list[float], dimension: int) -> Nor
     return Normals(targets.GaussianMixture(weights, 5 * eye[:count], covariances))
 
 
+THREE_MODES = targets.GaussianMixture(
+    [0.5, 0.3, 0.2],
+    [[-4.0, 0.0], [4.0, 0.0], [0.0, 6.0]],
+    [[[1.0, 0.0], [0.0, 1.0]], [[0.5, 0.0], [0.0, 2.0]], [[2.0, 0.0], [0.0, 0.5]]],
+)
 DISTRIBUTIONS: dict[str, tuple[str, Known]] = {
     "figure 1": ("0.8 N((5, 5), I) + 0.2 N((-5, -5), I), Figure 1", Normals(FIGURE_1)),
-    "three modes": ("three modes of different shapes, 2-D", three_modes()),
+    "three modes": ("three modes of different shapes, 2-D", Normals(THREE_MODES)),
     "moons": ("Moons", Moons()),
     "pinwheel": ("Pinwheel as printed: arms without width", Pinwheel()),
     "ten": ("three modes of different widths, 10-D", corners([0.5, 0.3, 0.2], [1.0, 0.6, 1.5], 10)),
@@ -198,9 +182,6 @@ class Config:
     rows: int = 5000  # fresh rows for a held-out likelihood
     draws: int = 2000  # draws of the probability flow, for normalisation beyond the plane
     cells: int = 320  # cells of a side of the grid, for normalisation in the plane
-    steps: int | None = None  # of a training; those of the default recipe if None
-    chains: int = 500  # chains from noise, of every rule
-    chain_steps: int = 200  # steps of such a chain
 
 
 class Fit(Cell, kind="fit"):
@@ -211,10 +192,9 @@ class Fit(Cell, kind="fit"):
 
     def measure(self, config: Config, folder: Path) -> Record:
         x = DISTRIBUTIONS[self.distribution][1].sample(config.samples, generator=seeded(0, self.seed))
-        recipe = None if config.steps is None else Recipe(steps=config.steps)
-        fit, seconds = timed(lambda: fit_score(x, recipe=recipe, generator=seeded(1, self.seed)))
+        fit, seconds = timed(lambda: fit_score(x, generator=seeded(1, self.seed)))
         fit.save(self.path(folder))
-        return {"seconds": seconds, "level": fit.noise_level}
+        return {"seconds": seconds}
 
     def path(self, folder: Path) -> Path:
         """Return the file of the fit."""
@@ -252,8 +232,8 @@ def kernel_log_density(x: Tensor, rows: Tensor) -> Tensor:
     return torch.from_numpy(estimate.score_samples(v.numpy())) - coordinates.log_det(v)
 
 
-def spline_log_density(x: Tensor, rows: Tensor, *, seconds: float, generator: torch.Generator) -> tuple[Tensor, Record]:
-    """Return the log density of rows by a neural spline flow, and how long its training was.
+def spline_log_density(x: Tensor, rows: Tensor, *, seconds: float, generator: torch.Generator) -> Tensor:
+    """Return the log density of rows by a neural spline flow.
 
     Args:
         x: Samples to learn from.
@@ -265,10 +245,10 @@ def spline_log_density(x: Tensor, rows: Tensor, *, seconds: float, generator: to
     u, v = coordinates.inverse(x), coordinates.inverse(rows)
     _, once = timed(lambda: outsiders.trained_flow(u, replace(LONG_RECIPE, steps=TRIAL), generator))
     steps = max(TRIAL, round(TRIAL * seconds / once))
-    fit, taken = timed(lambda: outsiders.trained_flow(u, replace(LONG_RECIPE, steps=steps), generator))
+    fit = outsiders.trained_flow(u, replace(LONG_RECIPE, steps=steps), generator)
     with torch.no_grad():
         log_p = torch.cat([fit.net().log_prob(part) for part in v.split(1000)])
-    return log_p - coordinates.log_det(v), {"steps": fit.history["step"][-1], "seconds": taken}
+    return log_p - coordinates.log_det(v)
 
 
 # The measurements.
@@ -284,11 +264,16 @@ def rms(x: Tensor) -> float:
     return float(x.square().mean().sqrt()) if len(x) else 0.0
 
 
-def differences(error: Float[Tensor, " draw"], modes: Tensor) -> Record:
-    """Return the rms error of differences of log p, of random pairs in two modes and in one."""
-    other = torch.randperm(len(error), generator=seeded(5))
-    change, same = error - error[other], modes == modes[other]
-    return {"between": rms(change[~same]), "within": rms(change[same])}
+def differences(error: Float[Tensor, " draw"], known: Known, x: Tensor, noise: Tensor) -> Record:
+    """Return the rms of errors of differences of log p between points and random others, in two modes and in one."""
+    modes = known.components(x, noise).argmax(1)
+    same = modes == modes[partners(x)]
+    return {"between": rms(error[~same]), "within": rms(error[same])}
+
+
+def partners(x: Tensor) -> Tensor:
+    """Return the number of another point for every point."""
+    return torch.randperm(len(x), generator=seeded(5))
 
 
 def fresh(known: Known, n: int, seed: int) -> Tensor:
@@ -307,7 +292,7 @@ class Error(Cell, kind="error"):
         x = fresh(known, config.points, self.seed)
         with torch.inference_mode():
             error = diffusion.log_density(fit, x).double() - known.log_density(x, blur(fit))
-        return differences(error, known.modes(x, blur(fit))) | {"rms": rms(error)}
+        return differences(error - error[partners(x)], known, x, blur(fit))
 
 
 class Line(Cell, kind="line"):
@@ -319,13 +304,12 @@ class Line(Cell, kind="line"):
     def measure(self, config: Config, folder: Path) -> Record:
         known, fit = DISTRIBUTIONS[self.distribution][1], Fit(self.distribution, self.seed).load(folder)
         x = fresh(known, config.points, self.seed)
-        other, target = torch.randperm(len(x), generator=seeded(5)), Target(fit.score)
+        other, target = partners(x), Target(fit.score)
         current, proposed = (Point.at(some, target, frozenset({"score"})) for some in (x[other], x))
         with torch.inference_mode():
             change = LINE.log_density_change(current, proposed, target=target).double()
-        true, modes = known.log_density(x, blur(fit)), known.modes(x, blur(fit))
-        error, same = change - (true - true[other]), modes == modes[other]
-        return {"between": rms(error[~same]), "within": rms(error[same])}
+        true = known.log_density(x, blur(fit))
+        return differences(change - (true - true[other]), known, x, blur(fit))
 
 
 class Total(Cell, kind="total"):
@@ -337,22 +321,22 @@ class Total(Cell, kind="total"):
     def measure(self, config: Config, folder: Path) -> Record:
         known, fit = DISTRIBUTIONS[self.distribution][1], Fit(self.distribution, self.seed).load(folder)
         with torch.inference_mode():
-            draws, through, flow = flow_draws(fit, config.draws, self.seed)
-            ratio = (through - flow).exp()
-            found = {"total": float(ratio.mean())}
-            if draws.shape[1] == 2:
-                found = {"total": total_on_grid(fit, config.cells)}
-            return found | {"weights": weights_error(known, fit, fresh(known, config.points, self.seed), self.seed)}
+            plane = fit.support.low.numel() == 2
+            total = total_on_grid(fit, config.cells) if plane else total_of_draws(fit, config.draws, self.seed)
+            return {
+                "total": total,
+                "weights": weights_error(known, fit, fresh(known, config.points, self.seed), self.seed),
+            }
 
 
-def flow_draws(fit: ScoreFit, n: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return draws of the probability flow in standard coordinates, and their log p through noise and by the flow."""
+def total_of_draws(fit: ScoreFit, n: int, seed: int) -> float:
+    """Return the mean of p through noise over p of the probability flow, at the flow's draws."""
     low, high = diffusion.noise_span(fit)
     standard, size = fit.standard, fit.support.low.numel()
     noise = math.sqrt(1 + high**2) * torch.randn(n, size, generator=seeded(10, seed))
     draws = annealing.flow(standard.at, annealing.flow_levels(high, low), noise)
     through, flow = diffusion.log_density(standard, draws), diffusion.flow_log_density(standard, draws)
-    return draws, through.double(), flow.double()
+    return float((through.double() - flow.double()).exp().mean())
 
 
 def total_on_grid(fit: ScoreFit, cells: int) -> float:
@@ -402,48 +386,10 @@ class HeldOut(Cell, kind="held_out"):
             log_p = kernel_log_density(x, rows)
         elif self.method == "spline flow":
             allowed = earlier(Fit(self.distribution, self.seed), folder)["seconds"]
-            log_p, more = spline_log_density(x, rows, seconds=allowed, generator=seeded(12, self.seed))
+            log_p = spline_log_density(x, rows, seconds=allowed, generator=seeded(12, self.seed))
         else:
             log_p = known.log_density(rows, blur(fit) if self.method == TRUTHS[1] else None)
         return {"value": float(log_p.double().mean()), **more}
-
-
-SHORT = 0.5  # length of a move, in units of the samples' spread, below which the score is integrated
-BETAS = (0.3, 1.0)  # of pCN: moves of which nearly all are short, and draws of its reference, of which few are
-RULES: dict[str, Rule] = {
-    "integral": LineIntegral("simpson"),
-    "through noise": ThroughNoise(),
-    "both": ThroughNoise(integrate_below=SHORT),
-}
-CHAINED = ("figure 1", "moons")
-
-
-class Chains(Cell, kind="chains"):
-    """The last draws of chains from noise by one rule."""
-
-    distribution: str
-    rule: str
-    beta: float
-    seed: int
-
-    def measure(self, config: Config, folder: Path) -> Record:
-        known, fit = DISTRIBUTIONS[self.distribution][1], Fit(self.distribution, self.seed).load(folder)
-        n, steps = config.chains, config.chain_steps
-        assert isinstance(fit.coordinates, Affine)
-        proposal = PCN(self.beta, mean=fit.coordinates.mean, covariance=fit.covariance)
-        start = fit.coordinates(torch.randn(n, 2, generator=seeded(13, self.seed)))
-        start = start.clamp(fit.support.low, fit.support.high)
-        kernel = metropolis_hastings(fit, proposal, RULES[self.rule])
-        chains = sample(kernel, start, draws=1, thin=steps, generator=seeded(14, self.seed))
-        noise: Tensor = torch.linalg.cholesky(blur(fit)).float()
-
-        def blurred(use: int) -> Tensor:
-            z = torch.randn(n, 2, generator=seeded(use + 1, self.seed))
-            return known.sample(n, generator=seeded(use, self.seed)) + z @ noise.T
-
-        shares, true = (known.components(x, blur(fit)).softmax(1).mean(0) for x in (chains.last, blurred(15)))
-        found = {"weight": float(shares[0]), "true_weight": float(true[0]), "w1": metrics.w1(chains.last, blurred(15))}
-        return found | {"floor": metrics.w1(blurred(17), blurred(15)), "acceptance": chains.acceptance_rate}
 
 
 def stages(config: Config) -> list[list[Cell]]:
@@ -459,8 +405,6 @@ def stages(config: Config) -> list[list[Cell]]:
             *grid(Total, **each),
             *grid(HeldOut, method=methods, **each),
         ]
-        if first:
-            cells += grid(Chains, seed=[seed], distribution=CHAINED, rule=RULES, beta=BETAS)
         found += [grid(Fit, **each), cells]
     return found
 
@@ -500,41 +444,30 @@ def likelihoods(records: Records, distribution: str) -> list[str]:
     return [f"**{value:.3f}**" if value == min(found) else f"{value:.3f}" for value in found]
 
 
-def panel(name: str, folder: Path, seed: int) -> tuple[dict[str, Tensor], tuple[float, float, float, float]]:
-    """Return log p below its maximum by the fit and in truth, on a square of the plane, and the square."""
-    title, known = DISTRIBUTIONS[name]
-    fit, short = Fit(name, seed).load(folder), title.split(":")[0]
-    low, high = fit.support.low.tolist(), fit.support.high.tolist()
-    rows, columns = (torch.linspace(low[axis], high[axis], SIDE) for axis in (1, 0))
-    points = torch.cartesian_prod(columns, rows)
-    with torch.inference_mode():
-        estimate = diffusion.log_density(fit, points).double()
-    true = known.log_density(points, blur(fit))
-    top = float(true.max())
-    shown = {f"{short}: truth, blurred as the fit": true, f"{short}: through noise": estimate}
-    shades = {text: (values - top).reshape(SIDE, SIDE).T for text, values in shown.items()}
-    return shades, (low[0], high[0], low[1], high[1])
-
-
 def picture(records: Records, folder: Path, docs: Path) -> None:
-    """Draw log p on Moons and Pinwheel beside the truth; keep the picture where their fits were not made again."""
-    seed = records.settings["seeds"][0]
-    if not all(Fit(name, seed).path(folder).exists() for name in ("moons", "pinwheel")):
-        return
-    plots.density_panels(
-        [panel(name, folder, seed) for name in ("moons", "pinwheel")],
-        docs / "densities_planes.png",
-        depth=DEPTH,
-        title="log p from a learned score, beside the truth",
-    )
+    """Draw log p below its maximum on Moons and Pinwheel, in truth and through noise."""
+    panels: dict[str, Tensor] = {}
+    extents: dict[str, tuple[float, ...]] = {}
+    for name in ("moons", "pinwheel"):
+        known, fit = DISTRIBUTIONS[name][1], Fit(name, records.settings["seeds"][0]).load(folder)
+        (left, bottom), (right, top) = fit.support.low.tolist(), fit.support.high.tolist()
+        points = torch.cartesian_prod(torch.linspace(left, right, SIDE), torch.linspace(bottom, top, SIDE))
+        true = known.log_density(points, blur(fit))
+        with torch.inference_mode():
+            estimate = diffusion.log_density(fit, points).double()
+        for what, values in {"truth, blurred as the fit": true, "through noise": estimate}.items():
+            head = f"{name.capitalize()}: {what}"
+            panels[head], extents[head] = (values - true.max()).reshape(SIDE, SIDE).T, (left, right, bottom, top)
+    scale, label = (-DEPTH, 0.0), "nats below the true maximum"
+    path = docs / "densities_planes.png"
+    plots.map_panels(panels, path, extents=extents, scale=scale, label=label, columns=2)
 
 
 STUDY = Study(
     "densities",
     "what log p from a score is worth, against known densities and beside other estimates",
-    {"paper": Config()},
+    Config(),
     stages,
-    (Fit, Error, Line, Total, HeldOut, Chains),
     picture,
     globals(),
     {
@@ -542,7 +475,4 @@ STUDY = Study(
         "normalised": Claim("exp(log p) integrates to 1 within 10 %", normalised),
     },
     page="densities.md",
-    partial=True,
-    packages=("zuko",),
-    shows_draws=True,
 )

@@ -5,7 +5,6 @@ than the number of times the chains went from one mode to the other, so that num
 """
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,14 +40,12 @@ from studies.framework.tables import mean
 from studies.learning import FIGURE_1, learned_score, seeded
 
 WEIGHT = 0.8
-BETWEEN, EXACT_START = "N(0, I)", "the distribution"
+BETWEEN = "N(0, I)"
 STARTS: dict[str, Callable[[int, Generator], Tensor]] = {
     BETWEEN: lambda n, g: torch.randn(n, 2, generator=g),
     "N((5, 5), I)": lambda n, g: 5 + torch.randn(n, 2, generator=g),
-    "N(0, 25 I)": lambda n, g: 5 * torch.randn(n, 2, generator=g),
-    EXACT_START: lambda n, g: FIGURE_1.sample(n, generator=g),
+    "the distribution": lambda n, g: FIGURE_1.sample(n, generator=g),
 }
-SHOWN = [start for start in STARTS if start != "N(0, 25 I)"]  # on the page
 MAX_FROM_PAPER = 0.03  # what counts as the paper's number
 
 
@@ -56,7 +53,7 @@ MAX_FROM_PAPER = 0.03  # what counts as the paper's number
 class Config:
     """All that decides the numbers."""
 
-    seeds: tuple[int, ...]  # random seeds of samples, trainings and chains
+    seeds: tuple[int, ...] = (1, 2, 3)  # random seeds of samples, trainings and chains
     chains: int = 500  # chains from every start
     steps: int = 800  # steps of a chain
     few_steps: int = 400  # steps of a chain that decides through noise, each of which costs several times more
@@ -91,7 +88,6 @@ SAMPLERS = {
     "replica exchange": Sampler("replica exchange", LineIntegral("simpson"), True),
 }
 TRAINED = [name for name, sampler in SAMPLERS.items() if sampler.rule is None]
-PRESETS = {"quick": Config(seeds=(11,), chains=300, steps=600), "paper": Config(seeds=(1, 2, 3))}
 
 
 def proposal(sampler: str, config: Config) -> MALA | RandomWalk:
@@ -99,17 +95,9 @@ def proposal(sampler: str, config: Config) -> MALA | RandomWalk:
     return MALA(config.step_size) if sampler in ("ULA", "MALA") else RandomWalk(config.wide_std)
 
 
-def folder_of(seed: int, folder: Path) -> Path:
-    """Return the folder of the fits of a seed."""
-    place = folder / f"seed_{seed}"
-    place.mkdir(exist_ok=True)
-    return place
-
-
 def score_and_samples(config: Config, folder: Path, seed: int) -> tuple[ScoreFit, Tensor]:
     """Return the seed's learned score and its samples."""
-    recipe, place = Recipe(steps=config.score_steps), folder_of(seed, folder)
-    return learned_score("mixture", place, samples=config.samples, recipe=recipe, seed=seed)
+    return learned_score("mixture", folder, samples=config.samples, recipe=Recipe(config.score_steps), seed=seed)
 
 
 class Score(Cell, kind="score"):
@@ -132,13 +120,13 @@ class Training(Cell, kind="acceptance"):
         anchors = self.sampler == "anchored"
         recipe = replace(RECIPE, steps=config.anchored_steps if anchors else config.acceptance_steps)
         options: Any = {"form": "free", "anchors": anchors, "generator": seeded(3, self.seed)}
-        started = time.process_time()
-        fit_acceptance(score, proposal(self.sampler, config), x, recipe=recipe, **options).save(self.path(folder))
-        return {"seconds": time.process_time() - started}
+        fit = fit_acceptance(score, proposal(self.sampler, config), x, recipe=recipe, **options)
+        fit.save(self.path(folder))
+        return {"seconds": fit.seconds}
 
     def path(self, folder: Path) -> Path:
         """Return the file of the fit."""
-        return folder_of(self.seed, folder) / f"{self.sampler}.safetensors"
+        return folder / f"{self.sampler} {self.seed}.safetensors"
 
 
 class Chains(Cell, kind="chains"):
@@ -156,27 +144,23 @@ class Chains(Cell, kind="chains"):
             score, _ = score_and_samples(config, folder, self.seed)
             initial = initial.clamp(score.support.low, score.support.high)
             if self.sampler == "replica exchange":
-                return exchanged(score, initial, config, generator)
+                return described(exchanged(score, initial, config, generator))
         steps = config.few_steps if self.sampler == "through noise" else config.steps
         options: Any = {"draws": steps - config.settling, "burn_in": config.settling, "generator": generator}
-        chains = sample(self.kernel(config, folder), initial, **options)
-        return described(chains.draws) | {"acceptance": chains.acceptance_rate}
+        return described(sample(self.kernel(config, folder), initial, **options).draws)
 
     def kernel(self, config: Config, folder: Path) -> Kernel:
         """Return the kernel of the chains."""
-        rule, move = SAMPLERS[self.sampler].rule, proposal(self.sampler, config)
-        if not SAMPLERS[self.sampler].learned:
-            assert rule is not None
-            return metropolis_hastings(FIGURE_1, move, rule)
-        score, _ = score_and_samples(config, folder, self.seed)
+        _, rule, learned, _ = SAMPLERS[self.sampler]
         if rule is None:
             fit = AcceptanceFit.load(Training(self.sampler, self.seed).path(folder))
             rule = Learned(fit, "metropolis" if self.sampler == "anchored" else "direct")
-        return metropolis_hastings(score, move, rule)
+        target = score_and_samples(config, folder, self.seed)[0] if learned else FIGURE_1
+        return metropolis_hastings(target, proposal(self.sampler, config), rule)
 
 
-def exchanged(score: ScoreFit, initial: Tensor, config: Config, generator: Generator) -> Record:
-    """Return what replica exchange finds, all of whose levels start from the same points."""
+def exchanged(score: ScoreFit, initial: Tensor, config: Config, generator: Generator) -> Tensor:
+    """Return draws by replica exchange, all of whose levels start from the same points."""
     assert score.noise_level is not None
     assert score.noise_range is not None
     levels = annealing.geometric(score.noise_range[1], score.noise_level, config.levels)
@@ -186,21 +170,15 @@ def exchanged(score: ScoreFit, initial: Tensor, config: Config, generator: Gener
         return metropolis_hastings(score.at(level), step, LineIntegral("simpson"))
 
     options: Any = {"draws": config.sweeps - config.settling_sweeps, "burn_in": config.settling_sweeps}
-    found = replica_exchange(kernel_at, levels, initial, model=score, generator=generator, **options)
-    return described(found.draws) | {"acceptance": found.acceptance_rates[-1]}
-
-
-def mode(x: Tensor) -> Tensor:
-    """Return 0 for points nearer to (5, 5), 1 for the others."""
-    return (x.sum(-1) < 0).long()
+    return replica_exchange(kernel_at, levels, initial, model=score, generator=generator, **options).draws
 
 
 def described(draws: Tensor) -> Record:
     """Return the weight of (5, 5) among the last draws, jumps per chain, and the last draws, of `(chain, draw, 2)`."""
-    side, last = mode(draws), draws[:, -1]
-    jumps = float((side[:, 1:] != side[:, :-1]).sum(1).double().mean())
+    upper, last = draws.sum(-1) >= 0, draws[:, -1]
+    jumps = float((upper[:, 1:] != upper[:, :-1]).sum(1).double().mean())
     points = [[round(value, 3) for value in point] for point in last.tolist()]
-    return {"weight": float((side[:, -1] == 0).double().mean()), "jumps": jumps, "points": points}
+    return {"weight": float(upper[:, -1].double().mean()), "jumps": jumps, "points": points}
 
 
 def stages(config: Config) -> list[list[Cell]]:
@@ -237,13 +215,10 @@ def picture(records: Records, folder: Path, docs: Path) -> None:
     """Draw the first seed's last draws of chains from between the modes."""
     seed = records.settings["seeds"][0]
     there = {name: records.where("chains", sampler=name, start=BETWEEN, seed=seed)[0] for name in SAMPLERS}
-    points = {SAMPLERS[name].label: torch.tensor(record["points"]) for name, record in there.items()}
     plots.scatter_panels(
-        points,
+        {SAMPLERS[name].label: torch.tensor(record["points"]) for name, record in there.items()},
         docs / "mixture.png",
         captions=[f"weight {r['weight']:.2f}\n{r['jumps']:.2g} jumps per chain" for r in there.values()],
-        groups={name: mode(places) for name, places in points.items()},
-        log_density=FIGURE_1.log_density,
         title=f"Two modes of weights 0.8 and 0.2: the last draws of chains from {BETWEEN}",
     )
 
@@ -251,14 +226,12 @@ def picture(records: Records, folder: Path, docs: Path) -> None:
 STUDY = Study(
     "mixture",
     "the paper's Figure 1: do samplers find the weights of two modes that lie far apart, and from which starts?",
-    PRESETS,
+    Config(),
     stages,
-    (Score, Training, Chains),
     picture,
     globals(),
     {
         "ula_misses": Claim("ULA misses the relative weights where MALA finds them", ula_misses),
         "learned": Claim("with a learned score, the weights are found from every start", learned_finds),
     },
-    shows_draws=True,
 )

@@ -4,15 +4,17 @@ Adam at a constant rate, nothing standardised, averaged, clipped or stopped earl
 epoch is taken as one step. Nor does it give C, the bound of its clipping.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from scoremh import AcceptanceFit, BalanceMatching, Recipe, ScoreFit, SlicedScoreMatching, fit_acceptance, fit_score
+from scoremh import BalanceMatching, Recipe, ScoreFit, SlicedScoreMatching, fit_score
 from scoremh._shared import rng
 from scoremh.networks import AcceptanceMLP, ScoreMLP
-from scoremh.types import Proposal, TargetLike
+
+CONSTANT = Recipe(schedule="constant", average=0.0, clip=None, patience=None)
 
 
 class ScoreRow(NamedTuple):
@@ -21,24 +23,6 @@ class ScoreRow(NamedTuple):
     hidden: int
     rate: float
     steps: int
-
-    def network(self, event: tuple[int, ...], generator: torch.Generator | None = None) -> ScoreMLP:
-        """Return the row's network."""
-        return ScoreMLP(event, self.hidden, generator=rng.child(generator))
-
-    @property
-    def recipe(self) -> Recipe:
-        """The row as a recipe."""
-        return Recipe(
-            self.steps,
-            batch=512,
-            rate=self.rate,
-            schedule="constant",
-            average=0.0,
-            clip=None,
-            check_every=min(200, self.steps),
-            patience=None,
-        )
 
 
 class AcceptanceRow(NamedTuple):
@@ -62,16 +46,7 @@ class AcceptanceRow(NamedTuple):
     @property
     def recipe(self) -> Recipe:
         """The row as a recipe."""
-        return Recipe(
-            self.steps,
-            batch=32,
-            rate=self.rate,
-            schedule="constant",
-            average=0.0,
-            clip=None,
-            check_every=min(200, self.steps),
-            patience=None,
-        )
+        return replace(CONSTANT, steps=self.steps, batch=32, rate=self.rate, check_every=min(200, self.steps))
 
 
 TABLE_2 = {
@@ -91,23 +66,6 @@ TABLE_3 = {
 def paper_score(samples: Tensor, name: str, *, generator: torch.Generator | None = None) -> ScoreFit:
     """Learn a score as a row of Table 2 says."""
     row = TABLE_2[name]
-    net = row.network(tuple(samples.shape[1:]), generator).to(samples)
-    return fit_score(samples, SlicedScoreMatching(), net, standardize=False, recipe=row.recipe, generator=generator)
-
-
-def paper_acceptance(
-    target: TargetLike, proposal: Proposal, samples: Tensor, name: str, *, generator: torch.Generator | None = None
-) -> AcceptanceFit:
-    """Learn an acceptance function as a row of Table 3 says."""
-    row = TABLE_3[name]
-    return fit_acceptance(
-        target,
-        proposal,
-        samples,
-        form="free",
-        matching=row.matching,
-        net=row.network(tuple(samples.shape[1:]), generator),
-        standardize=False,
-        recipe=row.recipe,
-        generator=generator,
-    )
+    net = ScoreMLP(tuple(samples.shape[1:]), row.hidden, generator=rng.child(generator)).to(samples)
+    recipe = replace(CONSTANT, steps=row.steps, batch=512, rate=row.rate, check_every=min(200, row.steps))
+    return fit_score(samples, SlicedScoreMatching(), net, standardize=False, recipe=recipe, generator=generator)

@@ -55,11 +55,11 @@ class Sweep:
     dataset: str  # name of a dataset of Table 1
     rules: tuple[str, ...]  # names in `RULES`
     factors: tuple[float, ...]  # step sizes, as multiples of the tuned one
-    seeds: tuple[int, ...]  # random seeds of samples, trainings and chains
     draws: int  # number of chains, and of points to compare them with
-    chain_steps: int  # steps of a chain
     training: int  # training steps of a learned acceptance
-    floors: int  # fresh samples whose distances give the floor, for every seed
+    seeds: tuple[int, ...] = (1, 2, 3)  # random seeds of samples, trainings and chains
+    chain_steps: int = 300  # steps of a chain
+    floors: int = 5  # fresh samples whose distances give the floor, for every seed
 
 
 class Tuned(Cell, kind="tuned"):
@@ -104,18 +104,18 @@ class Draws(Cell, kind="draws"):
     seed: int
 
     def measure(self, config: Sweep, folder: Path) -> Record:
-        problem, form = Problem(config.dataset, self.seed, folder), RULES[self.rule].form
-        rule: Rule | AcceptanceFit | None = RULES[self.rule].rule
+        problem, (_, rule, form) = Problem(config.dataset, self.seed, folder), RULES[self.rule]
         step = self.factor * earlier(Tuned(self.seed), folder)["step"]
+        learned: AcceptanceFit | None = None
         if form is not None:
             factor = ANY_STEP if form == "potential" else self.factor
-            rule = AcceptanceFit.load(Training(form, factor, self.seed).path(problem))
+            learned = AcceptanceFit.load(Training(form, factor, self.seed).path(problem))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DegenerateRuleWarning)  # the paper has such a rule; the page says so
-            sampler = problem.sampler("mala", step, rule)
-            draws, counted = table1.run(sampler, config.draws, config.chain_steps, self.seed)
+            sampler = problem.sampler("mala", step, learned or rule)
+            draws, rate = table1.run(sampler, config.draws, config.chain_steps, self.seed)
         found = distances(draws, problem.fresh(config.draws))
-        return {metric: found[metric] for metric in METRICS} | {"acceptance": counted["acceptance"]}
+        return {metric: found[metric] for metric in METRICS} | {"acceptance": rate}
 
 
 class Floor(Cell, kind="floor"):
@@ -141,19 +141,14 @@ def stages(config: Sweep) -> list[list[Cell]]:
     return [grid(Tuned, seed=config.seeds), trainings, draws + floors]
 
 
-def step_sizes(records: Records) -> dict[float, float]:
-    """Return the step size of every factor, a mean over seeds."""
-    tuned = mean(records.values("tuned", "step"))
-    return {factor: factor * tuned for factor in records.settings["factors"]}
-
-
 def means(records: Records, rule: str, metric: str) -> dict[float, float]:
-    """Return the means of a metric over seeds by factor; infinity where chains left the samples behind."""
-    found = {f: mean(records.values("draws", metric, rule=rule, factor=f)) for f in records.settings["factors"]}
-    if metric not in METRICS:
-        return found
-    limit = MAX_RATIO_TO_FLOOR * floor_of(records, metric)
-    return {f: value if value <= limit else math.inf for f, value in found.items()}
+    """Return the means of a number over seeds by step size; infinity where chains left the samples behind."""
+    tuned, found = mean(records.values("tuned", "step")), {}
+    limit = MAX_RATIO_TO_FLOOR * floor_of(records, metric) if metric in METRICS else 1.0
+    for factor in records.settings["factors"]:
+        value = mean(records.values("draws", metric, rule=rule, factor=factor))
+        found[factor * tuned] = value if value <= limit else math.inf
+    return found
 
 
 def floor_of(records: Records, metric: str) -> float:
@@ -161,28 +156,21 @@ def floor_of(records: Records, metric: str) -> float:
     return mean(records.values("floor", metric))
 
 
-def over_floor(records: Records, rule: str, metric: str) -> list[str]:
-    """Return a metric over its floor at every step, as text."""
-    ratios = [value / floor_of(records, metric) for value in means(records, rule, metric).values()]
-    return [f"{ratio:.3g}" if math.isfinite(ratio) else "ran away" for ratio in ratios]
-
-
 def reach(records: Records) -> dict[str, float]:
     """Return the largest step size of every rule at which W1 is close to its least over all rules; 0 if none."""
     found = {rule: means(records, rule, "w1") for rule in records.settings["rules"]}
-    least, h = min(min(by_factor.values()) for by_factor in found.values()), step_sizes(records)
-    good = {rule: [h[f] for f, value in by.items() if value <= CLOSE * least] for rule, by in found.items()}
-    return {rule: max(steps, default=0.0) for rule, steps in good.items()}
+    least = min(value for by_step in found.values() for value in by_step.values())
+    return {r: max((h for h, w1 in by.items() if w1 <= CLOSE * least), default=0.0) for r, by in found.items()}
 
 
-def compared(records: Records, rule: str, other: str, metric: str = "mmd") -> tuple[int, int]:
-    """Return at how many steps a rule is better than another, and at how many worse, beyond the noise over seeds.
+def compared(records: Records, rule: str, other: str) -> tuple[int, int]:
+    """Return at how many steps MMD by a rule is better than by another, and at how many worse, beyond its noise.
 
     The noise is twice the standard error of their difference over seeds, and counts as 0 with one seed.
     """
     better = worse = 0
     for factor in records.settings["factors"]:
-        own, theirs = (records.values("draws", metric, rule=name, factor=factor) for name in (rule, other))
+        own, theirs = (records.values("draws", "mmd", rule=name, factor=factor) for name in (rule, other))
         gaps = [0.0 if a == b else a - b for a, b in zip(own, theirs, strict=True)]
         finite = all(map(math.isfinite, gaps)) and len(gaps) > 1
         noise = 2 * statistics.stdev(gaps) / math.sqrt(len(gaps)) if finite else 0.0
@@ -213,71 +201,54 @@ def learned_is_better(records: Records) -> bool:
     return better > worse
 
 
-def picture(records: Records, folder: Path, docs: Path, *, name: str, metrics: tuple[str, ...], title: str) -> None:
-    """Draw the metrics and the acceptance over step sizes."""
-    rules, h = records.settings["rules"], step_sizes(records)
-    panels = {METRICS[m]: {LABELS[rule]: curve(records, rule, m) for rule in rules} for m in metrics}
-    panels["acceptance"] = {  # without 0, which a logarithmic axis cannot show
-        LABELS[r]: (list(h.values()), [rate or math.nan for rate in means(records, r, "acceptance").values()])
-        for r in rules
+def picture(records: Records, folder: Path, docs: Path, *, name: str, metric: str, title: str) -> None:
+    """Draw the metric and the acceptance over step sizes."""
+    panels = {
+        head: {LABELS[rule]: curve(records, rule, key) for rule in records.settings["rules"]}
+        for head, key in {METRICS[metric]: metric, "acceptance": "acceptance"}.items()
     }
-    levels = {METRICS[metric]: {"floor": floor_of(records, metric)} for metric in metrics}
-    path, labels = docs / f"{name}.png", ("step size h", "")
-    plots.curve_panels(panels, path, labels=labels, levels=levels, log=True, columns=3, shared=False, title=title)
+    levels = {METRICS[metric]: {"floor": floor_of(records, metric)}}
+    labels = ("step size h", "")
+    plots.curve_panels(panels, docs / f"{name}.png", labels=labels, levels=levels, log=True, shared=False, title=title)
 
 
-def curve(records: Records, rule: str, metric: str) -> plots.Curve:
-    """Return a metric over step sizes, with its spread over seeds, where chains did not diverge."""
-    h, good = step_sizes(records), {f: v for f, v in means(records, rule, metric).items() if math.isfinite(v)}
-    bars = [spread(records.values("draws", metric, rule=rule, factor=factor)) for factor in good]
-    return [h[factor] for factor in good], list(good.values()), bars
+def curve(records: Records, rule: str, key: str) -> plots.Curve:
+    """Return a number over step sizes, with its spread over seeds; not 0, which a logarithmic axis cannot show."""
+    found = zip(records.settings["factors"], means(records, rule, key).items(), strict=True)
+    good = [(factor, h, value) for factor, (h, value) in found if 0 < value < math.inf]
+    bars = [spread(records.values("draws", key, rule=rule, factor=factor)) for factor, _, _ in good]
+    return [h for _, h, _ in good], [value for _, _, value in good], bars
 
 
 SWISS_ROLL = Sweep(
     "swiss_roll",
     ("ula", "score_mala", "potential", "simpson"),
     (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0),
-    (1, 2, 3),
     draws=2000,
-    chain_steps=300,
     training=300,
-    floors=5,
 )
 MOONS = Sweep(
     "moons",
     ("ula", "taylor1", "taylor1_averaged", "taylor2", "taylor2_averaged", "score_mala", "simpson"),
     (0.1, 0.25, 0.5, 1.0, 2.0, 4.0),
-    (1, 2, 3),
     draws=1000,
-    chain_steps=300,
     training=1000,
-    floors=5,
 )
-
-
-def presets(paper: Sweep) -> dict[str, Sweep]:
-    """Return the presets of a sweep."""
-    few = {"factors": (0.25, 1.0, paper.factors[-1]), "draws": 500, "chain_steps": 100, "training": 80, "floors": 2}
-    return {"quick": replace(paper, seeds=(11,), **few), "paper": paper}  # type: ignore[arg-type]
-
-
 STEP_SIZE = Study(
     "step-size",
     "W1 against the step size on Swiss roll: how far does an accept step let steps grow?",
-    presets(SWISS_ROLL),
+    SWISS_ROLL,
     stages,
-    (Tuned, Training, Draws, Floor),
-    partial(picture, name="step-size", metrics=("w1",), title="Swiss roll: W1 against the step size"),
+    partial(picture, name="step-size", metric="w1", title="Swiss roll: W1 against the step size"),
     globals(),
     {"robust": Claim("Score MALA is more robust to the step size than ULA, by W1 on Swiss roll", robust)},
 )
 TAYLOR = Study(
     "taylor",
     "Appendix A: Taylor rules, learned acceptances and Simpson's rule over step sizes, on Moons",
-    presets(MOONS),
+    MOONS,
     stages,
-    (Tuned, Training, Draws, Floor),
-    partial(picture, name="taylor", metrics=("mmd", "w1"), title="Taylor rules and learned acceptances on Moons"),
+    partial(picture, name="taylor", metric="mmd", title="Taylor rules and learned acceptances on Moons"),
     globals(),
     {
         "better": Claim("averaged Taylor-1 is better than Taylor-1 and Taylor-2 without averaging", averaged_is_better),

@@ -119,9 +119,9 @@ def studied(pool: Any, store: Path | None) -> Answer:
     from tests.studies.test_framework import KNOWN
 
     assert store is not None
-    runner.compute(KNOWN, KNOWN.presets["quick"], store, pool=pool)
+    runner.compute(KNOWN, store, pool=pool)
     found = runner.cells_in(store, KNOWN.kinds)
-    return [found[cell]["value"] for stage in KNOWN.stages(KNOWN.presets["quick"]) for cell in stage]
+    return [found[cell]["value"] for stage in KNOWN.stages(KNOWN.config) for cell in stage]
 
 
 OF_A_SCORE: dict[str, Callable[..., Answer]] = {"sample": sampled, "anneal": annealed, "replica_exchange": exchanged}

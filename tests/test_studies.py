@@ -1,14 +1,14 @@
 """The pages of studies are those of their kept records. The studies themselves run in `make test-studies`."""
 
-from itertools import chain
-
 import pytest
 
-from studies.framework import catalog, pages
+from studies.framework import pages
+from studies.framework.runner import all_studies
 from studies.framework.study import as_json
 from tests.studies.cases import DOCS, kept
 
-STUDIES = catalog.all_studies()  # which imports them all
+STUDIES = all_studies()  # which imports them all
+UNFINISHED = ("mnist-tau", "table1", "tables")  # of which some cells are not computed yet; their pages say so
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -16,7 +16,6 @@ def test_the_page_says_what_the_records_say(name: str) -> None:
     study, records = STUDIES[name], kept(name)
     page, section = (DOCS / study.page).read_text(), pages.render(study, records)
     assert page == (f"{section}\n" if study.page == f"{name}.md" else pages.fill(page, name, section))
-    assert records.settings["preset"] == "paper"
     for other, template in study.excerpts.items():
         text = (DOCS / other).read_text()
         assert pages.fill(text, name, pages.render(study, records, template)) == text
@@ -25,18 +24,14 @@ def test_the_page_says_what_the_records_say(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_kept_records_match_those_of_the_paper_preset(name: str) -> None:
+def test_kept_records_are_those_of_the_declared_grid(name: str) -> None:
     study, records = STUDIES[name], kept(name)
-    config = study.presets["paper"]
-    settings = {k: v for k, v in as_json(config).items() if k in records.settings}
+    settings = as_json(study.config)
     assert settings == {key: records.settings[key] for key in settings}
-    wanted = set(chain.from_iterable(study.stages(config)))
-    for kind in study.kinds:
-        cells = [kind.of(record) for record in records.kinds.get(kind.kind, [])]
-        assert set(cells) <= wanted
-        assert len(set(cells)) == len(cells)
-        if not study.partial:
-            assert set(cells) == {cell for cell in wanted if isinstance(cell, kind)}
+    wanted = {cell for stage in study.stages(study.config) for cell in stage}
+    cells = [kind.of(record) for kind in study.kinds for record in records.kinds.get(kind.kind, [])]
+    assert len(set(cells)) == len(cells)
+    assert set(cells) < wanted if name in UNFINISHED else set(cells) == wanted
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -45,10 +40,3 @@ def test_every_claim_is_decided_by_the_records(name: str) -> None:
         cases = verdict.values() if not isinstance(verdict, bool) else [verdict]
         assert cases
         assert all(isinstance(one, bool) for one in cases)
-
-
-@pytest.mark.parametrize("name", [name for name, study in STUDIES.items() if "quick" in study.presets])
-def test_quick_presets_use_other_seeds(name: str) -> None:
-    presets = STUDIES[name].presets
-    assert list(presets)[:2] == ["quick", "paper"]  # a third one takes hours
-    assert not set(presets["quick"].seeds) & set(presets["paper"].seeds)

@@ -5,7 +5,6 @@ as somebody would who forges a file, so that what is behind the checksum is trie
 tried: behind its checksum stands the HDF5 library, which is not safe against forged files.
 """
 
-import gzip
 import io
 import json
 import re
@@ -25,7 +24,6 @@ from benchmarks.soak import damage
 from scoremh import AcceptanceFit, Chains, ScoreFit, ScoreMH, datasets
 from scoremh._shared import checks
 from scoremh._shared.files import BLANK, sealed
-from studies.mnist.source import mnist
 
 DEADLINE_MS = 10_000
 ALLOWED = (ValueError, TypeError, OSError)
@@ -76,7 +74,6 @@ def _table() -> tuple[bytes, bytes, bytes, bytes]:
 
 
 CSV, NPY, NPZ, PARQUET = _table()
-IDX = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 28, 0, 0, 0, 28]) + bytes(2 * 784)
 
 
 def _load(name: str) -> Callable[[Path], object]:
@@ -92,12 +89,6 @@ LOADERS = {
     "npy": Loader(_one("a.npy", NPY), "a.npy", _load("a.npy")),
     "npz": Loader(_one("a.npz", NPZ), "a.npz", _load("a.npz")),
     "parquet": Loader(_one("a.parquet", PARQUET), "a.parquet", _load("a.parquet")),
-    "IDX": Loader(_one("t10k-images-idx3-ubyte", IDX), "t10k-images-idx3-ubyte", lambda p: mnist("test", root=p)),
-    "IDX, gzipped": Loader(
-        _one("t10k-images-idx3-ubyte.gz", gzip.compress(IDX)),
-        "t10k-images-idx3-ubyte.gz",
-        lambda folder: mnist("test", root=folder),
-    ),
     "Chains": Loader(_files("chains"), "chains.nc", lambda folder: Chains.load(folder / "chains.nc")),
     "ScoreFit": Loader(
         _files("saved score"), "score.safetensors", lambda p: ScoreFit.load(p / "score.safetensors"), "safetensors"

@@ -1,44 +1,21 @@
 """Measurements of acceptance rules: bias, and the quality of learned rules for their training time."""
 
 import time
-import warnings
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from scipy import stats
 from torch import Tensor
 
-from scoremh import (
-    AcceptanceFit,
-    DegenerateRuleWarning,
-    Learned,
-    ScoreFit,
-    datasets,
-    fit_acceptance,
-    metropolis_hastings,
-    sample,
-)
-from scoremh.acceptance import Rule
-from scoremh.balance_matching import MATCHING, RECIPE, FormName, Pairs
-from scoremh.types import Proposal
-from studies.acceptance import elsewhere, exactness
-from studies.acceptance.rules import (
-    BEST_PAIRS,
-    BIAS_PROPOSALS,
-    BOTH,
-    FORMS,
-    LEARNED,
-    OVERLAPPING,
-    PAIRS,
-    PROPOSALS,
-    RULES,
-    UNTRAINED,
-    WALKS,
-)
+from scoremh import AcceptanceFit, Learned, ScoreFit, datasets, fit_acceptance, metropolis_hastings, sample
+from scoremh.balance_matching import MATCHING, RECIPE, FormName
+from scoremh.types import Kernel, Proposal
+from studies.acceptance import exactness
+from studies.acceptance.exactness import kernel_of
+from studies.acceptance.rules import BIAS_PROPOSALS, BOTH, FORMS, LEARNED, OVERLAPPING, PROPOSALS, RULES, UNTRAINED
 from studies.framework import Cell, Record, grid
-from studies.learning import acceptance_rate, error, learned_acceptance, learned_score, seeded
+from studies.learning import error, learned_score, seeded
 
 
 @dataclass(frozen=True)
@@ -46,7 +23,7 @@ class Config:
     """All that decides the numbers."""
 
     seeds: tuple[int, ...] = (1, 2, 3)  # random seeds of the acceptances' trainings
-    budgets: tuple[int, int, int] = (25, 100, 400)  # CPU seconds of training
+    budgets: tuple[int, ...] = (25, 100, 400)  # CPU seconds of training
     samples: int = 10_000  # samples to learn from
     fresh: int = 10_000  # fresh samples for tests
     chains: int = 20_000  # chains whose bias is measured
@@ -62,17 +39,14 @@ class Config:
     tuned_runs: int = 8  # runs of all of them, over which effective draws are averaged
 
 
+def score_of_moons(config: Config, folder: Path) -> tuple[ScoreFit, Tensor]:
+    """Return the learned score of Moons and its samples."""
+    return learned_score("moons", folder, samples=config.samples)
+
+
 def fresh_moons(config: Config) -> Tensor:
     """Return the samples of Moons on which acceptances are tested."""
     return datasets.moons(config.fresh, generator=seeded(2))
-
-
-def training_and_judging(dataset: str, walk: str) -> tuple[Proposal, dict[str, Proposal]]:
-    """Return the proposal to train with, and the proposals to test with: a potential learns with the first."""
-    proposals = PROPOSALS[dataset]
-    if walk == BOTH:
-        return next(iter(proposals.values())), proposals
-    return proposals[walk], {walk: proposals[walk]}
 
 
 class Untrained(Cell, kind="untrained"):
@@ -81,8 +55,7 @@ class Untrained(Cell, kind="untrained"):
     proposal: str
 
     def measure(self, config: Config, folder: Path) -> Record:
-        score, _ = learned_score("moons", folder, samples=config.samples)
-        proposal, fresh = PROPOSALS["moons"][self.proposal], fresh_moons(config)
+        (score, _), proposal, fresh = score_of_moons(config, folder), PROPOSALS[self.proposal], fresh_moons(config)
         return {name: error(rule, score, proposal, fresh) for name, rule in UNTRAINED.items()}
 
 
@@ -90,14 +63,14 @@ class Quality(Cell, kind="quality"):
     """The error of a form after a time of training on Moons."""
 
     form: FormName
-    pairs: Pairs
     proposal: str
     budget: int
     seed: int
 
     def measure(self, config: Config, folder: Path) -> Record:
-        score, x = learned_score("moons", folder, samples=config.samples)
-        proposal, judged = training_and_judging("moons", self.proposal)
+        score, x = score_of_moons(config, folder)
+        judged = PROPOSALS if self.proposal == BOTH else {self.proposal: PROPOSALS[self.proposal]}
+        proposal = next(iter(judged.values()))
 
         def train(steps: int) -> tuple[AcceptanceFit, float]:
             started = time.process_time()
@@ -105,19 +78,13 @@ class Quality(Cell, kind="quality"):
 
         train(5)
         (_, few), (_, more) = train(20), train(120)
-        steps = max(20, int(100 * (self.budget - few) / (more - few)))
-        fit, taken = train(steps)
-        fresh = fresh_moons(config)
-        return {
-            "errors": {name: error(Learned(fit, "metropolis"), score, one, fresh) for name, one in judged.items()},
-            "direct": {name: acceptance_rate(Learned(fit), score, one, fresh) for name, one in judged.items()},
-            "steps": steps,
-            "seconds": taken,
-        }
+        fit, _ = train(max(20, int(100 * (self.budget - few) / (more - few))))
+        fresh, rule = fresh_moons(config), Learned(fit, "metropolis")
+        return {"errors": {name: error(rule, score, one, fresh) for name, one in judged.items()}}
 
     def _fit(self, score: ScoreFit, proposal: Proposal, x: Tensor, steps: int) -> AcceptanceFit:
         recipe = replace(RECIPE, steps=steps, check_every=max(1, steps // 5), patience=None)
-        matching = replace(MATCHING[self.form], pairs=self.pairs)
+        matching = replace(MATCHING[self.form], pairs=FORMS[self.form])
         options: dict[str, Any] = {"form": self.form, "matching": matching, "recipe": recipe}
         return fit_acceptance(score, proposal, x, **options, generator=seeded(3, self.seed))
 
@@ -129,58 +96,38 @@ class Bias(Cell, kind="bias"):
     proposal: str
 
     def measure(self, config: Config, folder: Path) -> Record:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DegenerateRuleWarning)
-            kernel = metropolis_hastings(OVERLAPPING, BIAS_PROPOSALS[self.proposal], self._rule(config))
         start = OVERLAPPING.sample(config.chains, generator=seeded(2))
-        chains = sample(kernel, start, draws=1, burn_in=config.chain_steps, generator=seeded(4))
+        chains = sample(self._kernel(config), start, draws=1, burn_in=config.chain_steps, generator=seeded(4))
         exact = OVERLAPPING.sample(config.exact, generator=seeded(2, 2))
+        columns = zip(chains.last.double().T, exact.double().T, strict=True)
         return {
-            "distance": largest_distance(chains.draws[:, -1], exact),
-            "floor": largest_distance(start, exact),
+            "distance": max(float(stats.ks_2samp(a.numpy(), b.numpy()).statistic) for a, b in columns),
             "acceptance": chains.acceptance_rate,
             "calls": chains.score_calls / (config.chains * (config.chain_steps + 1)),
         }
 
-    def _rule(self, config: Config) -> Rule:
+    def _kernel(self, config: Config) -> Kernel:
+        proposal = BIAS_PROPOSALS[self.proposal]
         if self.rule in RULES:
-            return RULES[self.rule]
-        form, balance, matching = LEARNED[self.rule]
-        x = OVERLAPPING.sample(config.samples, generator=seeded(0))
-        return Learned(learned_acceptance(OVERLAPPING, BIAS_PROPOSALS[self.proposal], x, form, matching), balance)
-
-
-def largest_distance(x: Tensor, y: Tensor) -> float:
-    """Return the larger Kolmogorov-Smirnov distance of the coordinates."""
-    columns = zip(x.double().T, y.double().T, strict=True)
-    return max(float(stats.ks_2samp(a.numpy(), b.numpy()).statistic) for a, b in columns)
-
-
-KINDS = (Untrained, Quality, Bias, *exactness.KINDS, *elsewhere.KINDS)
+            return kernel_of(OVERLAPPING, proposal, self.rule)
+        form, x = self.rule.split(",")[0], OVERLAPPING.sample(config.samples, generator=seeded(0))
+        fit = fit_acceptance(OVERLAPPING, proposal, x, form=form, generator=seeded(3))  # type: ignore[arg-type]
+        return metropolis_hastings(OVERLAPPING, proposal, Learned(fit, "metropolis"))
 
 
 def stages(config: Config) -> list[list[Cell]]:
-    """Return all cells, the most telling first."""
-    first: list[Cell] = [*grid(Untrained, proposal=WALKS)]
-    short, *longer = config.budgets
-    bias = grid(Bias, proposal=BIAS_PROPOSALS, rule=[*RULES, *LEARNED])
-    rest = [cell for best in (True, False) for budget in longer for cell in trainings(config, budget, best=best)]
-    first += [*exactness.cells(), *elsewhere.cells()]
-    return [[*first, *trainings(config, short, best=True), *trainings(config, short, best=False), *bias, *rest]]
-
-
-def trainings(config: Config, budget: int, *, best: bool) -> list[Cell]:
-    """Return the trainings of one budget, with the best pairing of each form or with the others."""
-    found = []
-    for form, pairs in product(FORMS, PAIRS):
-        if (BEST_PAIRS[form] == pairs) == best:
-            walks = (BOTH,) if form == "potential" else WALKS
-            axes: dict[str, Any] = {
-                "form": [form],
-                "pairs": [pairs],
-                "proposal": walks,
-                "budget": [budget],
-                "seed": config.seeds,
-            }
-            found += grid(Quality, **axes)
-    return found
+    """Return all cells, short trainings first."""
+    trainings = [
+        cell
+        for budget in config.budgets
+        for form in FORMS
+        for cell in grid(
+            Quality,
+            form=[form],
+            proposal=[BOTH] if form == "potential" else PROPOSALS,
+            budget=[budget],
+            seed=config.seeds,
+        )
+    ]
+    bias = grid(Bias, proposal=BIAS_PROPOSALS, rule=[*RULES, *(f"{form}, metropolis" for form in LEARNED)])
+    return [[*grid(Untrained, proposal=PROPOSALS), *exactness.cells(), *bias, *trainings]]

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from rich.console import Console
-from rich.markdown import Markdown
 
 from studies.framework import tables
 from studies.framework.study import Records, Study
@@ -18,6 +16,7 @@ from studies.framework.study import Records, Study
 WIDTH = 120
 WRAPPING: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 TEMPLATES = Path(__file__).parent.parent / "templates"
+FILTERS = ("markdown", "mean", "number", "over_seeds", "shown_seeds", "version")  # of `tables`
 
 
 def listed(values: Sequence[Any], spec: str = "", none: str = "none") -> str:
@@ -25,30 +24,23 @@ def listed(values: Sequence[Any], spec: str = "", none: str = "none") -> str:
     return ", ".join(format(value, spec) for value in values) or none
 
 
-def environment() -> Environment:
-    """Return the environment of all templates: a name that is missing is an error, and blocks leave no empty lines."""
-    found = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # Markdown
-    )
-    found.filters |= {"fmt": format, "listed": listed, "json": partial(json.dumps, indent=1)}
-    found.filters |= {
-        name: getattr(tables, name) for name in ("markdown", "mean", "number", "over_seeds", "shown_seeds", "version")
-    }
-    return found
+ENVIRONMENT = Environment(  # a name that is missing is an error, and blocks leave no empty lines
+    loader=FileSystemLoader(TEMPLATES),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    autoescape=False,  # Markdown
+)
+ENVIRONMENT.filters |= {"fmt": format, "listed": listed, "json": partial(json.dumps, indent=1)}
+ENVIRONMENT.filters |= {name: getattr(tables, name) for name in FILTERS}
 
 
 def render(study: Study, records: Records, template: str | None = None) -> str:
     """Return the section of a study as Markdown, or another of its templates."""
-    found = environment().get_template(template or f"{study.name}.md")
+    found = ENVIRONMENT.get_template(template or f"{study.name}.md")
     names = {"records": records, "settings": records.settings, "claims": study.verdicts(records)}
-    text = found.render(dict(study.names) | names)
-    missing = records.settings.get("missing_seeds")
-    return reflowed(text) + (f"\n\n**Not computed yet**: seeds {listed(missing)}." if missing else "")
+    return reflowed(found.render(dict(study.names) | names))
 
 
 def reflowed(text: str) -> str:
@@ -98,7 +90,7 @@ def fill(page: str, name: str, section: str) -> str:
 
 
 def write(study: Study, records: Records, docs: Path) -> None:
-    """Write the section of a study into its page and show it."""
+    """Write the section of a study into its page, and its excerpts into other pages that have a place for them."""
     section, path = render(study, records), docs / study.page
     page = path.read_text() if path.exists() else ""
     whole = study.page == f"{study.name}.md"
@@ -107,4 +99,8 @@ def write(study: Study, records: Records, docs: Path) -> None:
         other = docs / name
         if other.exists() and f"<!-- {study.name} -->" in (text := other.read_text()):
             other.write_text(fill(text, study.name, render(study, records, template)))
-    Console().print(Markdown(section))
+
+
+def rewrite(study: Study, docs: Path) -> None:
+    """Write the page of a study from `results/NAME.json`; compute and draw nothing."""
+    write(study, Records.from_json(json.loads((docs / "results" / f"{study.name}.json").read_text())), docs)

@@ -29,7 +29,7 @@ class Cell(ABC):
 
     @abstractmethod
     def measure(self, config: Any, folder: Path) -> Record:
-        """Measure the cell with a preset, with one thread of torch.
+        """Measure the cell with a config, with one thread of torch.
 
         Files that later cells need go into the folder; the records of earlier cells are read with `runner.earlier`.
         """
@@ -59,7 +59,7 @@ class Records:
     """The settings of a run and its records by kind.
 
     Args:
-        settings: The preset as JSON, with its name, the seeds that are complete, and versions.
+        settings: The config as JSON, and versions.
         kinds: Records of every kind of cell, each with its axes.
     """
 
@@ -107,7 +107,7 @@ class Claim:
 
 
 def as_json(config: Any) -> dict[str, Any]:
-    """Return a preset as JSON holds it."""
+    """Return a config as JSON holds it."""
     return json.loads(json.dumps(asdict(config)))  # type: ignore[no-any-return]
 
 
@@ -117,21 +117,20 @@ class Study:
 
     name: str  # on the command line, of results, template, and place on the page
     shows: str  # what it shows, in one line
-    presets: Mapping[str, Any]  # frozen dataclasses with seeds; the first is the default
-    stages: Callable[[Any], Sequence[Sequence[Cell]]]  # stages of cells of a preset, each after those before it
-    kinds: Sequence[type[Cell]]  # types of cells, in the order in which they are kept
-    picture: (
-        Callable[[Records, Path, Path], None] | None
-    )  # of records and the folder of the cells' files, into a folder
+    config: Any  # all that decides the numbers, a frozen dataclass
+    stages: Callable[[Any], Sequence[Sequence[Cell]]]  # stages of cells of a config, each after those before it
+    # of records and the folder of the cells' files, into a folder
+    picture: Callable[[Records, Path, Path], None] | None
     names: Mapping[str, Any]  # what the template uses besides records, settings and claims: the module's globals()
     claims: Mapping[str, Claim] = field(default_factory=dict)  # what the paper claims
-    prepare: Callable[[Any, Path], None] | None = None  # of a preset and a folder, once before the first cell
+    prepare: Callable[[Any, Path], None] | None = None  # of the config and a folder, once before the first cell
     page: str = "reproduction.md"  # file of the section; one of the name of the study is written whole
-    shows_draws: bool = False  # whether the picture needs draws, maps or fits, which the kept records do not have
-    partial: bool = False  # whether a page can be written while cells are missing; else only complete seeds count
-    goes_on_from_kept: bool = False  # whether a new run starts with the kept records: no cell or picture needs files
-    packages: tuple[str, ...] = ()  # packages whose versions are kept besides the usual ones
     excerpts: Mapping[str, str] = field(default_factory=dict)  # templates for other files that have a place for them
+
+    @property
+    def kinds(self) -> list[type[Cell]]:
+        """The types of cells, in the order in which they are computed."""
+        return list(dict.fromkeys(type(cell) for stage in self.stages(self.config) for cell in stage))
 
     def verdicts(self, records: Records) -> dict[str, bool | Mapping[str, bool]]:
         """Return which claims the records agree with, by name."""

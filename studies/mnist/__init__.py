@@ -1,6 +1,5 @@
-"""MNIST from a learned score: the paper's three figures of images, and which sampler is best."""
+"""MNIST from a learned score: the paper's three figures of images."""
 
 from studies.mnist.figures import MAP, SAMPLES, TAU
-from studies.mnist.panel import STUDY as PANEL
 
-__all__ = ["MAP", "PANEL", "SAMPLES", "TAU"]
+__all__ = ["MAP", "SAMPLES", "TAU"]

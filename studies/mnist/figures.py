@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from matplotlib.colors import ListedColormap
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -12,15 +13,14 @@ from studies import plots
 from studies.framework import Cell, Claim, Record, Records, Study, grid
 from studies.framework.tables import markdown, mean, number
 from studies.mnist import sampling
-from studies.mnist.judging import DISTANCES, Floor
-from studies.mnist.sampling import METHODS, Plan
-from studies.mnist.source import mnist_test
+from studies.mnist.judging import DISTANCES, Floor, judged
+from studies.mnist.sampling import LAG_IMAGES, METHODS, Plan, kept_score, reference
+from studies.mnist.source import images
 
 # The grids of images.
 
 LEAST_LITERAL = 0.458  # sigmoid of the least value of a GELU
 ACCEPTANCE_STEPS = 4000  # of a learned acceptance's training
-ROW = 3  # images in a row of a panel
 MAX_INK = 1.5  # times that of real images, beyond which images are spoiled
 
 
@@ -44,18 +44,18 @@ class Sample(Cell, kind="drawn"):
 
     def file(self, folder: Path) -> Path:
         """Return the file of the images."""
-        return sampling.image_file(folder, self.method, self.tau, self.seed)
+        return folder / f"{self.method}-{self.tau}-{self.seed}.safetensors"
 
     def measure(self, config: Samples, folder: Path) -> Record:
-        plan, real = Plan(self.method, self.tau, config.levels, config.final), sampling.reference(64, 0)
-        images, record = sampling.draw(sampling.kept_score(), plan, config.n, self.seed, real)
-        save_file({"images": images}, self.file(folder))
-        return record | {"ink": ink(images) / ink(mnist_test())}
+        plan, real = Plan(self.method, self.tau, config.levels, config.final), reference(LAG_IMAGES, 0)
+        drawn, record = sampling.draw(kept_score(), plan, config.n, self.seed, real)
+        save_file({"images": drawn}, self.file(folder))
+        return record | {"ink": ink(drawn) / ink(images("test"))}
 
 
-def ink(images: Tensor) -> float:
+def ink(pictures: Tensor) -> float:
     """Return the share of bright pixels."""
-    return float((images > 0).float().mean())
+    return float((pictures > 0).float().mean())
 
 
 def sample_stages(config: Samples) -> list[list[Cell]]:
@@ -86,13 +86,28 @@ def sample_picture(records: Records, folder: Path, docs: Path) -> None:
     """Draw all images: a row for every method, a column for every tau."""
     cells = [Sample.of(record) for record in records.kinds["drawn"]]
     panels = {f"{METHODS[c.method].label}\ntau {c.tau:g}": load_file(c.file(folder))["images"] for c in cells}
-    plots.image_panels(panels, docs / "mnist-samples.png", columns=len(records.settings["taus"]), images_per_row=ROW)
+    plots.image_panels(panels, docs / "mnist-samples.png", columns=len(records.settings["taus"]), images_per_row=3)
 
 
-# W1 against tau.
+# W1 against tau, and the map over noise levels and tau.
+
+
+class Drawn(Cell, kind="drawn"):
+    """Images by a method, with a number of levels and a tau."""
+
+    levels: int
+    tau: float
+    method: str
+    seed: int
+
+    def measure(self, config: "Curve | Map", folder: Path) -> Record:
+        plan = Plan(self.method, self.tau, self.levels, config.final)
+        drawn, record = sampling.draw(kept_score(), plan, config.n, self.seed, reference(LAG_IMAGES, 0))
+        return judged(drawn, reference(config.n, self.seed)) | record
+
 
 HEADLINE = (0.7, 0.9, 1.1)
-UNADJUSTED = ("ula", "batch_ula")
+COMPARED = ("ula", "batch_ula", "simpson")
 WITHIN = 1.1  # of one's own best
 
 
@@ -105,37 +120,19 @@ class Curve:
     levels: int = 100
     final: int = 50  # steps at the last level, of MALA; twice as many of ULA
     taus: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3)  # with the first seed
-    batch_taus: tuple[float, ...] = (0.7, 0.9, 1.1, 1.3)  # of ULA with one step for all chains, with the first seed
-    again: tuple[float, ...] = (0.7, 0.9)  # of MALA, with the other seeds; of ULA those of the headline
-
-
-class Point(Cell, kind="drawn"):
-    """Images by a method at a tau."""
-
-    tau: float
-    method: str
-    seed: int
-
-    def measure(self, config: Curve, folder: Path) -> Record:
-        return sampling.drawn_and_judged(Plan(self.method, self.tau, config.levels, config.final), config.n, self.seed)
 
 
 def curve_stages(config: Curve) -> list[list[Cell]]:
-    """Return the floor, then all cells."""
-    first, others = config.seeds[:1], config.seeds[1:]
-    cells = [
-        *grid(Point, tau=config.taus, method=["ula", "simpson"], seed=first),
-        *grid(Point, tau=config.batch_taus, method=["batch_ula"], seed=first),
-        *grid(Point, tau=HEADLINE, method=UNADJUSTED, seed=others),
-        *grid(Point, tau=config.again, method=["simpson"], seed=others),
-    ]
-    return [grid(Floor, n=(config.n,)), cells]
+    """Return the floor, then all tau with the first seed and those of the headline with the others."""
+    first = grid(Drawn, levels=[config.levels], tau=config.taus, method=COMPARED, seed=config.seeds[:1])
+    again = grid(Drawn, levels=[config.levels], tau=HEADLINE, method=COMPARED, seed=config.seeds[1:])
+    return [grid(Floor, n=(config.n,)), first + again]
 
 
 def means(records: Records, method: str, key: str) -> dict[float, float]:
     """Return a number by tau, in the mean over seeds; infinity where chains diverged."""
-    taus = sorted({record["tau"] for record in records.where("drawn", method=method)})
-    return {tau: mean(records.values("drawn", key, method=method, tau=tau)) for tau in taus}
+    found = {tau: records.values("drawn", key, method=method, tau=tau) for tau in records.settings["taus"]}
+    return {tau: mean(values) for tau, values in found.items() if values}
 
 
 def good_range(values: dict[float, float]) -> tuple[float, float]:
@@ -152,21 +149,17 @@ def good_range(values: dict[float, float]) -> tuple[float, float]:
 
 def nearer(records: Records) -> dict[str, bool]:
     """Return, for every tau of the headline, whether MALA is nearer than both forms of ULA by both distances."""
-    found = {key: [means(records, method, key) for method in (*UNADJUSTED, "simpson")] for key in DISTANCES}
-    return {
-        f"{tau:g}": all(mala[tau] < min(ula[tau], batch[tau]) for ula, batch, mala in found.values())
-        for tau in HEADLINE
-    }
+    found = [[means(records, method, key) for method in COMPARED] for key in DISTANCES]
+    return {f"{tau:g}": all(m[tau] < min(u[tau], b[tau]) for u, b, m in found) for tau in HEADLINE}
 
 
 def wider(records: Records) -> dict[str, bool]:
     """Return by which distance the good range of MALA is wider than that of ULA, as a ratio."""
-
-    def width(method: str, key: str) -> float:
-        low, high = good_range(means(records, method, key))
-        return high / low
-
-    return {name: width("simpson", key) > width("ula", key) for key, name in DISTANCES.items()}
+    found = {}
+    for key, name in DISTANCES.items():
+        mala, ula = (good_range(means(records, method, key)) for method in ("simpson", "ula"))
+        found[name] = mala[1] / mala[0] > ula[1] / ula[0]
+    return found
 
 
 def better_at_best(records: Records) -> dict[str, bool]:
@@ -179,31 +172,27 @@ def curve_table(records: Records) -> str:
     """Return both distances by tau, in the mean over seeds."""
     frame = {
         f"{METHODS[method].label}: {name}": {f"{tau:g}": number(v) for tau, v in means(records, method, key).items()}
-        for method in (*UNADJUSTED, "simpson")
+        for method in COMPARED
         for key, name in DISTANCES.items()
     }
-    columns = [f"{tau:g}" for tau in sorted(records.settings["taus"])]
-    return markdown(pd.DataFrame(frame).T.reindex(columns=columns).fillna(""), "tau")
+    return markdown(pd.DataFrame(frame).T.fillna(""), "tau")
 
 
 def curve_picture(records: Records, folder: Path, docs: Path) -> None:
     """Draw both distances over tau."""
     panels: dict[str, dict[str, plots.Curve]] = {}
     for key, name in DISTANCES.items():
-        lines = {METHODS[method].label: means(records, method, key) for method in (*UNADJUSTED, "simpson")}
+        lines = {METHODS[method].label: means(records, method, key) for method in COMPARED}
         panels[name] = {label: (list(values), list(values.values())) for label, values in lines.items()}
     levels = {name: {"real images": records.kinds["floor"][0][key]} for key, name in DISTANCES.items()}
     path, labels = docs / "mnist-tau.png", ("tau", "distance to test images")
-    title = "MNIST by pure annealing: an accept step, and none"
-    plots.curve_panels(panels, path, labels=labels, levels=levels, log="y", shared=False, title=title)
+    plots.curve_panels(panels, path, labels=labels, levels=levels, log="y", shared=False)
 
-
-# The map over noise levels and tau.
 
 PAPER_THRESHOLDS = (30.0, 32.0, 34.0)
 FLOOR_THRESHOLDS = (1.1, 1.25, 1.5)  # times the floor
 MAPPED = ("batch_ula", "simpson")
-REGIONS = ("both above", "MALA below, ULA above", "ULA below, MALA above", "both below")
+REGIONS = {"both above": "#e3e7ec", "MALA below": "#00a05a", "ULA below": "#e07a1f", "both below": "#5a636e"}
 
 
 @dataclass(frozen=True)
@@ -217,37 +206,21 @@ class Map:
     taus: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3)
 
 
-class Place(Cell, kind="drawn"):
-    """Images by a method, with a number of levels and a tau."""
-
-    levels: int
-    tau: float
-    method: str
-    seed: int
-
-    def measure(self, config: Map, folder: Path) -> Record:
-        return sampling.drawn_and_judged(Plan(self.method, self.tau, self.levels, config.final), config.n, self.seed)
-
-
 def map_stages(config: Map) -> list[list[Cell]]:
     """Return the floor, then all cells."""
-    return [
-        grid(Floor, n=(config.n,)),
-        grid(Place, levels=config.levels, tau=config.taus, method=MAPPED, seed=config.seeds),
-    ]
+    drawn = grid(Drawn, levels=config.levels, tau=config.taus, method=MAPPED, seed=config.seeds)
+    return [grid(Floor, n=(config.n,)), drawn]
 
 
 def regions(records: Records, threshold: float) -> Tensor:
     """Return the number of the region by tau and number of levels."""
     taus, levels = records.settings["taus"], records.settings["levels"]
-    ula, mala = (
-        torch.tensor(
-            [[mean(records.values("drawn", "w1", method=m, levels=n, tau=tau)) for n in levels] for tau in taus]
-        )
-        < threshold
-        for m in MAPPED
-    )
-    return torch.where(mala & ula, 3, torch.where(mala, 1, torch.where(ula, 2, 0)))
+    found = []
+    for method in MAPPED:
+        w1 = [[mean(records.values("drawn", "w1", method=method, levels=n, tau=tau)) for n in levels] for tau in taus]
+        found.append(torch.tensor(w1) < threshold)
+    ula, mala = found
+    return mala + 2 * ula
 
 
 def region_shares(records: Records, threshold: float) -> list[float]:
@@ -269,39 +242,39 @@ def more_orange(records: Records) -> dict[str, bool]:
 
 
 def map_picture(records: Records, folder: Path, docs: Path) -> None:
-    """Draw the map with every threshold."""
-    mala, ula = (look.colour for look in plots.looks_of(["MALA, Simpson", "ULA"]).values())
-    plots.region_panels(
-        {name: regions(records, threshold) for name, threshold in thresholds(records).items()},
+    """Draw the map with every threshold: a column for every number of levels, a row for every tau."""
+    maps = {name: regions(records, threshold) for name, threshold in thresholds(records).items()}
+    levels, taus = records.settings["levels"], records.settings["taus"]
+    plots.map_panels(
+        maps,
         docs / "mnist-map.png",
-        names=REGIONS,
-        regions=[("#e3e7ec", ""), (mala, "//"), (ula, "\\\\"), ("#5a636e", "")],
-        columns_at=[str(levels) for levels in records.settings["levels"]],
-        rows_at=[f"{tau:g}" for tau in records.settings["taus"]],
-        labels=("noise levels", "tau"),
+        extents=dict.fromkeys(maps, (0, len(levels), 0, len(taus))),
+        scale=(-0.5, 3.5),
+        label="",
         columns=3,
+        title="MNIST: where W1 is below a threshold, by noise levels and tau",
+        cells=(levels, taus),
+        classes=list(REGIONS),
+        cmap=ListedColormap(list(REGIONS.values())),
+        aspect="auto",
     )
 
 
 SAMPLES = Study(
     "mnist-samples",
     "MNIST: images by annealed MALA and ULA at the paper's four tau",
-    {"paper": Samples()},
+    Samples(),
     sample_stages,
-    (Sample,),
     sample_picture,
     globals(),
     {"robust": Claim("annealed MALA gives images at every tau", whole)},
     page="images.md",
-    partial=True,
-    shows_draws=True,
 )
 TAU = Study(
     "mnist-tau",
     "MNIST: W1 against tau for annealed ULA and MALA",
-    {"paper": Curve()},
+    Curve(),
     curve_stages,
-    (Floor, Point),
     curve_picture,
     globals(),
     {
@@ -310,19 +283,14 @@ TAU = Study(
         "best": Claim("the best images of MALA are nearer to the data than the best of ULA", better_at_best),
     },
     page="images.md",
-    partial=True,
-    goes_on_from_kept=True,
 )
 MAP = Study(
     "mnist-map",
     "MNIST: where W1 is below a threshold, over denoising steps and tau",
-    {"paper": Map()},
+    Map(),
     map_stages,
-    (Floor, Place),
     map_picture,
     globals(),
     {"robust": Claim("MALA alone is below the threshold in more places than ULA alone", more_orange)},
     page="images.md",
-    partial=True,
-    goes_on_from_kept=True,
 )

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, max_pool2d, relu
 
 from scoremh import metrics
 from studies.framework import Cell, Record
-from studies.mnist.source import WEIGHTS, mnist_test
+from studies.mnist.source import WEIGHTS, images
 
 DISTANCES = {"w1": "pixel W1", "frechet": "Frechet"}
 LENET = WEIGHTS / "mnist-lenet.safetensors"
@@ -40,15 +40,15 @@ class LeNet(nn.Module):
         return logits
 
 
-def train_lenet(images: Tensor, labels: Tensor) -> None:
+def train_lenet(pictures: Tensor, labels: Tensor) -> None:
     """Train a LeNet from a seed, and write its weights."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         net = LeNet()
     optimiser, draws = torch.optim.Adam(net.parameters(), RATE), torch.Generator().manual_seed(0)
     for _ in range(STEPS):
-        rows = torch.randint(len(images), (BATCH,), generator=draws)
-        loss = cross_entropy(net(images[rows]), labels[rows])
+        rows = torch.randint(len(pictures), (BATCH,), generator=draws)
+        loss = cross_entropy(net(pictures[rows]), labels[rows])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -66,14 +66,14 @@ def lenet() -> LeNet:
     return net.requires_grad_(False).eval()
 
 
-def features(images: Tensor) -> Tensor:
+def features(pictures: Tensor) -> Tensor:
     """Return the features of images in [-1, 1], in float64."""
-    return torch.cat([lenet().features(part) for part in images.split(CALL_IMAGES)]).double()
+    return torch.cat([lenet().features(part) for part in pictures.split(CALL_IMAGES)]).double()
 
 
-def subset(images: Tensor, n: int, seed: int) -> Tensor:
+def subset(pictures: Tensor, n: int, seed: int) -> Tensor:
     """Return a random subset."""
-    return images[torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:n]]
+    return pictures[torch.randperm(len(pictures), generator=torch.Generator().manual_seed(seed))[:n]]
 
 
 def frechet_squared(a: Tensor, b: Tensor) -> float:
@@ -86,15 +86,15 @@ def frechet_squared(a: Tensor, b: Tensor) -> float:
 
 
 @torch.inference_mode()
-def judged(images: Tensor, reference: Tensor) -> Record:
+def judged(drawn: Tensor, reference: Tensor) -> Record:
     """Return both distances of images to as many real ones; None where images are not finite.
 
     Images are clamped to [-1, 1] for the features, whose network saw no others.
     """
-    if not bool(images.isfinite().all()):
+    if not bool(drawn.isfinite().all()):
         return dict.fromkeys(DISTANCES)
-    squared = frechet_squared(features(images.clamp(-1, 1)), features(reference))
-    return {"w1": metrics.w1(images.flatten(1), reference.flatten(1)), "frechet": squared}
+    squared = frechet_squared(features(drawn.clamp(-1, 1)), features(reference))
+    return {"w1": metrics.w1(drawn.flatten(1), reference.flatten(1)), "frechet": squared}
 
 
 class Floor(Cell, kind="floor"):
@@ -105,6 +105,6 @@ class Floor(Cell, kind="floor"):
     def measure(self, config: object, folder: object, repeats: int = 5) -> Record:
         found = []
         for seed in range(repeats):
-            both = subset(mnist_test(), 2 * self.n, 1000 + seed)
+            both = subset(images("test"), 2 * self.n, 1000 + seed)
             found.append(judged(both[: self.n], both[self.n :]))
         return {key: float(np.mean([one[key] for one in found])) for key in DISTANCES}

@@ -1,10 +1,7 @@
 """Images from noise: annealed chains with and without an accept step, at equal score calls."""
 
-import math
-import time
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -15,10 +12,10 @@ from scoremh.acceptance import Rule
 from scoremh.proposals import ScaledMALA
 from scoremh.types import Kernel
 from studies.framework import Record
-from studies.mnist.judging import judged, subset
+from studies.mnist.judging import subset
 from studies.mnist.levels import LevelAcceptanceFit
-from studies.mnist.networks import acceptance_network
-from studies.mnist.source import WEIGHTS, mnist_test
+from studies.mnist.networks import SiameseAcceptance
+from studies.mnist.source import WEIGHTS, images
 
 HIGH, LOW = 10.0, 0.05  # first and last noise level, for pixels in [-1, 1]
 SCORE = WEIGHTS / "mnist-score.safetensors"
@@ -29,18 +26,17 @@ class Method(NamedTuple):
     """An acceptance rule, and the number of its steps at the cost of one with Simpson's rule."""
 
     label: str
-    steps: int
-    learned: str | None = None  # file of the acceptance
+    steps: int = 2
+    learned: bool = False
 
 
 METHODS = {
-    "ula": Method("ULA", 2),
-    "batch_ula": Method("ULA, one step for all", 2),
-    "simpson": Method("MALA, Simpson", 1),
-    "literal": Method("MALA, Siamese as printed", 2, "mnist-literal"),
-    "free": Method("MALA, Siamese, free", 2, "mnist-free"),
-    "antisymmetric": Method("MALA, Siamese, antisymmetric", 2, "mnist-antisymmetric"),
-    "potential": Method("MALA, potential", 2, "mnist-potential"),
+    "ula": Method("ULA"),
+    "batch_ula": Method("ULA, one step for all"),
+    "simpson": Method("MALA, Simpson", steps=1),
+    "literal": Method("MALA, Siamese as printed", learned=True),
+    "free": Method("MALA, Siamese, free", learned=True),
+    "antisymmetric": Method("MALA, Siamese, antisymmetric", learned=True),
 }
 
 
@@ -62,14 +58,13 @@ def kept_score() -> ScoreFit:
 @cache
 def acceptance_fit(name: str) -> LevelAcceptanceFit:
     """Return a learned acceptance that is kept."""
-    return LevelAcceptanceFit.load(WEIGHTS / f"{name}.safetensors", acceptance_network(name.removeprefix("mnist-")))
+    return LevelAcceptanceFit.load(WEIGHTS / f"mnist-{name}.safetensors", SiameseAcceptance(literal=name == "literal"))
 
 
 def rule(method: str, level: float, tau: float) -> Rule:
     """Return the acceptance rule of a method at a noise level."""
-    learned = METHODS[method].learned
-    if learned is not None:
-        return Learned(acceptance_fit(learned).at(level, tau))
+    if METHODS[method].learned:
+        return Learned(acceptance_fit(method).at(level, tau))
     return Always() if method == "ula" else LineIntegral("simpson")
 
 
@@ -101,28 +96,18 @@ def draw(model: ScoreFit, plan: Plan, n: int, seed: int, real: Tensor) -> tuple[
     def kernel_at(level: float) -> Kernel:
         return metropolis_hastings(model.at(level), ScaledMALA(plan.tau), rule(plan.method, level, plan.tau))
 
-    def moved(x: Tensor, levels: Sequence[float], steps: int) -> tuple[Tensor, list[float], int]:
-        """Return images after these levels, acceptance rates and score calls."""
+    def moved(x: Tensor, levels: Sequence[float], steps: int) -> tuple[Tensor, float, int]:
+        """Return images after these levels, the mean acceptance rate and score calls."""
         if plan.method == "batch_ula":
-            calls = n * steps * len(levels)
-            return batch_ula(model, levels, x, steps=steps, tau=plan.tau, draws=draws), [1.0] * len(levels), calls
+            return batch_ula(model, levels, x, steps=steps, tau=plan.tau, draws=draws), 1.0, n * steps * len(levels)
         found = anneal(kernel_at, levels, x, steps_per_level=steps, measure_noise=False, generator=draws)
-        return found.draws, list(found.acceptance_rates), found.score_calls
+        return found.draws, float(sum(found.acceptance_rates) / len(levels)), found.score_calls
 
-    x, rates, calls = moved(x, annealing.geometric(HIGH, LOW, plan.levels), steps)
+    x, rate, calls = moved(x, annealing.geometric(HIGH, LOW, plan.levels), steps)
     x, _, more = moved(x, [LOW], steps * plan.final)
-    record = {"acceptance": sum(rates) / len(rates), "lag": lag(model, x, real[:LAG_IMAGES], LOW)}
+    record = {"acceptance": rate, "lag": lag(model, x, real[:LAG_IMAGES], LOW), "calls": (calls + more) / n}
     with torch.inference_mode():
-        return (x + LOW**2 * model.net(x, LOW)).contiguous().clone(), record | {"calls": (calls + more) / n}
-
-
-def reverse_step(model: ScoreFit, x: Tensor, high: float, low: float, draws: torch.Generator) -> Tensor:
-    """Return points of a lower noise level by a step of the reverse diffusion (Song et al. 2021, ancestral)."""
-    gap = high**2 - low**2
-    with torch.inference_mode():
-        noise = torch.randn(x.shape, generator=draws) * low / high * math.sqrt(gap)
-        lower: Tensor = x + gap * model.net(x, high) + noise
-        return lower.clone()
+        return (x + LOW**2 * model.net(x, LOW)).contiguous().clone(), record
 
 
 @torch.inference_mode()
@@ -135,18 +120,4 @@ def lag(model: ScoreFit, x: Tensor, real: Tensor, level: float) -> float:
 
 def reference(n: int, seed: int) -> Tensor:
     """Return as many test images, which the score has not seen."""
-    return subset(mnist_test(), n, seed)
-
-
-def drawn_and_judged(plan: Plan, n: int, seed: int) -> Record:
-    """Return what is kept of images that are drawn as planned."""
-    torch.set_num_threads(1)
-    began = time.process_time()
-    images, record = draw(kept_score(), plan, n, seed, reference(LAG_IMAGES, 0))
-    seconds = time.process_time() - began
-    return judged(images, reference(n, seed)) | record | {"cpu_seconds": seconds}
-
-
-def image_file(folder: Path, *names: object) -> Path:
-    """Return the file of a cell's images."""
-    return folder / ("-".join(map(str, names)) + ".safetensors")
+    return subset(images("test"), n, seed)

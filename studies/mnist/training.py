@@ -4,7 +4,7 @@
 |---|---|
 | score | mnist-score: `UNet` by `MultilevelDenoising`, on the 60,000 training images |
 | lenet | mnist-lenet: in whose features images are compared |
-| literal, free, antisymmetric, potential | mnist-NAME: acceptances for all noise levels and steps |
+| literal, free, antisymmetric | mnist-NAME: acceptances for all noise levels and steps |
 
 MNIST's training images come from the folder in `SCOREMH_DATA`, a cache, or the internet. An interrupted training is
 resumed by the same command.
@@ -12,19 +12,20 @@ resumed by the same command.
 
 import hashlib
 import sys
+from typing import Any
 
 import torch
 
 from scoremh import BalanceMatching, Recipe, fit_score
-from scoremh.balance_matching import FormName
+from scoremh.balance_matching import MATCHING, FormName
 from scoremh.networks import UNet
-from scoremh.proposals import ScaledMALA
 from scoremh.score_matching import MultilevelDenoising
+from scoremh.training import train
 from studies.mnist.judging import train_lenet
-from studies.mnist.levels import fit_acceptance_at_levels
-from studies.mnist.networks import acceptance_network
+from studies.mnist.levels import LevelAcceptanceFit, LevelMatching
+from studies.mnist.networks import SiameseAcceptance
 from studies.mnist.sampling import HIGH, LOW, kept_score
-from studies.mnist.source import WEIGHTS, mnist
+from studies.mnist.source import WEIGHTS, images, labels
 
 # around the levels of sampling, in units of pixels in [-1, 1]
 LOSS = MultilevelDenoising(0.04, 12.0, variance_reduced=False)
@@ -32,52 +33,36 @@ SCORE_RECIPE = Recipe(8000, batch=64, rate=2e-3, schedule="cosine", held_out=0.0
 ACCEPTANCE_RECIPE = Recipe(4000, batch=16, rate=1e-3, schedule="cosine", held_out=0.002, check_every=500, patience=None)
 STEPS = (0.3, 1.3)  # tau, of the acceptances
 PAPER_ENTROPY = 2.0  # lambda, of most rows of the paper's Table 3; it gives none for MNIST
-FORMS: dict[str, FormName] = {
-    "literal": "free",
-    "free": "free",
-    "antisymmetric": "antisymmetric",
-    "potential": "potential",
-}
 
 
 def main(name: str) -> None:
     """Write one file, and print its hash."""
     torch.set_num_threads(1)
     path = WEIGHTS / f"mnist-{name}.safetensors"
-    checkpoint = path.with_suffix(".checkpoint")
     if name == "lenet":
-        train_lenet(*mnist("train", labels=True))
-    elif name == "score":
-        draws = torch.Generator().manual_seed(19)
-        net = UNet((1, 28, 28), generator=draws)
-        fit_score(
-            mnist("train"),
-            LOSS,
-            net,
-            standardize=False,
-            recipe=SCORE_RECIPE,
-            generator=draws,
-            progress=True,
-            checkpoint=checkpoint,
-        ).save(path)
+        train_lenet(images("train"), labels("train"))
     else:
-        draws = torch.Generator().manual_seed(23)
-        fit_acceptance_at_levels(
-            kept_score().net,
-            ScaledMALA,
-            mnist("train"),
-            acceptance_network(name, draws),
-            form=FORMS[name],
-            noise_range=(LOW, HIGH),
-            steps=STEPS,
-            matching=BalanceMatching(entropy=PAPER_ENTROPY) if name == "literal" else None,
-            recipe=ACCEPTANCE_RECIPE,
-            generator=draws,
-            progress=True,
-            checkpoint=checkpoint,
-        ).save(path)
-    checkpoint.unlink(missing_ok=True)
+        checkpoint = path.with_suffix(".checkpoint")
+        draws = torch.Generator().manual_seed(19 if name == "score" else 23)
+        options: dict[str, Any] = {"generator": draws, "progress": True, "checkpoint": checkpoint}
+        if name == "score":
+            net = UNet((1, 28, 28), generator=draws)
+            fit_score(images("train"), LOSS, net, standardize=False, recipe=SCORE_RECIPE, **options).save(path)
+        else:
+            learned_acceptance(name, draws, options).save(path)
+        checkpoint.unlink(missing_ok=True)
     print(hashlib.sha256(path.read_bytes()).hexdigest(), path.name)
+
+
+def learned_acceptance(name: str, draws: torch.Generator, options: dict[str, Any]) -> LevelAcceptanceFit:
+    """Return an acceptance for all noise levels and steps."""
+    form: FormName = "antisymmetric" if name == "antisymmetric" else "free"
+    # where log a is flat a free form may never learn
+    net = SiameseAcceptance(literal=name == "literal", first_logit=-5.0 if name == "free" else 0.0, generator=draws)
+    matching = BalanceMatching(entropy=PAPER_ENTROPY) if name == "literal" else MATCHING[form]
+    loss = LevelMatching(matching, kept_score().net, form, (LOW, HIGH), STEPS)
+    fit = train(net, loss, images("train"), recipe=ACCEPTANCE_RECIPE, **options)
+    return LevelAcceptanceFit(**vars(fit), form=form, loss=repr(loss))
 
 
 if __name__ == "__main__":

@@ -44,7 +44,6 @@ ERRORS = (0.001, 0.01, 0.1)  # of perturbed scores, of the normal toy in 10 dime
 LEARNED_DIMENSIONS = (8,)
 UNADJUSTED_PROBLEMS = 5  # in 80 dimensions
 MAX_OVER_FLOOR = 1.5  # of the mean distance over that of exact draws
-PRESETS = {"paper": Config()}
 
 
 def stages(config: Config) -> list[list[Cell]]:
@@ -163,9 +162,8 @@ def picture(records: Records, folder: Path, docs: Path) -> None:
 STUDY = Study(
     "posteriors",
     "posteriors with a diffusion prior, and annealed chains, against the truth, with an accept step and without",
-    PRESETS,
+    Config(),
     stages,
-    (Posterior, Annealed, Published, Learned, ManyModes, Tall, Evidence, Composed, Quotient, Inpainted, Generated),
     picture,
     globals(),
     {
@@ -176,7 +174,6 @@ STUDY = Study(
         "ula": Claim("without one, at the same score calls or steps, nothing is", none_agree),
     },
     prepare=learn,
-    partial=True,
     page="posteriors.md",
     excerpts={"diffusion-models.md": "posteriors-excerpt.md"},
 )

@@ -7,14 +7,10 @@ from scoremh.estimator import table
 from studies import plots
 from studies.framework import Claim, Records, Study
 from studies.framework.tables import mean, over_seeds
-from studies.tables.cells import METHODS, OURS, Chance, Config, Draws, FitTime, Floor, ManyDraws, stages
+from studies.tables.cells import METHODS, OURS, Config, stages
 from studies.tables.data import TABLES
 
 detection_rules = "\n\n".join((inspect.getdoc(table.find_column) or "").split("\n\n")[1:3])  # of the docstring
-PRESETS = {
-    "paper": Config(),
-    "brief": Config((1,), ("one", "counts"), 200, 400, chains=50, steps=300, timed=(500, 4)),
-}
 MIN_CLASSIFIED_ROWS = 2000
 MAX_W1, MAX_OVER_PEER, MAX_C2ST, MAX_BEYOND, MAX_SECONDS = 1.15, 1.05, 0.02, 0.005, 120.0
 MIN_P = 0.05
@@ -183,15 +179,11 @@ def picture(records: Records, folder: Path, docs: Path) -> None:
 STUDY = Study(
     "tables",
     "how near ScoreMH comes to tables, beside what one would use instead",
-    PRESETS,
+    Config(),
     stages,
-    (Draws, Floor, Chance, ManyDraws, FitTime),
     picture,
     globals(),
     CLAIMS,
     page="tables.md",
-    partial=True,
-    goes_on_from_kept=True,
-    packages=("zuko", "pandas"),
 )
 __all__ = ["METHODS", "STUDY", "broken", "missing", "row"]

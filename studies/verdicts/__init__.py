@@ -37,9 +37,6 @@ class Config:
     poor_steps: int = 40
 
 
-PRESETS = {"paper": Config()}
-
-
 def drawn(law: str, fit: str, n: int, generator: torch.Generator) -> Tensor:
     """Return fresh rows of a distribution; for a fit of codes the first column has the numbers of 40 codes."""
     rows = LAWS[law][1](n, generator)
@@ -279,12 +276,10 @@ CLAIMS = {
 STUDY = Study(
     "verdicts",
     "whether the verdict on a fit is right, on good fits and on deliberately poor ones",
-    PRESETS,
+    Config(),
     stages,
-    (Fitted, Judged),
     picture,
     globals(),
     CLAIMS,
     page="verdicts.md",
-    partial=True,
 )

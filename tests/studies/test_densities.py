@@ -1,16 +1,18 @@
 """Densities from scores: the truth they are held against, and their page."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from scoremh import Recipe, fit_score
 from studies import densities, outsiders
 from studies.densities import DISTRIBUTIONS
 from studies.learning import seeded
 from tests.studies.cases import is_picture, kept, run_small
 
-SMALL = densities.Config((1,), samples=200, points=60, rows=50, draws=20, cells=20, steps=20, chains=20, chain_steps=3)
+SMALL = densities.Config((1,), samples=200, points=60, rows=50, draws=20, cells=20)
 
 
 def blur(size: int, level: float) -> torch.Tensor:
@@ -35,9 +37,12 @@ def test_without_blur_the_truth_is_the_limit_of_a_small_one(name: str) -> None:
 
 
 def test_a_constant_has_no_error_of_differences() -> None:
-    modes = torch.arange(100) % 2
-    assert densities.differences(torch.full((100,), 0.3), modes) == {"between": 0.0, "within": 0.0}
-    shifted = densities.differences(0.5 * modes.double(), modes)
+    known, noise = DISTRIBUTIONS["figure 1"][1], 0.01 * torch.eye(2).double()
+    x = known.sample(100, generator=seeded(0))
+    other = x[densities.partners(x)]
+    assert densities.differences(torch.zeros(100), known, x, noise) == {"between": 0.0, "within": 0.0}
+    off = 0.5 * ((x.sum(1) > 0).double() - (other.sum(1) > 0).double())  # one mode is too likely
+    shifted = densities.differences(off, known, x, noise)
     assert shifted["between"] == pytest.approx(0.5)
     assert shifted["within"] == 0
 
@@ -48,8 +53,10 @@ def test_densities_write_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(densities, "TRIAL", 2)
     monkeypatch.setattr(outsiders, "HELD_OUT", 50)
     monkeypatch.setattr(densities, "SIDE", 40)
+    brief = partial(fit_score, recipe=Recipe(steps=20, check_every=10))
+    monkeypatch.setattr(densities, "fit_score", brief)
     found, _ = run_small(densities.STUDY, SMALL, tmp_path)
-    counts = {"fit": 6, "error": 6, "line": 6, "total": 6, "held_out": 36, "chains": 12}
+    counts = {"fit": 6, "error": 6, "line": 6, "total": 6, "held_out": 36}
     assert {kind: len(records) for kind, records in found.kinds.items()} == counts
     assert is_picture(tmp_path / "docs" / "densities_planes.png")
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from jinja2 import FileSystemLoader
 
 from studies import __main__ as command
-from studies.framework import Cell, Claim, Record, Records, Study, catalog, grid, pages, runner
+from studies.framework import Cell, Claim, Record, Study, grid, pages, runner
 from studies.framework.tables import over_seeds
 from tests.studies.cases import ROOT
-
-STUDIES = catalog.all_studies()
 
 
 @dataclass(frozen=True)
@@ -50,17 +49,12 @@ def stages(config: Config) -> list[list[Cell]]:
     return [grid(Number, seed=config.seeds, name=("a", "b"), lambda_=(0.5, 2.0)), grid(Total, seed=config.seeds)]
 
 
-def no_picture(records: Records, folder: Path, docs: Path) -> None:
-    (docs / "none.png").write_bytes(b"")
-
-
 KNOWN = Study(
     "known",
     "numbers that are known",
-    {"quick": Config((1, 2))},
+    Config((1, 2)),
     stages,
-    (Number, Total),
-    no_picture,
+    None,
     {},
     {"positive": Claim("totals are positive", lambda records: min(records.values("total", "value")) > 0)},
 )
@@ -70,28 +64,7 @@ KNOWN = Study(
 def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "known.md").write_text("## Known\n\n{{ records.values('total', 'value') | listed }}\n")
-    monkeypatch.setattr(pages, "TEMPLATES", tmp_path / "templates")
-
-
-@pytest.mark.usefixtures("templates")
-def test_a_new_clone_goes_on_from_the_records_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study, docs = replace(KNOWN, goes_on_from_kept=True, partial=True), tmp_path / "docs"
-    runner.run(study, "quick", tmp_path / "here", docs)
-    longer = replace(study, presets={"quick": Config((1, 2, 3))})
-    measured: list[Cell] = []
-
-    def counted(config: Config, folder: Path, cell: Cell) -> Record:
-        measured.append(cell)
-        return {"value": 1.0}
-
-    monkeypatch.setattr(runner, "measured", counted)
-    runner.run(longer, "quick", tmp_path / "there", docs)
-    assert {cell.axes["seed"] for cell in measured} == {3}
-    assert len(json.loads((docs / "results" / "known.json").read_text())["number"]) == 12
-    measured.clear()
-    other = replace(study, presets={"quick": Config((1, 2), size=4)})  # not what the kept records were computed with
-    runner.run(other, "quick", tmp_path / "elsewhere", docs)
-    assert len(measured) == 10
+    monkeypatch.setattr(pages.ENVIRONMENT, "loader", FileSystemLoader(tmp_path / "templates"))
 
 
 def test_a_cell_is_a_typed_record() -> None:
@@ -106,75 +79,38 @@ def test_a_cell_is_a_typed_record() -> None:
 
 @pytest.mark.usefixtures("templates")
 def test_cells_are_computed_once_and_kept_with_their_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner.run(KNOWN, "quick", tmp_path)
-    folder = tmp_path / "known" / "quick"
+    runner.run(KNOWN, tmp_path)
+    folder = tmp_path / "known"
     found = json.loads((folder / "results" / "known.json").read_text())
-    assert found["number"][1] == {
-        "name": "a",
-        "lambda": 2.0,
-        "seed": 1,
-        "value": 2.0,
-    }  # without what only pictures need
+    # without what only pictures need
+    assert found["number"][1] == {"name": "a", "lambda": 2.0, "seed": 1, "value": 2.0}
     assert found["total"] == [{"seed": 1, "value": 3.5}, {"seed": 2, "value": 4.0}]
-    assert (found["settings"]["preset"], found["settings"]["missing_seeds"]) == ("quick", [])
-    assert (folder / "reproduction.md").read_text() == "<!-- known -->\n## Known\n\n3.5, 4.0\n<!-- end -->\n"
+    page = folder / "reproduction.md"
+    assert page.read_text() == "<!-- known -->\n## Known\n\n3.5, 4.0\n<!-- end -->\n"
     before = (folder / runner.FILE).stat().st_mtime_ns
     monkeypatch.setattr(Number, "measure", lambda *given: pytest.fail("computed again"))
-    runner.run(KNOWN, "quick", tmp_path)
+    runner.run(KNOWN, tmp_path)
     assert (folder / runner.FILE).stat().st_mtime_ns == before
+    for changed in (replace(KNOWN, config=Config((1, 2), size=4)), KNOWN):
+        monkeypatch.setattr(runner, "versions", lambda: {"scoremh": "another"})
+        with pytest.raises(ValueError, match=r"to hold this study, with (size = 4, got size = 3|versions = )"):
+            runner.run(changed, tmp_path)
 
 
 @pytest.mark.usefixtures("templates")
-def test_pages_and_pictures_are_written_again_from_kept_results(
+def test_pages_are_written_again_from_kept_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = {"known": KNOWN, "drawn": replace(KNOWN, shows_draws=True)}
-    monkeypatch.setattr(catalog, "all_studies", lambda: found)
-    monkeypatch.setattr(Number, "measure", lambda *given: pytest.fail("computed"))
+    monkeypatch.setattr(runner, "all_studies", lambda: {"known": KNOWN})
     with pytest.raises(SystemExit):
-        command.main(["known", "--redraw", "--docs", str(tmp_path)])
-    assert "expected results of known in" in capsys.readouterr().err
-    results, picture = tmp_path / "results" / "known.json", tmp_path / "none.png"
+        command.main(["known", "--rewrite", "--docs", str(tmp_path)])
+    assert "known.json" in capsys.readouterr().err
+    results = tmp_path / "results" / "known.json"
     results.parent.mkdir()
     results.write_text(json.dumps({"settings": {}, "number": [], "total": [{"seed": 1, "value": 3.5}]}))
-    command.main(["drawn", "--redraw", "--docs", str(tmp_path)])
-    assert not picture.exists()  # it would need draws
-    command.main(["--redraw", "--docs", str(tmp_path)])
-    assert picture.exists()
+    command.main(["known", "--rewrite", "--docs", str(tmp_path)])
+    assert [path.name for path in tmp_path.glob("*.*")] == ["reproduction.md"]
     assert (tmp_path / "reproduction.md").read_text() == "<!-- known -->\n## Known\n\n3.5\n<!-- end -->\n"
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["none.png", "reproduction.md"]
-
-
-@pytest.mark.usefixtures("templates")
-def test_only_complete_seeds_are_written_and_the_others_named(tmp_path: Path) -> None:
-    runner.run(KNOWN, "quick", tmp_path)
-    path = tmp_path / "known" / "quick" / runner.FILE
-    found = json.loads(path.read_text())
-    found["total"] = [record for record in found["total"] if record["seed"] == 1]
-    path.write_text(json.dumps(found))
-    runner.run(KNOWN, "quick", tmp_path, as_is=True)
-    assert "3.5\n\n**Not computed yet**: seeds 2." in (path.parent / "reproduction.md").read_text()
-    path.write_text(json.dumps(found | {"total": []}))
-    with pytest.raises(ValueError, match="expected results of known, quick, got 8 of 10 cells, and no seed that is"):
-        runner.run(KNOWN, "quick", tmp_path, as_is=True)
-    path.write_text(json.dumps(found))
-    runner.run(replace(KNOWN, partial=True), "quick", tmp_path, as_is=True)  # a page may be partial
-    assert "3.5\n<!-- end -->" in (path.parent / "reproduction.md").read_text()
-
-
-@pytest.mark.usefixtures("templates")
-def test_what_is_kept_is_not_lost(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"expected results of known in .*, got none"):
-        runner.run(KNOWN, "quick", tmp_path, as_is=True)
-    runner.run(KNOWN, "quick", tmp_path)
-    other = replace(KNOWN, presets={"quick": Config((1, 2), size=4)})
-    with pytest.raises(ValueError, match=r"to hold this study, with size = 4, got size = 3"):
-        runner.run(other, "quick", tmp_path)
-    results = tmp_path / "docs" / "results" / "known.json"
-    results.parent.mkdir(parents=True)
-    results.write_text(json.dumps({"settings": {"preset": "paper"}}))
-    with pytest.raises(ValueError, match="to hold the preset 'quick', got those of 'paper'"):
-        runner.run(KNOWN, "quick", tmp_path, tmp_path / "docs", as_is=True)
 
 
 class Broken(Cell, kind="broken"):
@@ -189,17 +125,17 @@ class Broken(Cell, kind="broken"):
 def test_a_failed_cell_is_named_and_those_before_it_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = replace(KNOWN, stages=lambda config: [grid(Broken, seed=config.seeds)], kinds=(Broken,))
+    study = replace(KNOWN, stages=lambda config: [grid(Broken, seed=config.seeds)])
     with pytest.raises(ZeroDivisionError) as caught:
-        runner.run(study, "quick", tmp_path)
+        runner.run(study, tmp_path)
     assert caught.value.__notes__ == ["It happened in broken(seed=2)."]
-    assert list(runner.cells_in(tmp_path / "known" / "quick", [Broken])) == [Broken(1)]
+    assert list(runner.cells_in(tmp_path / "known", [Broken])) == [Broken(1)]
 
     def refuse(self: Broken, config: Config, folder: Path) -> Record:
         raise ValueError("expected another seed.")
 
     monkeypatch.setattr(Broken, "measure", refuse)
-    monkeypatch.setattr(catalog, "all_studies", lambda: {"known": study})
+    monkeypatch.setattr(runner, "all_studies", lambda: {"known": study})
     monkeypatch.setattr(command, "named_pool", lambda name: contextlib.nullcontext())  # here, where it is patched
     with pytest.raises(SystemExit, match="2"):
         command.main(["known", "--out", str(tmp_path)])
@@ -220,23 +156,19 @@ def test_numbers_over_seeds_are_written_with_their_spread_where_there_are_severa
 
 
 def test_the_command_lists_and_rejects(capsys: pytest.CaptureFixture[str]) -> None:
-    command.main(["--list"])
+    command.main([])
     listed = capsys.readouterr().out
-    assert all(name in listed and one.shows in listed for name, one in STUDIES.items())
-    for given, text in {
-        "tabel1": "a study, one of acceptance, ",
-        "table1 --preset slow": "a preset of table1, one of quick, paper, got 'slow'",
-    }.items():
-        with pytest.raises(SystemExit, match="2"):
-            command.main(given.split())
-        assert text in capsys.readouterr().err
+    assert all(name in listed and one.shows in listed for name, one in runner.all_studies().items())
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["tabel1"])
+    assert "a study, one of acceptance, " in capsys.readouterr().err
 
 
 SLOW_CELLS = """
 import sys, time
 from dataclasses import dataclass
 from studies import __main__ as command
-from studies.framework import Cell, Study, catalog, grid
+from studies.framework import Cell, Study, grid, runner
 
 @dataclass(frozen=True)
 class Config:
@@ -248,8 +180,8 @@ class Slow(Cell, kind="slow"):
         time.sleep(0.3)
         return {"n": self.seed}
 
-slow = Study("slow", "", {"only": Config()}, lambda config: [grid(Slow, seed=range(200))], (Slow,), None, {})
-catalog.all_studies = lambda: {"slow": slow}
+slow = Study("slow", "", Config(), lambda config: [grid(Slow, seed=range(200))], None, {})
+runner.all_studies = lambda: {"slow": slow}
 if __name__ == "__main__":
     command.main()
 """
@@ -274,7 +206,7 @@ def begun_study(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def cells_done(folder: Path) -> int:
-    path = folder / "slow" / "only" / runner.FILE
+    path = folder / "slow" / runner.FILE
     return len(json.loads(path.read_text())["slow"]) if path.exists() else 0
 
 

@@ -2,27 +2,23 @@
 
 import hashlib
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from studies import digits
-from studies.framework import runner
-from studies.mnist import figures, judging, panel, sampling
+from studies.mnist import figures, judging, sampling
 from studies.mnist.sampling import METHODS, Plan, kept_score
-from studies.mnist.source import WEIGHTS, mnist_test
+from studies.mnist.source import WEIGHTS, images
 from tests.cases import seeded
-from tests.studies.cases import is_picture, made_up, run_small
+from tests.studies.cases import made_up
 
 NORMAL = seeded(3)
-SMALL_DIGITS = digits.Config(seeds=(21,), channels=(8, 16), steps=250, n=40, levels=60, final=5, taus=(0.7,))
 
 
 def made(ula: dict[float, float], mala: dict[float, float]) -> Any:
     """Return made-up records: both distances by method and tau."""
-    config = figures.Curve((1,), taus=tuple(ula), batch_taus=figures.HEADLINE)
+    config = figures.Curve((1,), taus=tuple(ula))
     values = {"ula": ula, "batch_ula": ula, "simpson": mala}
     cells = [cell.axes for cell in figures.curve_stages(config)[1]]
     return made_up(
@@ -54,8 +50,8 @@ def test_the_frechet_distance_of_known_features() -> None:
 
 def test_the_lenet_is_the_one_that_is_kept_and_reads_digits() -> None:
     labels = torch.tensor([7, 2, 1, 0, 4, 1, 4, 9, 5, 9])
-    assert (judging.lenet()(mnist_test()[:10]).argmax(1) == labels).float().mean() >= 0.9
-    assert judging.features(mnist_test()[:3]).shape == (3, 84)
+    assert (judging.lenet()(images("test")[:10]).argmax(1) == labels).float().mean() >= 0.9
+    assert judging.features(images("test")[:3]).shape == (3, 84)
 
 
 def test_weights_are_small_and_named_with_their_hash() -> None:
@@ -67,7 +63,7 @@ def test_weights_are_small_and_named_with_their_hash() -> None:
 
 def test_the_kept_score_denoises() -> None:
     """The errors of the prototype that this network follows, with room for an unfinished training."""
-    fit, x = kept_score(), mnist_test()[:64]
+    fit, x = kept_score(), images("test")[:64]
     for sigma, error in ((0.05, 0.035), (0.2, 0.08), (0.8, 0.21), (3.2, 0.45)):
         noise = torch.randn(x.shape, generator=seeded(1))
         y = x + sigma * noise
@@ -76,19 +72,19 @@ def test_the_kept_score_denoises() -> None:
 
 
 def test_samplers_are_compared_at_equal_score_calls() -> None:
-    fit, real = kept_score(), mnist_test()[:4]
+    fit, real = kept_score(), images("test")[:4]
     calls = {}
     for method in ("ula", "batch_ula", "simpson"):
-        images, record = sampling.draw(fit, Plan(method, 0.7, levels=3, final=2), 2, 1, real)
+        drawn, record = sampling.draw(fit, Plan(method, 0.7, levels=3, final=2), 2, 1, real)
         calls[method] = record["calls"]
-        assert images.shape == (2, 1, 28, 28)
+        assert drawn.shape == (2, 1, 28, 28)
     assert calls["ula"] == calls["simpson"] > calls["batch_ula"]  # no second evaluation at the start of a level
     again, _ = sampling.draw(fit, Plan("simpson", 0.7, levels=3, final=2), 2, 1, real)
-    assert torch.equal(again, images)
+    assert torch.equal(again, drawn)
 
 
 def test_all_chains_have_one_step_from_the_mean_norm_of_their_scores() -> None:
-    fit, x = kept_score(), torch.cat([mnist_test()[:1], 3 * mnist_test()[1:2]])
+    fit, x = kept_score(), torch.cat([images("test")[:1], 3 * images("test")[1:2]])
     moved = sampling.batch_ula(fit, [1.0], x, steps=1, tau=0.7, draws=seeded(3))
     score, z = fit.net(x, 1.0), torch.randn(x.shape, generator=seeded(3))
     h = 2 * (0.7 * 28 / score.flatten(1).norm(dim=1).mean()) ** 2
@@ -96,7 +92,7 @@ def test_all_chains_have_one_step_from_the_mean_norm_of_their_scores() -> None:
 
 
 def test_real_images_with_their_noise_have_no_lag() -> None:
-    fit, x = kept_score(), mnist_test()
+    fit, x = kept_score(), images("test")
     noise = torch.randn(64, 1, 28, 28, generator=seeded(8))
     for level in (0.1, 1.0):
         assert sampling.lag(fit, x[100:164] + level * noise, x[:64], level) == pytest.approx(1, abs=0.05)
@@ -116,46 +112,7 @@ def test_regions_of_the_map() -> None:
     assert not any(figures.more_orange(found).values())
 
 
-def test_a_ladder_of_so_many_levels_swaps_at_that_rate() -> None:
-    levels, d = panel.ladder(784, 0.2), 784
-    ratio = (sampling.HIGH / sampling.LOW) ** (1 / (levels - 1))
-    x, y = (torch.randn(2000, d, generator=NORMAL, dtype=torch.float64).square().sum(1) for _ in range(2))
-    log_ratio = (1 - ratio**-2) * (x - ratio**2 * y) / 2  # x of level 1, y of level `ratio`
-    assert log_ratio.exp().clamp(max=1).mean() == pytest.approx(0.2, abs=0.03)
-
-
-def test_the_setting_of_a_sampler_is_the_best_of_its_trials(tmp_path: Path) -> None:
-    for value, distance in ((0.4, 30.0), (0.5, None), (0.6, 20.0), (0.7, 25.0)):  # None: images were not finite
-        runner.add(panel.Tried("simpson", value), {"frechet": distance}, {}, tmp_path)
-    assert panel.chosen_setting("simpson", tmp_path).value == 0.6
-    assert panel.chosen_setting("flow", tmp_path).levels == 1.5  # has no setting to try
-
-
-@pytest.mark.slow
-def test_samplers_of_images_cost_about_the_same() -> None:
-    model, levels = kept_score(), 6
-    for name, sampler in panel.SAMPLERS.items():
-        if name == "exact":
-            continue  # its calls depend on the moves
-        draws = seeded()
-        choice = sampler.choices[0]
-        noise = sampling.HIGH * torch.randn(2, 1, 28, 28, generator=draws)
-        start = panel.Start(model, noise, round(10 * levels * choice.levels), draws)
-        x, calls = sampler.draw(start, choice.value)
-        assert x.shape == noise.shape
-        assert x.std() < 2  # of noise 10
-        assert calls == pytest.approx(3 * 10 * levels, rel=0.06), name
-
-
 def test_every_learned_method_has_its_weights() -> None:
-    learned = [method.learned for method in METHODS.values() if method.learned]
-    assert all((WEIGHTS / f"{name}.safetensors").exists() for name in learned)
-
-
-@pytest.mark.slow
-def test_digits_from_nothing_to_pictures(tmp_path: Path) -> None:
-    found, page = run_small(digits.STUDY, SMALL_DIGITS, tmp_path)
-    (floor,) = found.kinds["floor"]
-    assert all(floor["w1"] < record["w1"] < 8 for record in found.kinds["drawn"])  # noise of level 1 has 8
-    assert "Simpson" in page
-    assert is_picture(tmp_path / "docs" / "digits.png")
+    learned = [name for name, method in METHODS.items() if method.learned]
+    assert learned
+    assert all((WEIGHTS / f"mnist-{name}.safetensors").exists() for name in learned)

@@ -10,83 +10,52 @@ import torch
 from torch import Tensor, nn
 
 from scoremh import Learned, Recipe, Target, metropolis_hastings, sample
-from scoremh.balance_matching import BalanceMatching
-from scoremh.networks import FORMS, Antisymmetric, build, describe
+from scoremh.balance_matching import MATCHING, BalanceMatching
+from scoremh.networks import Antisymmetric, build, describe
 from scoremh.proposals import MALA, ScaledMALA
+from scoremh.training import train
 from scoremh.types import Point
-from studies.mnist.levels import LevelAcceptanceFit, LevelMatching, fit_acceptance_at_levels
-from studies.mnist.networks import AtLevelAndStep, PotentialUNet, SiameseAcceptance
+from studies.mnist.levels import LevelAcceptanceFit, LevelMatching
+from studies.mnist.networks import AtLevelAndStep, SiameseAcceptance
 from tests.cases import seeded
 
-EVENT, CHANNELS = (1, 8, 8), (4, 8, 8)
+EVENT = (1, 8, 8)
 SIGMA = torch.tensor([0.05, 0.5, 2.0], dtype=torch.float64)
-NETWORKS: dict[str, Any] = {
-    "potential": lambda g: PotentialUNet(EVENT, CHANNELS, generator=g),
-    "siamese": lambda g: SiameseAcceptance(EVENT, (4, 8), 16, generator=g),
-    "literal": lambda g: SiameseAcceptance(EVENT, (4, 8), 16, literal=True, first_logit=-1.0, generator=g),
-}
+
+
+def network(seed: int = 0, *, literal: bool = False, awake: bool = True) -> SiameseAcceptance:
+    """Return a small network, whose last layer is not 0 if it is awake."""
+    net = SiameseAcceptance(EVENT, (4, 8), 16, literal, first_logit=-float(literal), generator=seeded(seed))
+    if awake:
+        nn.init.normal_(net.last.weight, std=0.3, generator=seeded(5))
+    return net.double()
 
 
 def images(n: int = 3, seed: int = 1) -> Tensor:
     return torch.randn(n, *EVENT, generator=seeded(seed), dtype=torch.float64)
 
 
-def awake(net: Any) -> Any:
-    """Return a network whose last layer is not 0."""
-    last = net.inside.last if isinstance(net, PotentialUNet) else net.last
-    nn.init.normal_(last.weight, std=0.3, generator=seeded(5))
-    return net.double()
+def answer(net: SiameseAcceptance, x: Tensor, sigma: Tensor | float = 0.5) -> Tensor:
+    return net.logit(x, x.flip(0), sigma, 0.7)
 
 
-def answer(net: Any, x: Tensor, sigma: Tensor | float = 0.5) -> Tensor:
-    found: Tensor = net(x, x.flip(0), sigma, 0.7) if isinstance(net, SiameseAcceptance) else net(x, sigma)
-    return found
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_networks_keep_shape_and_dtype_and_take_weights(name: str) -> None:
-    net = awake(NETWORKS[name](seeded()))
-    x = images()
-    shape = (3,) if name in ("siamese", "literal") else x.shape
-    assert (answer(net, x).shape, answer(net, x).dtype) == (shape, torch.float64)
-    again = build(describe(net), NETWORKS[name](seeded(3))).double()
+@pytest.mark.parametrize("literal", [False, True])
+def test_networks_keep_shape_and_dtype_and_take_weights(literal: bool) -> None:
+    net, x = network(literal=literal), images()
+    assert (answer(net, x).shape, answer(net, x).dtype) == ((3,), torch.float64)
+    again = build(describe(net), network(3, literal=literal)).double()
     again.load_state_dict(net.state_dict())
-    assert torch.equal(answer(again, x), answer(net, x))
-    same, other = (dict(NETWORKS[name](seeded(seed)).named_parameters()) for seed in (0, 1))
-    assert all(torch.equal(a, same[key]) for key, a in NETWORKS[name](seeded()).named_parameters())
-    assert any(not torch.equal(a, other[key]) for key, a in same.items())
+    assert torch.equal(answer(again, x), answer(net, x))  # type: ignore[arg-type]
+    first, same, other = (dict(network(seed).named_parameters()) for seed in (0, 0, 1))
+    assert all(torch.equal(a, same[key]) for key, a in first.items())
+    assert any(not torch.equal(a, other[key]) for key, a in first.items())
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_level_for_all_is_the_same_level_for_each(name: str) -> None:
-    net, x = awake(NETWORKS[name](seeded())), images()
+def test_a_level_for_all_is_the_same_level_for_each() -> None:
+    net, x = network(), images()
     torch.testing.assert_close(answer(net, x, 0.3), answer(net, x, x.new_full((3,), 0.3)), atol=1e-12, rtol=1e-12)
     apart = torch.cat([answer(net, x, float(s))[i : i + 1] for i, s in enumerate(SIGMA)])
     torch.testing.assert_close(answer(net, x, SIGMA), apart, atol=1e-12, rtol=1e-12)
-
-
-@pytest.mark.parametrize("event", [(1, 8, 8), (3, 7, 5), (1, 28, 28)])
-def test_a_new_potential_has_the_score_of_blurred_normal_pixels(event: tuple[int, int, int]) -> None:
-    x = torch.randn(3, *event, generator=seeded(), dtype=torch.float64)
-    wanted = -x / (1 + SIGMA[:, None, None, None] ** 2)
-    torch.testing.assert_close(PotentialUNet(event).double()(x, SIGMA), wanted, atol=1e-12, rtol=1e-12)
-
-
-def test_the_score_of_a_potential_is_its_gradient_and_learns() -> None:
-    net, x = awake(PotentialUNet(EVENT, CHANNELS, generator=seeded())), images()
-    step, total = 1e-6, torch.zeros(3, dtype=torch.float64)
-    v = images(seed=2)
-    for sign in (1, -1):
-        total += sign * net.potential(x + sign * step * v, SIGMA) / (2 * step)
-    torch.testing.assert_close((net(x, SIGMA) * v).flatten(1).sum(1), total, atol=1e-6, rtol=1e-6)
-    net(x, SIGMA).square().sum().backward()
-    assert all(
-        p.grad is not None and p.grad.isfinite().all() for p in net.parameters() if p is not net.inside.last.bias
-    )
-    with torch.inference_mode():
-        torch.testing.assert_close(net(x, SIGMA), net(x.clone(), SIGMA.clone()))
-    jacobian = torch.func.jacrev(lambda y: net(y[None], 0.5)[0].flatten())(x[0]).reshape(64, 64)
-    torch.testing.assert_close(jacobian, jacobian.mT, atol=1e-9, rtol=1e-9)
 
 
 def test_the_papers_acceptance_read_literally_accepts_at_least_0_458() -> None:
@@ -95,26 +64,25 @@ def test_the_papers_acceptance_read_literally_accepts_at_least_0_458() -> None:
         nn.init.normal_(net.last.weight, std=3.0, generator=seeded(3))
         nn.init.constant_(net.constant, -1.0)
     x = images(400)
-    free, kept = (net(x, x.flip(0), 0.5, 0.7).exp().min() for net in (plain, literal))
+    free, kept = (AtLevelAndStep(net, 0.5, 0.7)(x, x.flip(0)).exp().min() for net in (plain, literal))
     assert free < 0.4
     assert 0.457 < kept < 0.46
 
 
 def test_branches_do_not_share_weights_and_see_their_own_image() -> None:
-    net, x = awake(NETWORKS["siamese"](seeded())), images(2).requires_grad_()
+    net, x = network(), images(2).requires_grad_()
     assert net.proposed.last.weight.data_ptr() != net.current.last.weight.data_ptr()
     y = images(2, seed=4).requires_grad_()
-    for value in (net(x, y, 0.5, 0.7) - net(y, x, 0.5, 0.7)).abs():
+    for value in (net.logit(x, y, 0.5, 0.7) - net.logit(y, x, 0.5, 0.7)).abs():
         assert value > 1e-4
-    there, here = torch.autograd.grad(net(x, y, 0.5, 0.7).sum(), (x, y))
+    there, here = torch.autograd.grad(net.logit(x, y, 0.5, 0.7).sum(), (x, y))
     assert there.abs().max() > 0
     assert here.abs().max() > 0
-    assert (net(x, y, 0.5, 0.7) - net(x, y, 0.5, 0.2)).abs().min() > 0  # the step is seen
+    assert (net.logit(x, y, 0.5, 0.7) - net.logit(x, y, 0.5, 0.2)).abs().min() > 0  # the step is seen
 
 
 def test_the_antisymmetric_form_is_antisymmetric_at_levels_and_steps_of_every_pair() -> None:
-    net = awake(NETWORKS["siamese"](seeded()))
-    form = Antisymmetric(AtLevelAndStep(net, SIGMA, torch.tensor([0.2, 0.5, 1.0]).double()))
+    form = Antisymmetric(AtLevelAndStep(network(), SIGMA, torch.tensor([0.2, 0.5, 1.0]).double()))
     x, y = Point(images()), Point(images(seed=7))
     forth, back = (form.log_ratio(a, b, proposal=MALA(0.1)) for a, b in ((x, y), (y, x)))
     torch.testing.assert_close(forth, -back, atol=1e-12, rtol=1e-12)
@@ -127,29 +95,28 @@ def normal_score(x: Tensor, sigma: Tensor | float) -> Tensor:
     return -x / (1 + level**2)
 
 
-def level_loss(form: Any, **changes: Any) -> LevelMatching:
-    matching = changes.pop("matching", BalanceMatching())
+def level_loss(form: Any = "antisymmetric", **changes: Any) -> LevelMatching:
     options: dict[str, Any] = {"noise_range": (0.1, 3.0), "steps": (0.2, 0.8), "score": normal_score}
-    return LevelMatching(matching, form=form, **options | {"proposal_of": ScaledMALA} | changes)
+    return LevelMatching(BalanceMatching(), form=form, **options | changes)
 
 
-def test_a_right_potential_has_no_loss_at_any_level_and_a_wrong_one_has() -> None:
-    """Untrained, it is that of normal pixels: the gradients that the loss compares are then equal."""
-    net, x = PotentialUNet(EVENT, CHANNELS).double(), images(16)
-    assert level_loss("potential").loss(net, x, generator=seeded()) < 1e-20
-    assert level_loss("potential").loss(awake(net), x, generator=seeded()) > 1e-2
+class Right(SiameseAcceptance):
+    """The ratio of standard normal pixels, blurred, as the antisymmetric form takes it: log p + log q(back)."""
+
+    share = 1.0
+
+    def logit(self, proposed: Tensor, current: Tensor, sigma: Any, step: Any) -> Tensor:
+        to, given = (Point(x, normal_score(x, sigma)) for x in (current, proposed))
+        back = ScaledMALA(float(step)).log_prob(to, given=given)
+        log_p = (proposed * normal_score(proposed, sigma)).flatten(1).sum(1) / 2
+        return self.share * log_p + back
 
 
-def test_the_loss_is_compared_in_units_of_the_noise() -> None:
-    """Half of the right potential is wrong by s / 2 at both ends: in units of sigma, (sigma |s|)^2 / 4 each."""
-
-    class Half(PotentialUNet):
-        def potential(self, x: Tensor, sigma: Tensor | float) -> Tensor:
-            return super().potential(x, sigma) / 2
-
-    low = level_loss("potential", noise_range=(0.1, 0.1), lag=(1.0, 1.0), steps=(1e-3, 1e-3))
-    found = float(low.loss(Half(EVENT, CHANNELS).double(), images(4000), generator=seeded()))
-    assert found == pytest.approx(2 * 64 * 0.1**2 / (1 + 0.1**2) / 4, rel=0.03)
+def test_a_right_ratio_has_no_loss_at_any_level_and_a_wrong_one_has() -> None:
+    right, wrong = Right(EVENT, (4,), 8).double(), Right(EVENT, (4,), 8).double()
+    wrong.share = 0.5
+    assert level_loss().loss(right, images(16), generator=seeded()) < 1e-20
+    assert level_loss().loss(wrong, images(16), generator=seeded()) > 1e-2
 
 
 def test_the_gradient_of_the_proposal_takes_one_pass_back_through_the_score() -> None:
@@ -172,44 +139,17 @@ def test_the_gradient_of_the_proposal_takes_one_pass_back_through_the_score() ->
     assert calls == {"forward": 2, "backward": 2}  # at x and at x', each once
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_one_acceptance_is_learned_for_all_levels_and_steps(
-    form: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def network() -> nn.Module:
-        return PotentialUNet(EVENT, CHANNELS) if form == "potential" else SiameseAcceptance(EVENT, (4,), 8)
-
-    options = {"form": form, "noise_range": (0.1, 3.0), "steps": (0.2, 0.8)}
-    recipe = Recipe(20, batch=16, check_every=10)
-    fit = fit_acceptance_at_levels(
-        normal_score, ScaledMALA, images(64).float(), network(), recipe=recipe, generator=seeded(), **options
-    )
+@pytest.mark.parametrize("form", ["free", "antisymmetric"])
+def test_one_acceptance_is_learned_for_all_levels_and_steps(form: Any, tmp_path: Path) -> None:
+    recipe, small = Recipe(20, batch=16, check_every=10), partial(SiameseAcceptance, EVENT, (4,), 8)
+    loss = LevelMatching(MATCHING[form], normal_score, form, (0.1, 3.0), (0.2, 0.8))
+    found = train(small(generator=seeded()), loss, images(64).float(), recipe=recipe, generator=seeded())
+    fit = LevelAcceptanceFit(**vars(found), form=form, loss=repr(loss))
     fit.save(tmp_path / "fit.safetensors")
-    again = LevelAcceptanceFit.load(tmp_path / "fit.safetensors", network())
-    assert repr(again) == repr(fit)
-    monkeypatch.setattr(LevelAcceptanceFit, "own_fields", ("loss",))  # without its form
-    fit.save(tmp_path / "older.safetensors")
-    with pytest.raises(
-        ValueError, match=r"that LevelAcceptanceFit\.save wrote, got .*older.*cannot be read.* Fit again"
-    ):
-        LevelAcceptanceFit.load(tmp_path / "older.safetensors", network())
+    again = LevelAcceptanceFit.load(tmp_path / "fit.safetensors", small())
     assert math.isfinite(fit.history["held_out"][-1])
     for level, tau in ((0.2, 0.3), (2.0, 0.7)):
         target = Target(score=partial(normal_score, sigma=level))
-        ends = [
-            sample(
-                metropolis_hastings(target, ScaledMALA(tau), Learned(one.at(level, tau))),
-                images(8).float(),
-                draws=2,
-                generator=seeded(),
-            ).draws
-            for one in (fit, again)
-        ]
+        kernels = (metropolis_hastings(target, ScaledMALA(tau), Learned(one.at(level, tau))) for one in (fit, again))
+        ends = [sample(kernel, images(8).float(), draws=2, generator=seeded()).draws for kernel in kernels]
         assert torch.equal(*ends)
-
-
-def test_levels_reject_impossible_values() -> None:
-    with pytest.raises(ValueError, match="noise_range from low to high"):
-        level_loss("free", noise_range=(3.0, 0.1))
-    with pytest.raises(ValueError, match="proposed pairs"):
-        level_loss("free", matching=BalanceMatching(pairs="mixed"))

@@ -40,13 +40,16 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         monkeypatch.setattr(table1, name, value)
     monkeypatch.setattr(outsiders, "RECIPE", BRIEF)
+    for module in (gaussian, entropy):
+        monkeypatch.setattr(module, "LONG_RECIPE", BRIEF)
+    monkeypatch.setattr(gaussian, "fit_acceptance", briefly)
     monkeypatch.setattr(sampler_module, "tune", lambda make, x, **options: options["start"])
     monkeypatch.setattr(sampler_module, "fit_acceptance", briefly)
 
 
 DRAWS = {"pinwheel": 60, "swiss_roll": 50}
-SWEEP: dict[str, Any] = {"draws": 40, "chain_steps": 3, "training": 2, "floors": 2}
-SMALL: dict[str, tuple[Study, Callable[[], Any], str]] = {
+SWEEP: dict[str, Any] = {"seeds": (11,), "draws": 40, "chain_steps": 3, "training": 2, "floors": 2}
+SMALL: dict[str, tuple[Study, Callable[[], Any], str | None]] = {
     "table1": (
         table1.STUDY,
         lambda: table1.Config((1, 2), DRAWS, dict.fromkeys(DRAWS, 4), chain_steps=3, floors=2, tests=2),
@@ -71,17 +74,17 @@ SMALL: dict[str, tuple[Study, Callable[[], Any], str]] = {
     ),
     "entropy": (
         entropy.STUDY,
-        lambda: entropy.Config((11,), steps=3, score_steps=4, samples=200, fresh=100),
+        lambda: entropy.Config((11,), steps=3, samples=200, fresh=100),
         "entropy-curve.png",
     ),
     "step-size": (
         sweeps.STEP_SIZE,
-        lambda: sweeps.Sweep("pinwheel", sweeps.SWISS_ROLL.rules, (0.5, 1.0), (11,), **SWEEP),
+        lambda: sweeps.Sweep("pinwheel", sweeps.SWISS_ROLL.rules, (0.5, 1.0), **SWEEP),
         "step-size.png",
     ),
     "taylor": (
         sweeps.TAYLOR,
-        lambda: sweeps.Sweep("pinwheel", sweeps.MOONS.rules, (0.5, 1.0), (11,), **SWEEP),
+        lambda: sweeps.Sweep("pinwheel", sweeps.MOONS.rules, (0.5, 1.0), **SWEEP),
         "taylor.png",
     ),
     "gev-adjustment": (
@@ -96,13 +99,13 @@ SMALL: dict[str, tuple[Study, Callable[[], Any], str]] = {
     ),
     "gev-tails": (
         gev.TAIL,
-        lambda: gev.Tail((3,), sizes=(300,), steps=4, chains=100, warmup=2, draws=2, thin=2),
-        "gev-tails.png",
+        lambda: gev.Tail((3,), samples=300, steps=4, chains=100, warmup=2, draws=2, thin=2),
+        None,
     ),
     "gaussian": (
         gaussian.STUDY,
-        lambda: gaussian.Config((11,), chains=40, steps=3, samples=200, score_steps=4, acceptance_steps=4),
-        "gaussian.png",
+        lambda: gaussian.Config((11,), chains=40, steps=3, samples=200),
+        None,
     ),
 }
 
@@ -113,7 +116,7 @@ SMALL: dict[str, tuple[Study, Callable[[], Any], str]] = {
 def test_a_study_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
     study, config, picture = SMALL[name]
     found, page = run_small(study, config(), tmp_path)
-    assert is_picture(tmp_path / "docs" / picture)
+    assert picture is None or is_picture(tmp_path / "docs" / picture)
     assert f"Computed with scoremh {found.settings['versions']['scoremh']}." in page
     assert "**Found**" in page
 
@@ -163,14 +166,13 @@ def test_rules_are_compared_beyond_the_noise_over_seeds() -> None:
         for factor, seeds in zip((0.5, 1.0), by_factor, strict=True)
         for seed, value in enumerate(seeds)
     ]
-    config = sweeps.Sweep("moons", ("ula", "simpson"), (0.5, 1.0), (0, 1, 2), **SWEEP)
+    config = sweeps.Sweep("moons", ("ula", "simpson"), (0.5, 1.0), **SWEEP | {"seeds": (0, 1, 2)})
     tuned = [{"seed": seed, "step": 0.2} for seed in range(3)]
     floor = [{"seed": 0, "number": 0, "w1": 1.0, "mmd": 1.0}]
     records = made_up(config, draws=draws, tuned=tuned, floor=floor)
     assert sweeps.compared(records, "simpson", "ula") == (1, 0)
     assert sweeps.compared(records, "ula", "simpson") == (0, 1)
     assert sweeps.reach(records) == {"ula": 0.1, "simpson": 0.2}
-    assert sweeps.over_floor(records, "ula", "w1") == ["1", "5.1"]
 
 
 @pytest.mark.parametrize("xi", [-0.5, 0.0, 0.9])
@@ -193,24 +195,23 @@ def test_errors_are_0_for_the_distribution_and_known_for_a_shift() -> None:
 
 def test_an_integrated_score_has_the_quantiles_of_its_distribution() -> None:
     law = targets.GeneralizedExtremeValue(0.5)
-    found = gev.integrated(law.score, float(gev.quantile(1e-9, 0.5)), 1e6, 0.5)
-    assert all(abs(error) < 0.01 for error in found.values())
+    assert abs(gev.integrated(law.score, float(gev.quantile(1e-9, 0.5)), 1e6, 0.5)) < 0.01
 
 
 def test_chains_by_the_density_have_the_distribution(tmp_path: Path) -> None:
     config = gaussian.Config((11,), chains=4000, steps=30)
     found = gaussian.Way("density", 11).measure(config, tmp_path)
-    assert found["mean"] == pytest.approx(3, abs=4 * math.sqrt(2 / 4000))
+    assert found["variance"] == pytest.approx(2, abs=4 * 2 * math.sqrt(2 / 4000))
     assert found["distance"] < 1.95 / math.sqrt(4000)  # one in a thousand is farther off
 
 
 def test_numbers_at_or_below_the_papers_are_reached() -> None:
     rows = [
-        {"dataset": name, "seed": 1, "method": method, "w1": 0.015, "w2": -0.001, "mmd": 0.003, "exact_w1": 0.1}
+        {"dataset": name, "seed": 1, "method": method, "w1": 0.015, "w2": -0.001, "mmd": 0.003}
         for name in table1.DATASETS
         for method in table1.METHODS
     ]
-    found = table1.reached(made_up(table1.PRESETS["paper"], rows=rows), ["score_rw"])
+    found = table1.reached(made_up(table1.Config(), rows=rows), ["score_rw"])
     assert found["Moons, Score RW, W1: 0.015 for 0.019"]
     assert not found["Pinwheel, Score RW, W1: 0.015 for 0.012"]
     assert len(found) == 8  # a negative number is no distance

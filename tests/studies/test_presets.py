@@ -2,13 +2,10 @@
 
 import pytest
 import torch
-from torch import Tensor
 
-from scoremh import RandomWalk
-from scoremh.networks import AcceptanceMLP, Free, ScoreMLP
-from studies.presets import TABLE_2, TABLE_3, paper_acceptance, paper_score
-from tests.balance_cases import X
-from tests.cases import GAUSSIAN, seeded
+from scoremh.networks import ScoreMLP
+from studies.presets import TABLE_2, TABLE_3, paper_score
+from tests.cases import seeded
 
 
 def test_the_rows_are_table_2() -> None:
@@ -41,28 +38,11 @@ def test_a_score_is_trained_as_the_paper_says(name: str, monkeypatch: pytest.Mon
     assert (fit.recipe.schedule, fit.recipe.average) == ("constant", 0.0)
 
 
-def test_an_acceptance_is_trained_as_the_paper_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TABLE_3, "moons", TABLE_3["moons"]._replace(steps=2))
-    fit = paper_acceptance(GAUSSIAN, RandomWalk(1.0), X, "moons", generator=seeded())
-    assert isinstance(fit.net, Free)
-    assert isinstance(fit.net.net, AcceptanceMLP)
-    assert (fit.net.net.hidden, fit.net.net.blocks) == (256, 3)
-    assert "entropy=2.0" in fit.loss
-    assert "all_pairs=True" in fit.loss
-    recipe = fit.recipe
+def test_an_acceptance_is_trained_as_the_paper_says() -> None:
+    row = TABLE_3["moons"]
+    net = row.network((2,), seeded())
+    assert (net.hidden, net.blocks) == (256, 3)
+    assert (row.matching.entropy, row.matching.all_pairs, row.matching.pairs) == (2.0, True, "independent")
+    recipe = row.recipe
     assert (recipe.schedule, recipe.average, recipe.clip, recipe.patience) == ("constant", 0.0, None, None)
-
-
-def test_crossed_pairs_are_compared_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Crossing thousands of held-out samples would take hours."""
-    monkeypatch.setitem(TABLE_3, "moons", TABLE_3["moons"]._replace(steps=2, hidden=8))
-    original, rows = AcceptanceMLP.logit, 0
-
-    def counted(self: AcceptanceMLP, proposed: Tensor, current: Tensor) -> Tensor:
-        nonlocal rows
-        rows += len(proposed)
-        return original(self, proposed, current)
-
-    monkeypatch.setattr(AcceptanceMLP, "logit", counted)
-    paper_acceptance(GAUSSIAN, RandomWalk(1.0), GAUSSIAN.sample(5000, generator=seeded()), "moons")
-    assert rows == 100 + 2 * 2 * 16 * 16 + 2 * 500  # a trial, two steps, and one look
+    assert (recipe.steps, recipe.batch, recipe.rate) == (1000, 32, 5e-4)

@@ -1,4 +1,4 @@
-"""Distributions with narrow structure, which a long step crosses: modes far apart, a comb, two rings."""
+"""Distributions that rules are compared on: with narrow structure, which a long step crosses, and smooth ones."""
 
 import math
 from typing import Protocol
@@ -8,6 +8,8 @@ from torch import Tensor
 
 from scoremh import targets
 from scoremh.types import TargetLike
+from studies.acceptance.rules import OVERLAPPING
+from studies.learning import seeded
 
 TEETH = 9  # of the comb
 RADIUS, WIDTH = 1.0, 0.1  # of a ring
@@ -19,6 +21,24 @@ class Sampled(TargetLike, Protocol):
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw n independent events."""
         ...
+
+
+class Logistic:
+    """The distribution on the line with the score -2 tanh x."""
+
+    support = None
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """Return log p."""
+        return -2 * torch.nn.functional.softplus(2 * x).sum(1) + 2 * x.sum(1)
+
+    def score(self, x: Tensor) -> Tensor:
+        """Return the gradient of log p."""
+        return -2 * x.tanh()
+
+    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw n independent events."""
+        return torch.rand(n, 1, generator=generator, dtype=torch.float64).logit() / 2
 
 
 class Rings:
@@ -52,6 +72,13 @@ class Rings:
         return self.centres[ring] + radius[kept][:n, None] * torch.stack([angle.cos(), angle.sin()], 1)
 
 
+def mixture(means: Tensor, std: float) -> targets.GaussianMixture:
+    """Return round modes of one width, with weights in proportion to their number."""
+    modes, dimension = means.shape
+    weights = torch.arange(1, modes + 1).double() / (modes * (modes + 1) / 2)
+    return targets.GaussianMixture(weights, means, std**2 * torch.eye(dimension).double().expand(modes, -1, -1))
+
+
 def on_a_line(weights: Tensor, means: Tensor, std: float) -> targets.GaussianMixture:
     """Return a mixture of normal distributions with the same standard deviation in one dimension."""
     return targets.GaussianMixture(weights, means[:, None], torch.full((len(means), 1, 1), std**2).double())
@@ -68,4 +95,12 @@ STDS: dict[str, tuple[float, ...]] = {
     "narrow modes": (0.15, 0.25, 0.5, 1.0, 2.0),
     "comb": (0.06, 0.2, 0.5, 1.5, 4.0),
     "rings": (0.1, 0.3, 0.6, 1.0, 2.0),
+}
+SMOOTH: dict[str, Sampled] = {"logistic": Logistic(), "banana": targets.Banana(), "mixture": OVERLAPPING}
+_PLACES = torch.linspace(-2, 2, 5).double()
+ELSEWHERE: dict[str, Sampled] = {  # none of the numbers of the exact rule were chosen on these
+    "25 modes": mixture(torch.cartesian_prod(_PLACES, _PLACES), 0.3),
+    "funnel": targets.Funnel(2, 1.0),
+    "Student t, 3-d": targets.StudentT(5.0, [0.0, 0.0, 0.0]),
+    "three modes, 10-d": mixture(1.2 * torch.randn(3, 10, generator=seeded(10)).double(), 0.7),
 }
