@@ -23,8 +23,9 @@ cancel. With rho the size of the third differences of L^T s over that of the fir
 
 is large where a trajectory is rough and sum_k F_k may be wrong. A chain with log u within b of log r evaluates
 Simpson's rule on each segment, at one score call per midpoint, and takes that value clipped to within b of sum_k F_k.
-No value within b would change the decision of the other chains. Trajectories of one or two steps always use the
-midpoints, and `LineIntegral("gauss")` always uses its own nodes.
+No value within b would change the decision of the other chains. On trajectories of one or two steps, all chains use the
+midpoints, and those in doubt two more nodes on each segment, as single moves do. `LineIntegral("gauss")` always uses
+its own nodes.
 
 All of these are antisymmetric: the trajectory from x' with momentum -p' has the same nodes, and the same b. A
 trajectory is rejected, in both directions, if it leaves the support at a node, and if it diverges: a value is not
@@ -46,6 +47,7 @@ from scoremh._shared import checks, rng
 from scoremh._shared.algebra import inner, line, per_chain, rows_finite, weighted_sum
 from scoremh._shared.counting import score_calls
 from scoremh.acceptance import Always, Exact, LineIntegral, Rule
+from scoremh.acceptance.rules import LOBATTO_BOUND, lobatto_correction
 from scoremh.coordinates import Affine
 from scoremh.kernel.metropolis import counted, first_point
 from scoremh.targets.combinations import Product
@@ -106,7 +108,7 @@ class Leapfrog:
         """Return the number of steps of n trajectories, each the same for all chains, drawn on the device of `like`."""
         if not self.random_length:
             return n * [int(self.steps)]
-        shortest = (self.steps + 1) // 2
+        shortest = self.steps // 2 + 1
         uniform = rng.uniform((n,), torch.empty((), dtype=torch.float64, device=like.device), generator)
         drawn: list[int] = (shortest + (uniform * (self.steps + 1 - shortest)).long()).tolist()
         return drawn
@@ -214,7 +216,7 @@ def hamiltonian(
             density, or `Always()`. The known parts of a product are never integrated.
         covariance: C = L L^T, the inverse of the mass matrix, `(d,)` or `(d, d)`; the covariance of p is best. The
             identity if None.
-        random_length: Draw the number of steps for every transition, uniformly from half of `steps`, rounded up, to
+        random_length: Draw the number of steps for every transition, uniformly, above half of `steps` and up to
             `steps`. This prevents trajectories that return to their start again and again.
 
     Returns:
@@ -315,13 +317,14 @@ class Trajectories:
 
     def _integral(self, rule: LineIntegral, path: Trajectory, goal: Tensor) -> Float[Tensor, " chain"]:
         """Return the integral of the score along the trajectories, as exactly as a comparison with the goal needs."""
-        if rule.rule == "gauss" or len(path.segments) < LEAST_SEGMENTS:
-            return self._quadrature(rule, path)
+        if len(path.segments) < LEAST_SEGMENTS or rule.rule == "gauss":
+            segments = self._quadrature(rule, path)
+            return segments.sum(0) if rule.rule != "lobatto" else self._corrected(path, segments, goal)
         integral, bound = self.interpolated(path)
         rows = ((goal - integral).abs() <= bound).nonzero().flatten()
         if len(rows):
             middle, reach = integral[rows], bound[rows]
-            better = self._quadrature(rule, path, rows)
+            better = self._quadrature(rule, path, rows).sum(0)
             better = torch.where(better == -math.inf, middle, better)  # a midpoint lies outside the support
             integral = integral.index_copy(0, rows, better.clamp(middle - reach, middle + reach))
         return integral.masked_fill(integral.isinf(), math.nan)
@@ -340,10 +343,25 @@ class Trajectories:
         rho_cubed = rho_squared * rho_squared.sqrt()  # `** 1.5` takes as long as two small matrix products
         return integrals.sum(0), BOUND * rho_cubed * (integrals - trapezoids).square_().sum(0).sqrt_()
 
+    def _corrected(
+        self, path: Trajectory, simpson: Float[Tensor, "segment chain"], goal: Tensor
+    ) -> Float[Tensor, " chain"]:
+        """Return Simpson's integral, corrected as by `LineIntegral()` if the comparison with the goal is open."""
+        assert self.target.score is not None
+        x, v, ends = (part.flatten(0, 1) for part in (path.nodes, path.segments, path.scores[1:] + path.scores[:-1]))
+        excess = 1.5 * (simpson.flatten() - inner(ends, v) / 2)
+        integral, bound = simpson.sum(0), LOBATTO_BOUND * excess.abs().view_as(simpson).sum(0)
+        rows = (((goal - integral).abs() <= bound) & integral.isfinite()).nonzero().flatten()
+        if len(rows):
+            places = (rows + simpson.shape[1] * torch.arange(len(simpson), device=rows.device)[:, None]).flatten()
+            correction = lobatto_correction(self.target.score, x, v, ends, excess, places)
+            integral = integral.index_add(0, rows, correction.view(len(simpson), -1).sum(0))
+        return integral
+
     def _quadrature(
         self, rule: LineIntegral, path: Trajectory, rows: Int[Tensor, " row"] | None = None
-    ) -> Float[Tensor, " row"]:
-        """Return the integral of the score for some chains by the rule's quadrature on each segment.
+    ) -> Float[Tensor, "segment row"]:
+        """Return the integral of the score on each segment by the rule's quadrature, for some chains.
 
         It is -inf if the quadrature evaluates the score outside the support.
         """
@@ -359,7 +377,7 @@ class Trajectories:
             places = torch.where(per_chain(inside, begins[0]), places, begins[0])
         between = self.target.score(places.flatten(0, 2)).view_as(places)
         slopes = weighted_sum(weights, between) + ends * (scores[1:] + scores[:-1])
-        integral = inner(slopes.flatten(0, 1), segments.flatten(0, 1)).view(slopes.shape[:2]).sum(0)
+        integral = inner(slopes.flatten(0, 1), segments.flatten(0, 1)).view(slopes.shape[:2])
         # -inf means that p is 0; an infinite score does not show this, only the support does
         integral = integral.masked_fill(integral.isinf(), math.nan)
         return integral if inside is None else integral.masked_fill(~inside, -math.inf)

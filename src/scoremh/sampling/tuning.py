@@ -19,14 +19,18 @@ the diagonal. For a Gaussian, both estimates are Cov(x) once the chains have rea
 along a wide direction, "draws" becomes wider there, so they move faster. "geometric" is Cov(x) for a Gaussian wherever
 the chains are, up to the shrinkage in the first windows: s = -P (x - m) gives G = P S P, which C = P^-1 solves.
 
-If the kernel has a trajectory length L, the lengths of a ladder are tried before the last window, up and down from 5
-while they improve: for each a step size is tuned, and then the worth of its transitions is measured on all chains,
+If the kernel has a trajectory length L, longer and longer ones from 4 on are tried before the last window, while they
+improve. For each a step size is tuned, and then the worth of its transitions is measured on all chains; at the best
+length, the step is shortened while this improves it:
 
-    min_f (1 - r_f) / (1 + r_f) / score calls,    r_f = the correlation of f(x) before and after a transition
+    effective draws per score call = min_f 1 / (tau_f c),    c = score calls per transition
 
-with f the position along the slowest direction, its square, and |u|^2, in the coordinates u whitened by C. If
-correlations decay as r_f^n, there are (1 - r_f) / (1 + r_f) effective draws of f per transition. ChEES (Hoffman, Radul
-and Sountsov 2021) follows the squared jumps of |u|^2 alone, without their cost.
+where tau_f is the integrated autocorrelation time of f(x): the positions u_i along the axes, u_i^2, and |u|^2, in
+coordinates u in which the covariance is the identity and jumps are uncorrelated, so that the slowest direction is an
+axis. ChEES (Hoffman, Radul and Sountsov 2021) follows the squared jumps of |u|^2 alone, without their cost.
+
+A chain that did not move in the last window, far out where the score is huge, has no effect on any of these: it would
+make the step small for all others.
 """
 
 import inspect
@@ -134,10 +138,13 @@ def aimed_rate(kernel: Kernel, target_rate: float | None) -> float:
     return rate
 
 
-def transition(kernel: Kernel, point: Point, generator: torch.Generator) -> tuple[Point, float]:
-    """Return the point after one transition, and the mean acceptance probability."""
+def transition(
+    kernel: Kernel, point: Point, generator: torch.Generator, counted: Tensor | None = None
+) -> tuple[Point, float]:
+    """Return the point after one transition, and the mean acceptance probability of the counted chains, or of all."""
     point, trace = kernel.steps(point, 1, generator=generator)
-    return point, float(trace.log_accept.exp().nan_to_num(0).mean())
+    accept = trace.log_accept[0].exp().nan_to_num(0)
+    return point, float((accept if counted is None else accept[counted]).mean())
 
 
 class StepSearch:
@@ -250,6 +257,16 @@ def geometric_mean(covariance: Tensor, precision: Tensor) -> Tensor | None:
     return found if bool(found.isfinite().all()) else None
 
 
+def autocorrelation_time(values: Float[Tensor, "draw chain number"]) -> Float[Tensor, " number"]:
+    """Return the integrated autocorrelation time of numbers of mean 0, by Geyer's initial positive sequence."""
+    draws = len(values)
+    spectrum = torch.fft.rfft(values, 2 * draws, dim=0).abs().square().mean(1)
+    covariance = torch.fft.irfft(spectrum, dim=0)[:draws] / torch.arange(draws, 0, -1)[:, None].to(values)
+    pairs = (covariance / covariance[0])[: draws // 2 * 2].unflatten(0, (-1, 2)).sum(1)
+    times: Tensor = 2 * (pairs * (pairs > 0).cumprod(0)).sum(0) - 1
+    return times
+
+
 Shape = Literal["dense", "diagonal"]
 Estimate = Literal["draws", "geometric"]
 MakeKernel = Callable[[float, Tensor], Kernel] | Callable[[float, Tensor, int], Kernel]
@@ -261,13 +278,13 @@ FIRST_SHARE, LAST_SHARE = 0.15, 0.1
 LEAST_STEPS = 20
 FIX = "Pass lambda h, covariance: metropolis_hastings(target, MALA(h, covariance), LineIntegral()), for example."
 
-LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
-FIRST_LENGTH = 5
+LENGTHS = (4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)  # up to 3 steps cost as many score calls as 4
 LENGTH_STEPS = 12  # transitions in which the step size for a length is tuned
-LEAST_MEASURED, MEASURED_MOVES = 20, 4000  # transitions in which a length is measured, and moves of all chains
-# The acceptance rate to tune to if a length is learned. Chosen with `LineIntegral()` on a Gaussian, a twisted Gaussian,
-# a logistic and a Student's distribution in 10 to 50 dimensions: .65 was worth about half as much.
+LEAST_MEASURED, MEASURED_MOVES = 20, 8000  # transitions in which a length is measured, and moves of all chains
+# The acceptance rate to tune trajectories of several steps to. Chosen with `LineIntegral()` on a Gaussian, a twisted
+# Gaussian, a logistic and a Student's distribution in 10 to 50 dimensions: .65 was worth about half as much.
 LENGTH_RATE = 0.9
+SHORTER, MAX_RATE = 0.8, 0.99  # the factor by which the step is shortened, and the highest acceptance rate to tune to
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,7 +295,7 @@ class Warmup:
         step_size: Step size.
         covariance: Covariance over the flattened event: a diagonal `(d,)` or a matrix `(d, d)`.
         draws: Points of the chains after the last step; start `sample` from them.
-        acceptance_rate: Mean acceptance probability over the last window.
+        acceptance_rate: Mean acceptance probability over the last window, of the chains that move.
         kernel: The kernel with this step size, this covariance and this length.
         length: Trajectory length, a number of leapfrog steps; None for a kernel without one.
     """
@@ -342,7 +359,7 @@ def warmup(
             transition.
         initial: Initial points, one per chain, preferably more spread out than the target. More chains give a better
             estimate of the covariance.
-        steps: Total number of transitions, at least 20. A length takes some 200 more.
+        steps: Total number of transitions, at least 20. A length takes several hundred more with 100 chains.
         covariance: "dense" for a matrix over the flattened event, "diagonal" for one variance per coordinate.
         estimate: "draws" for the covariance of the points, "geometric" for the geometric mean of this covariance and
             the inverse covariance of the scores. None means "geometric" if the kernel computes scores at the points, as
@@ -379,10 +396,10 @@ def warmup(
     ones = initial.new_ones(initial[0].numel())
     shape = ones.diag() if covariance == "dense" else ones
     kernel, length = _first_kernel(make_kernel, min(start, upper), shape)
-    learning = _Learning(make_kernel, shape, length, rng.resolve(generator, initial.device))
     rate = aimed_rate(kernel, target_rate)
     if length is not None and target_rate is None and rate > 0.5:  # Barker's balance accepts half at most
         rate = LENGTH_RATE
+    learning = _Learning(make_kernel, shape, length, rate, upper, rng.resolve(generator, initial.device))
     point = kernel.init(initial)
     estimate = estimate or ("draws" if point.score is None else "geometric")
     if estimate != "draws" and point.score is None:
@@ -391,14 +408,14 @@ def warmup(
     learning.point, learning.estimate = point, estimate
     learning.moving = torch.ones(len(initial), dtype=torch.bool, device=initial.device)
     first, *doubling, last = windows(steps)
-    search = StepSearch(start, rate, upper)
+    search = learning.search(start)
     with progress_bar(steps, "warm-up", unit="steps", show=progress) as tick:
         learning.window(first, search, tick)
         for window in doubling:
             learning.reshape(*learning.window(window, search, tick))
-            search = StepSearch(1.0, rate, upper)
+            search = learning.search(1.0)
         if length is not None:
-            search = StepSearch(learning.find_length(rate, upper), rate, upper)
+            search = learning.search(learning.find_length(shorten=target_rate is None))
         learning.window(last, search, tick)
     step, kernel = search.average, learning.kernel(search.average)
     return Warmup(step, learning.covariance, learning.point.x.clone(), learning.rate, kernel, learning.length)
@@ -413,14 +430,14 @@ def _first_kernel(make_kernel: MakeKernel, step: float, covariance: Tensor) -> t
     try:
         signature.bind(*arguments)
     except TypeError as error:
-        arguments += (FIRST_LENGTH,)  # type: ignore[assignment]
+        arguments += (LENGTHS[0],)  # type: ignore[assignment]
         try:
             signature.bind(*arguments)
         except TypeError:
             raise TypeError(checks.message(expected, f"{checks.describe(make_kernel)} ({error})", FIX)) from error
     kernel = make_kernel(*arguments)  # type: ignore[call-arg]
     checks.kind(kernel, Kernel, "make_kernel to return a Kernel", FIX)
-    return kernel, FIRST_LENGTH if len(arguments) == 3 else None
+    return kernel, LENGTHS[0] if len(arguments) == 3 else None
 
 
 @dataclass
@@ -430,11 +447,13 @@ class _Learning:
     make_kernel: MakeKernel
     covariance: Tensor
     length: int | None
+    rate_to_reach: float
+    upper: float
     generator: torch.Generator
     point: Point = field(init=False)
     estimate: Estimate = field(init=False)
     moving: Tensor = field(init=False)
-    """Which chains moved in the last window: one that is stuck far out, with a huge score, would spoil the estimate."""
+    """Which chains moved in the last window: one that is stuck far out would spoil the step size and the covariance."""
     rate: float = math.nan
 
     def kernel(self, step: float) -> Kernel:
@@ -443,55 +462,58 @@ class _Learning:
             return self.make_kernel(step, self.covariance)  # type: ignore[call-arg]
         return self.make_kernel(step, self.covariance, self.length)  # type: ignore[call-arg]
 
-    def find_length(self, rate: float, upper: float) -> float:
-        """Set the length of the largest worth in the ladder, and return its step size."""
-        found: dict[int, tuple[float, float]] = {}  # worth and step size by length
-        step = 1.0
+    def search(self, start: float) -> StepSearch:
+        """Return a search for the step size."""
+        return StepSearch(start, self.rate_to_reach, self.upper)
 
-        def worth(length: int) -> float:
-            nonlocal step
+    def find_length(self, *, shorten: bool) -> float:
+        """Set the length of the largest worth, and return its step size, shortened while this improves it."""
+        best, step, worse = (0.0, self.length, 1.0), 1.0, 0
+        for length in LENGTHS:
             self.length = length
-            search = StepSearch(step, rate, upper)
+            search = self.search(step)
             while search.updates < LENGTH_STEPS:
-                self.point, accept = transition(self.kernel(search.step), self.point, self.generator)
-                search.update(accept)
+                self.transition(search)
             step = search.average
-            found[length] = self._worth(self.kernel(step)), step
-            return found[length][0]
+            worth, _ = self._worth(self.kernel(step))
+            worse = worse + 1 if worth < best[0] else 0
+            best = max(best, (worth, length, step))
+            if worse == 2:  # one may be worse by chance, or by resonance
+                break
+        highest, self.length, step = best
+        while shorten:
+            worth, rate = self._worth(self.kernel(SHORTER * step))
+            if worth <= highest:
+                break
+            highest, step, self.rate_to_reach = worth, SHORTER * step, min(rate, MAX_RATE)
+        return step
 
-        first = LENGTHS.index(FIRST_LENGTH)
-        best = worth(FIRST_LENGTH)
-        for ladder in (LENGTHS[first + 1 :], LENGTHS[:first][::-1]):
-            worse = 0
-            for length in ladder:
-                value = worth(length)
-                best, worse = max(best, value), 0 if value > best else worse + 1
-                if worse == 2:  # one may be worse by chance, or by resonance
-                    break
-        self.length = max(found, key=lambda length: found[length][0])
-        return found[self.length][1]
+    def transition(self, search: StepSearch) -> float:
+        """Make a transition, update the step size, and return the acceptance rate of the chains that move."""
+        self.point, accept = transition(self.kernel(search.step), self.point, self.generator, self.moving)
+        search.update(accept)
+        return accept
 
-    def _worth(self, kernel: Kernel) -> float:
-        """Return effective draws per score call of a kernel's transitions, as the module's docstring defines them."""
-        n, chains = max(LEAST_MEASURED, MEASURED_MOVES // len(self.point.x)), len(self.point.x)
-        positions, calls = [self.point.x], 0
+    def _worth(self, kernel: Kernel) -> tuple[float, float]:
+        """Return a kernel's effective draws per score call, as the module's docstring defines them, and its rate."""
+        n, chains = max(LEAST_MEASURED, MEASURED_MOVES // len(self.point.x)), int(self.moving.sum())
+        positions, calls, rate = [self.point.x[self.moving]], 0, 0.0
         for _ in range(n):
             self.point, trace = kernel.steps(self.point, 1, generator=self.generator)
-            positions.append(self.point.x)
+            positions.append(self.point.x[self.moving])
             calls += trace.score_calls
+            rate += float(trace.log_accept[0, self.moving].exp().nan_to_num(0).mean()) / n
         u = Affine.from_covariance(self.covariance).whiten(torch.cat(positions)).flatten(1).double()
         u = u - u.mean(0)
         jumps = u.view(n + 1, chains, -1).diff(dim=0).flatten(0, 1)
         root, failed = torch.linalg.cholesky_ex(u.T @ u)
         if bool(failed) or not bool(u.isfinite().all()):  # chains that stay in a subspace
-            return 0.0
-        slowest = torch.linalg.eigh(torch.linalg.solve(root, torch.linalg.solve(root, jumps.T @ jumps).T))[1][:, 0]
-        along = torch.linalg.solve(root, u.T).T @ slowest
-        values = torch.stack([along, along.square(), inner(u, u)], 1)
-        squares = values.view(n + 1, chains, 3).diff(dim=0).square().mean((0, 1))
-        correlation = 1 - squares / (2 * values.var(0))
-        worth = ((1 - correlation) / (1 + correlation)).min() * n * chains / max(1, calls)
-        return float(worth.nan_to_num(0.0))
+            return 0.0, rate
+        axes = torch.linalg.eigh(torch.linalg.solve(root, torch.linalg.solve(root, jumps.T @ jumps).T))[1]
+        along = torch.linalg.solve(root, u.T).T @ axes
+        values = torch.cat([along, along.square(), inner(u, u)[:, None]], 1)
+        times = autocorrelation_time((values - values.mean(0)).view(n + 1, chains, -1))
+        return float((1 / times).min().nan_to_num(0.0)) * n * len(self.point.x) / max(1, calls), rate
 
     def window(self, steps: int, search: StepSearch, tick: Tick) -> tuple[Moments, Moments]:
         """Make `steps` transitions, and return the moments of the points and, if needed, of their scores."""
@@ -500,8 +522,7 @@ class _Learning:
         moved = torch.zeros(len(self.point.x), dtype=torch.bool, device=self.point.x.device)
         for _ in range(steps):
             before = self.point.x
-            self.point, accept = transition(self.kernel(search.step), self.point, self.generator)
-            search.update(accept)
+            accept = self.transition(search)
             moved |= (self.point.x != before).flatten(1).any(1)
             rows = self.moving | moved
             points.add(self.point.x[rows])
