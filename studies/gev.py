@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -114,7 +114,7 @@ def curves(rows: Mapping[str, Sequence[Record]], xis: Sequence[float], key: str)
 # The first figure: does an accept step matter more as the tail becomes heavier?
 
 STARTS = {"normal": "N(0, 1)", "exact": "the distribution"}
-STEPPED, WALK = ("ULA", "MALA"), "Student walk"  # samplers with a step size, and the one without
+COMPARED = ("ULA", "MALA")
 CLEAR_TREND = 0.5  # a rank correlation above is called a trend
 
 
@@ -128,7 +128,6 @@ class Adjustment:
     step_sizes: tuple[float, ...] = (0.1, 0.005)
     chains: int = 5000  # chains from each start; the last draw of each is compared
     steps: int = 600  # steps of a chain
-    scale: float = 2.0  # scale of a Student walk's steps, with one degree of freedom
     draws: ClassVar[int] = 1  # of a chain
 
 
@@ -149,15 +148,14 @@ class Adjusted(Cell, kind="chains"):
     sampler: str
     start: str
     xi: float
-    step: float | Literal["none"]
+    step: float
     seed: int
 
     def measure(self, config: Adjustment, folder: Path) -> Record:
         begin = {"normal": normal_starts, "exact": exact_draws}[self.start]
         initial = begin(config.chains, self.xi, seeded(self.seed, self.xi, 2))
-        proposal = StudentWalk(config.scale, 1) if self.step == "none" else MALA(self.step)
         rule = Always() if self.sampler == "ULA" else Exact()
-        kernel = metropolis_hastings(GeneralizedExtremeValue(self.xi), proposal, rule)
+        kernel = metropolis_hastings(GeneralizedExtremeValue(self.xi), MALA(self.step), rule)
         generator = seeded(self.seed, self.xi, 3)
         return errors(sample(kernel, initial, draws=1, thin=config.steps, generator=generator).last, self.xi)
 
@@ -165,8 +163,7 @@ class Adjusted(Cell, kind="chains"):
 def adjustment_stages(config: Adjustment) -> list[list[Cell]]:
     """Return chains and the floor of exact draws."""
     axes: dict[str, Any] = {"xi": config.xis, "seed": config.seeds}
-    stepped = grid(Adjusted, sampler=STEPPED, start=STARTS, step=config.step_sizes, **axes)
-    return [grid(Floor, **axes) + stepped + grid(Adjusted, sampler=[WALK], start=STARTS, step=["none"], **axes)]
+    return [grid(Floor, **axes) + grid(Adjusted, sampler=COMPARED, start=STARTS, step=config.step_sizes, **axes)]
 
 
 def matters_more(records: Records) -> dict[str, bool]:
@@ -179,7 +176,7 @@ def matters_more(records: Records) -> dict[str, bool]:
         gaps = []
         for xi in xis:
             place = {"start": start, "xi": xi, "step": h}
-            ula, mala = (map(abs, records.values("chains", key, sampler=s, **place)) for s in STEPPED)
+            ula, mala = (map(abs, records.values("chains", key, sampler=s, **place)) for s in COMPARED)
             gaps.append([a - b for a, b in zip(ula, mala, strict=True)])
         means, last = [statistics.mean(gap) for gap in gaps], gaps[-1]
         error = statistics.stdev(last) / math.sqrt(len(last)) if len(last) > 1 else 0.0
@@ -188,21 +185,14 @@ def matters_more(records: Records) -> dict[str, bool]:
     return found
 
 
-def adjustment_rows(records: Records, start: str) -> dict[str, list[Record]]:
-    """Return the records of every line by its name."""
-    lines = {"exact draws": list(records.kinds["floor"])}
-    for h, sampler in product(records.settings["step_sizes"], STEPPED):
-        lines[f"{sampler}, h = {h:g}"] = records.where("chains", sampler=sampler, start=start, step=h)
-    return lines | {WALK: records.where("chains", sampler=WALK, start=start)}
-
-
 def adjustment_picture(records: Records, folder: Path, docs: Path) -> None:
     """Draw the errors over xi, a panel for every metric and start."""
-    shown = product(STARTS, [key for key in METRICS if key != "q99"])
-    panels = {
-        f"{METRICS[key]}, from {STARTS[start]}": curves(adjustment_rows(records, start), records.settings["xis"], key)
-        for start, key in shown
-    }
+    panels = {}
+    for start, key in product(STARTS, [key for key in METRICS if key != "q99"]):
+        lines = {"exact draws": list(records.kinds["floor"])}
+        for h, sampler in product(records.settings["step_sizes"], COMPARED):
+            lines[f"{sampler}, h = {h:g}"] = records.where("chains", sampler=sampler, start=start, step=h)
+        panels[f"{METRICS[key]}, from {STARTS[start]}"] = curves(lines, records.settings["xis"], key)
     draw(panels, docs / "gev-adjustment.png", 3, "GEV(0, 1, xi): with and without an accept step, beside exact draws")
 
 
