@@ -323,6 +323,19 @@ def test_decisions_from_the_nodes_leave_the_target_as_it_is(twin: type[Trajector
     assert (verdict.p_value > FALSE_ALARM / len(STATIONARY)) == (twin is Trajectories), verdict
 
 
+@pytest.mark.parametrize("rule", [LineIntegral(), LineIntegral("simpson"), LineIntegral(balance="barker")], ids=str)
+def test_trajectories_of_one_step_are_those_of_mala(rule: LineIntegral) -> None:
+    h, g = 0.9, seeded_by("one step")
+    x, z = BANANA.sample(500, generator=g), torch.randn(500, 2, generator=g, dtype=torch.float64)
+    log_uniform, target = torch.rand(500, generator=g, dtype=torch.float64).log(), Target(BANANA.score)
+    one, other = hamiltonian(target, h, 1, rule), metropolis_hastings(target, MALA(h**2 / 2), rule)
+    _, moved = one.step.__self__.move(one.init(x), z, log_uniform, 1)  # type: ignore[attr-defined]
+    candidates = x + h**2 / 2 * BANANA.score(x) + h * z
+    _, expected = other.step.__self__.move(other.init(x), candidates, log_uniform, g)  # type: ignore[attr-defined]
+    torch.testing.assert_close(moved.log_accept, expected.log_accept, atol=1e-12, rtol=0)
+    assert 0.2 < moved.accepted.double().mean() < 0.95
+
+
 @pytest.mark.parametrize("random_length", [False, True])
 @pytest.mark.parametrize("rule", ["simpson", "exact"])
 def test_the_fused_loop_makes_the_same_moves_as_steps(rule: str, random_length: bool) -> None:

@@ -42,7 +42,7 @@ from scoremh import (
 )
 from scoremh._shared.probe import MAX_NUMBERS, Probe
 from scoremh.sampling import store as stores
-from scoremh.sampling.tuning import Moments, geometric_mean, windows
+from scoremh.sampling.tuning import Moments, autocorrelation_time, geometric_mean, windows
 from scoremh.types import Kernel, Proposal
 from tests.cases import TARGETS, f64, seeded
 
@@ -698,14 +698,22 @@ def test_warmup_learns_a_length_if_the_kernel_takes_one() -> None:
     assert fixed.acceptance_rate < 0.8  # the kernel's own rate
 
 
+def test_autocorrelation_time_of_an_autoregression() -> None:
+    x, g = [torch.randn(400, 2, generator=seeded(1))], seeded(2)
+    for _ in range(200):
+        x.append(x[-1] * torch.tensor([0.5, -0.5]) + math.sqrt(0.75) * torch.randn(400, 2, generator=g))
+    torch.testing.assert_close(autocorrelation_time(torch.stack(x)), torch.tensor([3.0, 1 / 3]), atol=0.05, rtol=0.05)
+
+
 @pytest.mark.slow
-def test_a_stuck_chain_does_not_spoil_the_covariance() -> None:
-    """A chain whose score is not finite stays where it is: without it the estimate is right."""
+def test_stuck_chains_spoil_neither_the_covariance_nor_the_step() -> None:
+    """Chains whose score is not finite stay where they are: without them both are right."""
     score: Any = lambda x: torch.where(x[:, :1] > 50, math.nan, -x)  # noqa: E731
     x = torch.randn(60, 2, generator=seeded(1))
-    x[0] = 60.0
+    x[:12] = 60.0  # a fifth: an acceptance rate of .9 over all chains is out of reach
     learned = warmup(by_trajectories(Target(score)), x, steps=200, generator=seeded(2))
-    assert torch.equal(learned.draws[0], x[0])
+    assert torch.equal(learned.draws[:12], x[:12])
+    assert learned.step_size > 0.3
     torch.testing.assert_close(learned.covariance, torch.eye(2), atol=0.2, rtol=0)
 
 

@@ -44,7 +44,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scoremh._shared import checks, rng
-from scoremh._shared.algebra import inner
+from scoremh._shared.algebra import inner, rows_finite
 from scoremh._shared.progress import Tick, progress_bar
 from scoremh.coordinates import Affine
 from scoremh.types import Kernel, Point
@@ -406,7 +406,7 @@ def warmup(
         fix = 'Use a proposal or a rule that needs the score, such as MALA or LineIntegral(), or estimate="draws".'
         raise ValueError(checks.message("a kernel whose points keep their scores", kernel.description, fix))
     learning.point, learning.estimate = point, estimate
-    learning.moving = torch.ones(len(initial), dtype=torch.bool, device=initial.device)
+    learning.moving = rows_finite(point.x if point.score is None else point.score)
     first, *doubling, last = windows(steps)
     search = learning.search(start)
     with progress_bar(steps, "warm-up", unit="steps", show=progress) as tick:
@@ -453,7 +453,7 @@ class _Learning:
     point: Point = field(init=False)
     estimate: Estimate = field(init=False)
     moving: Tensor = field(init=False)
-    """Which chains moved in the last window: one that is stuck far out would spoil the step size and the covariance."""
+    """Which chains moved in the last window; at first, those with a finite score. Others would spoil all estimates."""
     rate: float = math.nan
 
     def kernel(self, step: float) -> Kernel:
