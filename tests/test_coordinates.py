@@ -126,10 +126,14 @@ def test_a_covariance_colours_whitens_and_preconditions() -> None:
     assert affine.log_volume(2) == pytest.approx(0.5 * float(COVARIANCE.logdet()))
 
 
-def test_whitened_samples_have_unit_covariance_and_images_unit_variance() -> None:
+def test_whitened_samples_have_unit_covariance_wide_rows_and_images_unit_variance() -> None:
     x = points() @ f64([2.0, 0.0], [1.0, 0.1]) + 3
     u = Affine.whitening(x).inverse(x)
     torch.testing.assert_close(u.T @ u / len(u), torch.eye(2, dtype=torch.float64))
+    wide = torch.randn(200, 40, generator=seeded(1)) * torch.logspace(-3, 3, 40)  # columns of different units
+    wide[:, 3] = 5.0
+    squares = Affine.whitening(wide).inverse(wide).square().mean(0)
+    torch.testing.assert_close(squares, torch.ones(40).index_fill(0, torch.tensor(3), 0.0))
     images = torch.rand(40, 1, 6, 6, generator=seeded(1))
     whitening = Affine.whitening(images)
     assert whitening.root.ndim == 0

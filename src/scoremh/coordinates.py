@@ -122,7 +122,7 @@ class Compose(Coordinates):
         return pulled + self.inner.log_det_gradient(u)
 
 
-MAX_WHITENED_SIZE = 32  # coordinates up to which samples are whitened; larger events (images) are scaled by one number
+MAX_WHITENED_SIZE = 32  # coordinates up to which samples are whitened; larger events are only scaled
 MAX_ASYMMETRY = (
     1e-3  # relative to the largest entry of a covariance; allows entries that were written with three digits
 )
@@ -218,12 +218,16 @@ class Affine(Coordinates):
         """Return the coordinates in which samples have mean 0 and unit covariance (images: unit variance on average).
 
         Args:
-            samples: `(sample, *event)`. With up to 32 coordinates they are whitened, with more scaled by one number.
+            samples: `(sample, *event)`. With up to 32 coordinates they are whitened. Rows of more have each coordinate
+                scaled to unit variance, images are scaled by one number.
         """
         exact = samples.detach().double()
         mean = exact.mean(0)
         flat = (exact - mean).flatten(1)
         root = flat.square().mean().sqrt()
+        if samples.ndim == 2:
+            each = flat.square().mean(0).sqrt()
+            root = each.where(each > 0, root)
         if flat.shape[1] <= MAX_WHITENED_SIZE:
             root, failed = torch.linalg.cholesky_ex(flat.T @ flat / len(flat))
             if failed:

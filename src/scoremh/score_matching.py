@@ -439,7 +439,7 @@ def fit_score(
         net: Network `net(x)`, or `net(x, sigma)` for `MultilevelDenoising`; trained in place. By default, one that
             suits the loss.
         standardize: Learn in coordinates in which the samples have mean 0 and unit covariance (with more than 32
-            coordinates, unit variance on average). Noise levels are in these coordinates.
+            coordinates, unit variances; images, unit variance on average). Noise levels are in these coordinates.
         heavy_tails: Learn in coordinates in which power-law tails become Gaussian (`Sinh`, then `SquareRoot`); as a
             function of x, the score then decreases as 1 / |x|. The default loss is then `ImplicitScoreMatching`,
             because noise that is right for the middle blurs such tails. The support is wider than the samples by a
@@ -570,7 +570,9 @@ def _check_output(net: nn.Module, x: Tensor, *sigma: float) -> None:
 def _box(light: Tensor, heavy: Coordinates | None) -> Box:
     """Return the box of the samples with a margin, mapped from the coordinates of heavy tails if they are given."""
     low, high = light.amin(0), light.amax(0)
-    # Images are scaled by one number, and their margin too, so that pixels that are always dark have a margin.
-    width = high - low if light[0].numel() <= MAX_WHITENED_SIZE else (high - low).amax()
+    width = high - low
+    # Images are scaled by one number, and their margin too. What is always dark has a margin in any case.
+    small = light.ndim == 2 or width.numel() <= MAX_WHITENED_SIZE
+    width = width.where(width > 0, width.amax()) if small else width.amax()
     ends = low - SUPPORT_MARGIN * width, high + SUPPORT_MARGIN * width
     return Box(*ends) if heavy is None else Box(*(heavy(end[None])[0] for end in ends))
