@@ -167,10 +167,14 @@ def test_a_fit_knows_the_covariance_of_its_noise() -> None:
     whitened = fit_score(x, **brief).covariance
     assert whitened is not None
     torch.testing.assert_close(whitened, torch.cov(x.T, correction=0), rtol=1e-4, atol=1e-5)
-    images = torch.randn(50, 40, generator=seeded())
-    scaled = fit_score(images, **brief).covariance
+    wide = torch.randn(50, 40, generator=seeded())
+    scaled = fit_score(wide, **brief).covariance
     assert scaled is not None
-    torch.testing.assert_close(scaled, images.sub(images.mean(0)).square().mean().expand(40))
+    torch.testing.assert_close(scaled, wide.var(0, correction=0))
+    images = wide.reshape(50, 1, 5, 8)
+    by_one = fit_score(images, **brief).covariance
+    assert by_one is not None
+    torch.testing.assert_close(by_one, wide.var(0, correction=0).mean().expand(40))
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
