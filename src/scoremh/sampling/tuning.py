@@ -25,8 +25,8 @@ length, the step is shortened while this improves it:
 
     effective draws per score call = min_f 1 / (tau_f c),    c = score calls per transition
 
-where tau_f is the integrated autocorrelation time of f(x): the positions u_i along the axes, u_i^2, and |u|^2, in
-coordinates u in which the covariance is the identity and jumps are uncorrelated, so that the slowest direction is an
+where tau_f is the integrated autocorrelation time of f(x): the positions u_i along the slowest axes, u_i^2, and |u|^2,
+in coordinates u in which the covariance is the identity and jumps are uncorrelated, so that the slowest direction is an
 axis. ChEES (Hoffman, Radul and Sountsov 2021) follows the squared jumps of |u|^2 alone, without their cost.
 
 A chain that did not move in the last window, far out where the score is huge, has no effect on any of these: it would
@@ -284,6 +284,7 @@ LEAST_MEASURED, MEASURED_MOVES = 20, 8000  # transitions in which a length is me
 # The acceptance rate to tune trajectories of several steps to. Chosen with `LineIntegral()` on a Gaussian, a twisted
 # Gaussian, a logistic and a Student's distribution in 10 to 50 dimensions: .65 was worth about half as much.
 LENGTH_RATE = 0.9
+AXES = 64  # number of slowest axes along which the worth is measured
 SHORTER, MAX_RATE = 0.8, 0.99  # the factor by which the step is shortened, and the highest acceptance rate to tune to
 
 
@@ -510,7 +511,7 @@ class _Learning:
         if bool(failed) or not bool(u.isfinite().all()):  # chains that stay in a subspace
             return 0.0, rate
         axes = torch.linalg.eigh(torch.linalg.solve(root, torch.linalg.solve(root, jumps.T @ jumps).T))[1]
-        along = torch.linalg.solve(root, u.T).T @ axes
+        along = torch.linalg.solve(root, u.T).T @ axes[:, :AXES]
         values = torch.cat([along, along.square(), inner(u, u)[:, None]], 1)
         times = autocorrelation_time((values - values.mean(0)).view(n + 1, chains, -1))
         return float((1 / times).min().nan_to_num(0.0)) * n * len(self.point.x) / max(1, calls), rate
