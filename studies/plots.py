@@ -109,7 +109,8 @@ def curve_panels(
         _scale(axis, sorted({value for x, *_ in lines.values() for value in x}), log)
         axis.tick_params(labelbottom=True)
         axis.set_xlabel(labels[0], fontsize=9, color=INK)
-    axes[0].set_ylabel(labels[1], fontsize=9, color=INK)
+    for axis in axes[:: columns or len(axes)]:
+        axis.set_ylabel(labels[1], fontsize=9, color=INK)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, **LEGEND)
     figure.savefig(path)
 

@@ -4,7 +4,6 @@ import json
 import re
 import textwrap
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from studies.framework.study import Records, Study
 WIDTH = 120
 WRAPPING: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 TEMPLATES = Path(__file__).parent.parent / "templates"
-FILTERS = ("markdown", "mean", "number", "over_seeds", "shown_seeds", "version")  # of `tables`
+FILTERS = ("mean", "over_seeds", "shown_seeds", "version")  # of `tables`
 
 
 def listed(values: Sequence[Any], spec: str = "", none: str = "none") -> str:
@@ -32,7 +31,7 @@ ENVIRONMENT = Environment(  # a name that is missing is an error, and blocks lea
     keep_trailing_newline=True,
     autoescape=False,  # Markdown
 )
-ENVIRONMENT.filters |= {"fmt": format, "listed": listed, "json": partial(json.dumps, indent=1)}
+ENVIRONMENT.filters |= {"fmt": format, "listed": listed}
 ENVIRONMENT.filters |= {name: getattr(tables, name) for name in FILTERS}
 
 

@@ -21,12 +21,6 @@ def markdown(frame: pd.DataFrame, corner: str = "") -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return a table in Markdown of rows that are dictionaries with the same keys."""
-    frame = pd.DataFrame(rows)
-    return markdown(frame.set_index(frame.columns[0]), frame.columns[0])
-
-
 def spread(values: Sequence[float]) -> float:
     """Return the standard deviation, 0 of one value."""
     return statistics.stdev(values) if len(values) > 1 else 0.0

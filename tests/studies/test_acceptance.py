@@ -59,7 +59,7 @@ def test_acceptances_write_their_page(tmp_path: Path, monkeypatch: pytest.Monkey
         "| learned: potential, metropolis | 0, 1.2 |",
         "| `TwoCoin()` | nowhere | nowhere | nowhere |",
         "0.8225. After 2 steps",
-        "| `LineIntegral()` | 1.",
+        "| `LineIntegral()` | ",
         "| 25 modes | 4 x |",
     ):
         assert text in page, text
