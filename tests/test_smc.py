@@ -378,6 +378,27 @@ def test_first_particles_are_right_in_directions_much_wider_than_the_highest_lev
 
 
 @pytest.mark.slow
+def test_the_highest_level_of_a_mixture_merges_modes_that_lie_apart_in_one_direction_of_many() -> None:
+    """Modes 80 apart along the diagonal of 100 dimensions, of mean variance 5: levels up to 10 times 20."""
+    means = 4.0 * f64([-1.0], [1.0]).expand(2, 100)
+    prior = targets.GaussianMixture(f64(0.9, 0.1), means)
+    assert prior.noise_range == pytest.approx((0.01 * math.sqrt(6.76), 10 * math.sqrt(577)))
+    seen = targets.linear_observation(torch.ones(1, 100).double() / 10, f64(10.0), std=20.0)
+    found = smc(targets.posterior(prior, seen), particles=500, steps_per_level=2, generator=seeded())
+    weights = prior.weights * torch.distributions.Normal(10 * means[:, 0], math.sqrt(401)).log_prob(f64(10.0)).exp()
+    share, expected = float((found.draws.mean(1) > 0).double().mean()), float(weights[1] / weights.sum())
+    assert abs(share - expected) < 4 * math.sqrt(expected * (1 - expected) / 100)
+
+
+def test_scores_show_the_covariance_of_a_model() -> None:
+    """In units of the truth; normal models are found exactly, a mixture is where its scores are nearly linear."""
+    wide = targets.Gaussian(f64(1.0, -2.0), f64([4.0, 1.9], [1.9, 1.0]))
+    for law, tolerance in ((wide, 1e-6), (MIXTURE, 0.2)):
+        known, found = (MODULE.normal_of(each) for each in (law, as_model(law)))
+        torch.testing.assert_close(found.covariance, known.covariance, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(found.mean, known.mean, rtol=tolerance, atol=tolerance)
+
+
 def test_a_learned_score_is_a_prior_in_its_own_coordinates() -> None:
     """Noise is sigma z in standard coordinates, the observation in those of x, whose scales are 3 and .1."""
     scale = f64(3.0, 0.1).float()
@@ -517,7 +538,7 @@ def test_many_observations_take_one_call_of_a_conditional_network() -> None:
     prior = targets.Gaussian(f64(0.0, 0.0), 4 * torch.eye(2).double())
     target = targets.product(*singles, prior, weights=[1.0] * 12 + [-11.0])
     found = smc(target, particles=300, levels=annealing.geometric(2.0, 0.05, 8), generator=seeded())
-    assert all(rows % 12 == 0 for rows in calls)
+    assert all(rows % 12 == 0 for rows in calls[12:])  # after one call each for their covariances
     precision = 1 / 4 + 12
     mean = observations.sum(0) / precision
     z = (found.draws.mean(0) - mean) * math.sqrt(precision) * math.sqrt(100)
@@ -527,17 +548,14 @@ def test_many_observations_take_one_call_of_a_conditional_network() -> None:
         as_model(FIRST).given(observations[0])
 
 
-@pytest.mark.slow
 def test_a_way_that_costs_too_much_weight_is_halved() -> None:
-    """Two given levels for eight observations: others come between, and the constant is right."""
-    parts = [targets.Gaussian(torch.randn(2, generator=seeded(s)).double() / 3, SECOND.covariance) for s in range(8)]
-    powers = [1.0] * 8 + [-7.0]
-    mean, covariance, constant = product_of([*parts, WIDE], powers)
-    found = smc(targets.product(*parts, WIDE, weights=powers), particles=200, levels=[8.0, 0.05], generator=seeded())
+    """Two given levels for a product of mixtures: others come between, and the weights of modes are right."""
+    means, narrow = f64([-3.0, 0.0], [3.0, 0.0]), 0.25 * torch.eye(2).double()
+    laws = [targets.GaussianMixture(f64(w, 1 - w), means, narrow) for w in (0.2, 0.6, 0.5, 0.5, 0.5)]
+    found = smc(targets.product(*laws), particles=500, levels=[8.0, 0.05], generator=seeded())
     assert len(found.levels) > 3
-    assert abs(found.log_evidence - constant) < 4 * found.log_evidence_error
-    u = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), (found.draws - mean).mT, upper=False).mT
-    assert stats.chi2.sf(100 * float(u.mean(0).square().sum()), 2) > 1e-4
+    share, expected = float((found.draws[:, 0] < 0).double().mean()), 0.12 / (0.12 + 0.32)
+    assert abs(share - expected) < 4 * math.sqrt(expected * (1 - expected)) * max(found.log_evidence_error, 0.06)
 
 
 def test_a_product_that_cannot_be_normalised_on_the_way_is_rejected_before_it_runs() -> None:
@@ -586,7 +604,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(tmp_path: Path, monkey
     with pytest.raises(ValueError, match="to hold this run, with particles = 50"):
         smc(GAUSSIAN, generator=seeded(1), store=tmp_path, **options | {"particles": 50})
     other = targets.posterior(PRIOR, targets.linear_observation(A, Y + 1, STD))
-    with pytest.raises(ValueError, match=r"to hold (this run|a run of this target)"):
+    with pytest.raises(ValueError, match="to hold this run, with the log likelihood at three points = "):
         smc(other, generator=seeded(1), store=tmp_path, **options)
 
 
@@ -654,7 +672,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "one number for all": ({"target": posterior_of(lambda x: x.sum())}, r"log_likelihood\(x\).*of shape \(\)"),
     "impossible data": (
         {"target": posterior_of(lambda x: x[:, 0] - torch.inf)},
-        r"positive at some particles, got 0 at all 20 particles at noise level 10\.8\d+\. Check the log likelihood",
+        r"positive at some particles, got 0 at all 20 particles at noise level 14\.1\d+\. Check the log likelihood",
     ),
     "a model of one level": (
         {"target": targets.posterior(OneLevel([0.0, 0.0]), lambda x: -x.sum(1))},

@@ -34,15 +34,14 @@ from studies.posteriors.problems import DIMENSIONS, PROBLEMS, TAU  # noqa: F401 
 NAMES = {"mala": "MALA, Simpson", "ula": "ULA", "exact": "exact draws"}
 MAX_Z, MIN_P = 4.0, 1e-4  # what counts as Monte Carlo error: 12 numbers of each kind in two seeds
 OBSERVATIONS = 1, 2, 4
-WAYS = {8: (True, False), 80: (True, False)}  # with an accept step and without, by dimensions
 TALL: dict[str, dict[int, tuple[int, ...]]] = {
-    "normal": {10: (2, 8, 32), 32: (2,)},
+    "normal": {10: (2, 8, 32, 90), 32: (2, 8)},
     "mixture": {10: (2, 4, 8)},
 }  # numbers of observations, by dimensions
 REPEATED = {"normal": 8, "mixture": 4}  # observations up to which there is more than one seed
 ERRORS = (0.001, 0.01, 0.1)  # of perturbed scores, of the normal toy in 10 dimensions with eight observations
 LEARNED_DIMENSIONS = (8,)
-UNADJUSTED_PROBLEMS = 5  # in 80 dimensions
+UNADJUSTED_PROBLEMS = {8: 20, 80: 5, 800: 0}  # by dimensions
 MAX_OVER_FLOOR = 1.5  # of the mean distance over that of exact draws
 
 
@@ -52,8 +51,8 @@ def stages(config: Config) -> list[list[Cell]]:
     published = [
         cell
         for d, problems in zip(PUBLISHED_DIMENSIONS, config.published_problems, strict=True)
-        for cell in grid(Published, d=(d,), observations=OBSERVATIONS, accept=WAYS[d], problem=range(problems))
-        if isinstance(cell, Published) and (d < 80 or cell.accept or cell.problem < UNADJUSTED_PROBLEMS)
+        for cell in grid(Published, d=(d,), observations=OBSERVATIONS, accept=(True, False), problem=range(problems))
+        if isinstance(cell, Published) and (cell.accept or cell.problem < UNADJUSTED_PROBLEMS[d])
     ]
     tall = [
         cell

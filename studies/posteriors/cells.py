@@ -46,9 +46,9 @@ class Config:
     annealed_levels: int = 20
     annealed_steps: int = 20  # at every level, for both rules
     annealed_final: int = 200  # at the last
-    particles: tuple[int, ...] = (4000, 4000)  # of the MCGdiff setting in 8 and 80 dimensions
+    particles: tuple[int, ...] = (4000, 4000, 8000)  # of the MCGdiff setting in 8, 80 and 800 dimensions
     published_draws: int = 2000
-    published_problems: tuple[int, ...] = (20, 10)  # in the same
+    published_problems: tuple[int, ...] = (20, 10, 1)  # in the same
     learned_from: int = 10_000  # draws of the prior
     learned_problems: int = 5
     many_modes_problems: int = 5

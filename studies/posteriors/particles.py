@@ -16,7 +16,7 @@ from studies.posteriors.cells import Config
 from studies.posteriors.problems import Observed, Singles, known_model
 
 DIRECTIONS = {"w1": 100, "w2": 1000}
-DIMENSIONS = (8, 80)
+DIMENSIONS = (8, 80, 800)
 FLOORS = 10  # pairs of exact draws, of which the floor is the mean
 RECIPE: Recipe | None = None  # the default
 FRESH = 1000  # number of the first problem: none of them was looked at while `smc` was written

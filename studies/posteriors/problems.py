@@ -180,16 +180,23 @@ class Observed:
     @property
     def likelihood(self) -> targets.LinearObservation:
         """The likelihood of the observation."""
-        return targets.linear_observation(self.matrix, self.y, self.std)
+        return targets.linear_observation(self.matrix.to(self.dtype), self.y.to(self.dtype), self.std)
 
     @property
     def model(self) -> DiffusionModel:
-        """The prior as a diffusion model, from .01 to 10 times its standard deviation."""
+        """The prior as a diffusion model, from .01 times its width to 10 times that in its widest direction."""
         middle = self.prior.weights @ self.prior.means
-        variance = self.variance + float((self.prior.weights @ (self.prior.means - middle).square()).mean())
-        low, high = 0.01 * variance**0.5, 10 * variance**0.5
-        like = self.prior.sample(500, 0.0, torch.Generator().manual_seed(0))
-        return diffusion.from_denoiser(self.prior.denoised, (low, high), variance=variance, mean=middle, like=like)
+        away = self.prior.weights.sqrt()[:, None] * (self.prior.means - middle)
+        variance = self.variance + float(away.square().sum(0).mean())
+        widest = math.sqrt(self.variance + float(torch.linalg.matrix_norm(away, 2)) ** 2)
+        like = self.prior.sample(500, 0.0, torch.Generator().manual_seed(0)).to(self.dtype)
+        span, middle = (0.01 * variance**0.5, 10 * widest), middle.to(self.dtype)
+        return diffusion.from_denoiser(self.prior.denoised, span, variance=variance, mean=middle, like=like)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """float32 in many dimensions, for speed."""
+        return torch.float32 if self.matrix.shape[1] > 256 else torch.float64
 
     def covariance(self, sigma: float) -> Tensor:
         """Return the covariance of a component of the posterior at a noise level."""

@@ -13,13 +13,17 @@ posterior. From a level a to the next level b, particles are
 A likelihood that is no bridge is raised to powers, L_sigma = L^beta(sigma). Where the step to L_b would leave less than
 half of the effective sample size, it is divided: log L moves from log L_a to log L_b along a straight line.
 
-A product of models, p_sigma = prod_i p_i,sigma^w_i, comes down along dx / d sigma = -c sigma S with S = sum_i w_i s_i.
-No distribution has this flow, so every particle gets the weight (a Feynman-Kac corrector)
+A product of models, p_sigma = prod_i p_i,sigma^w_i, comes down along dx / d sigma = -sigma (M S + b) with
+S = sum_i w_i s_i. No distribution has this flow, so every particle gets the weight (a Feynman-Kac corrector)
 
-    d log w / d sigma = sigma (sum_i w_i |s_i|^2 - c |S|^2 + (1 - c) div S)
+    d log w / d sigma = sigma (sum_i w_i (|s_i|^2 + div s_i) - S.(M S + b) - tr(M dS/dx))
 
-with any c(sigma). With c = 1 the divergence cancels; the product of n equal normal distributions follows c = 1 / n. A
-step that leaves less than half of the effective sample size is halved. The first particles are drawn from the product
+with any matrix M and vector b. With M = 1 the divergence cancels. With means m_i and covariances K_i of the models,
+Q = sum_i w_i K_i^-1 and m the mean of the product, the weights of normal distributions stay equal if
+
+    M = Q^-1 (sum_i w_i K_i^-2) Q^-1,    b = -2 Q^-1 sum_i w_i K_i^-2 (m - m_i)
+
+A step that leaves less than half of the effective sample size is halved. The first particles are drawn from the product
 of the normal distributions that the models are at the highest level. With negative weights the product has to be
 normalisable at every level: sum_i w_i (C_i + sigma^2)^-1, with the covariances C_i of the tails, is positive definite.
 
@@ -55,6 +59,7 @@ from scoremh.annealing.anneal import (
 )
 from scoremh.coordinates import Affine, Coordinates
 from scoremh.diffusion import Conditional, DiffusionModel, together
+from scoremh.diffusion.model import jacobian_product, random_directions
 from scoremh.kernel import metropolis_hastings
 from scoremh.proposals import MALA
 from scoremh.sampling.pools import Pool, started
@@ -78,7 +83,11 @@ GAIN, MOST_CHANGE = 1.5, 0.7  # of the logarithm of the step size, by the error 
 DENSE_SIZE = 1024  # coordinates up to which the covariance of moves is a matrix
 COVARIANCE_DRAWS, RIDGE = 5, 1e-6  # draws per coordinate below which a covariance from particles is mostly noise
 CHECKED_LEVELS = 16  # at which a product with negative weights is checked, if smc places the levels
-MOST_DIRECTIONS, NEARLY_ONE = 64, 0.2  # coordinates up to which a divergence is computed; |c - 1| below which c is 1
+MOST_DIRECTIONS, MOST_COVARIANCES = 64, 32  # coordinates up to which divergences and covariances are computed
+NEARLY_ONE = 0.2  # |M - 1|, and spread of log weights in an e-fold of the level, below which M is 1: no divergence
+MOST_RATE = 10.0  # of the fastest direction: beyond, covariances from learned scores do not fit each other
+NORMAL_LEVEL, NORMAL_POINTS = 2.0, 512  # noise level over the width, and points, at which covariances are found
+WIDEST_RATIO, NARROWEST_RATIO = 100.0, 1e-4  # of such a variance to the mean variance at that level
 SHORTEST_RATIO = 1.001  # of two levels between which the way is not halved any more
 RATE_STEPS = 2.0  # of the way along summed scores, in an e-fold of their fastest direction
 LEAST_STEP = 1e-9  # share of the way to a likelihood
@@ -311,7 +320,8 @@ def smc(
     bar = progress_bar(100, "particles", unit="per cent", show=progress)
     with stored_run(store) as folder, started(pool) as workers, bar as tick:
         settings = {"particles": particles, "levels": None if levels is None else list(levels), "transport": transport}
-        seed = _seed(folder, settings | {"steps_per_level": steps_per_level}, generator)
+        settings |= {"steps_per_level": steps_per_level}
+        seed = _seed(folder, settings if folder is None else settings | problem.described(), generator)
         descent = _Descent(problem, particles, high, seed, transport, proposal, kernel_at, steps_per_level)
         descent.options, descent.folder = {"pool": workers}, folder
         for level in descent.path(levels, high, low):
@@ -350,33 +360,75 @@ def _seed(folder: Path | None, settings: dict[str, Any], generator: torch.Genera
     return int(found["seed"])
 
 
-def normal_at(model: ScoreModel, level: float, *, tails: bool = False) -> tuple[Tensor, Tensor]:
-    """Return mean `(d,)` and covariance `(d, d)` of a model at a noise level; of its widest component if `tails`.
+class Normal(NamedTuple):
+    """A normal distribution and the noise that blurs it: N(mean, covariance + sigma^2 noise) at noise level sigma."""
 
-    Args:
-        model: Scores of all noise levels.
-        level: Noise level.
-        tails: Whether to describe the tails of a mixture, and not all of it.
-    """
-    if isinstance(model, Blurrable):
-        weights, means, covariances = (part.double() for part in model._components_of)
-        noise = level**2 * torch.eye(means.shape[1]).to(means)
-        if tails:
-            widest = int(covariances.diagonal(dim1=1, dim2=2).sum(1).argmax())
-            return means[widest], covariances[widest] + noise
-        away = means - weights @ means
-        between = away.mT @ (weights[:, None] * away)
-        return weights @ means, torch.einsum("k,kij->ij", weights, covariances) + between + noise
+    mean: Tensor
+    covariance: Tensor
+    noise: Tensor
+
+    def precision(self, level: float) -> Tensor:
+        """Return the inverse covariance at a noise level."""
+        inverse: Tensor = torch.linalg.inv(self.covariance + level**2 * self.noise)
+        return inverse
+
+
+def root_of(model: ScoreModel) -> Tensor:
+    """Return the matrix L of the affine coordinates x = m + L u of a model; raise an error for other coordinates."""
     coordinates, event = model.coordinates, model.event
+    assert event is not None
     if not isinstance(coordinates, Affine):
         fix = "Fit without heavy_tails, or use replica_exchange."
         raise ValueError(checks.message("models in affine coordinates", type(coordinates).__name__, fix))
+    axes = torch.eye(event.numel(), dtype=torch.float64).to(event).reshape(-1, *event.shape)
+    root: Tensor = coordinates.color(axes).flatten(1).double().mT
+    return root
+
+
+@torch.no_grad()
+def normal_of(model: ScoreModel) -> Normal:
+    """Return the normal distribution with the mean and covariance of a model.
+
+    At a high noise level the score of a model in its coordinates u is nearly -P (u - m). P is found by least squares at
+    normal points. Large events count as equally wide in all directions.
+    """
+    if isinstance(model, Blurrable):
+        weights, means, covariances = (part.double() for part in model._components_of)
+        away = means - weights @ means
+        between = away.mT @ (weights[:, None] * away)
+        within = torch.einsum("k,kij->ij", weights, covariances)
+        return Normal(weights @ means, within + between, torch.eye(means.shape[1]).to(means))
+    root, event = root_of(model), model.event
     assert event is not None
-    own = coordinates.covariance.to(event.device, torch.float64)
-    size = event.numel()
-    covariance = own if own.ndim == 2 else own.expand(size).diag()
-    mean: Tensor = coordinates(torch.zeros_like(event)[None])[0].flatten().double()
-    return mean, (model.variance + level**2) * covariance
+    assert model.noise_range is not None
+    low, high = model.noise_range
+    level = min(max(NORMAL_LEVEL * math.sqrt(model.variance), low), high)
+    c, size, centre = model.variance + level**2, event.numel(), torch.zeros(event.numel()).to(root)
+    covariance = model.variance * torch.eye(size).to(root)
+    if size <= MOST_COVARIANCES:
+        u = math.sqrt(c) * rng.normal((NORMAL_POINTS, *event.shape), event, rng.seeded(0, event.device))
+        score = model.standard.at(level).score
+        assert score is not None
+        with checks.explained():
+            up, down = CountedScore(score)(torch.cat([u, -u])).flatten(1).double().chunk(2)
+        slopes = torch.linalg.lstsq(u.flatten(1).double(), (up - down) / 2).solution  # -P
+        values, v = torch.linalg.eigh(-(slopes + slopes.mT) / 2)
+        values = values.clamp(1 / (level**2 + WIDEST_RATIO * c), 1 / (level**2 + NARROWEST_RATIO * c))
+        covariance = v @ (1 / values - level**2).diag() @ v.mT
+        centre = v @ ((v.mT @ (up + down).mean(0) / 2) / values)
+    mean: Tensor = model.coordinates(centre.to(event).reshape(1, *event.shape))[0].flatten().double()
+    return Normal(mean, root @ covariance @ root.mT, root @ root.mT)
+
+
+def tails_of(model: ScoreModel, normal: Normal) -> Normal:
+    """Return the tails of a model: those of the widest component of a mixture; else equally wide in all directions.
+
+    Covariances from learned scores are too inaccurate in narrow directions to raise an error for.
+    """
+    if isinstance(model, Blurrable):
+        covariances = model._components_of[2].double()
+        return normal._replace(covariance=covariances[int(covariances.diagonal(dim1=1, dim2=2).sum(1).argmax())])
+    return normal._replace(covariance=model.variance * normal.noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -387,7 +439,7 @@ class _Problem:
     models: tuple[tuple[float, ScoreModel], ...]
     likelihoods: tuple[tuple[float, Likelihood], ...]
     prior: TargetLike | None = None
-    shares: dict[float, tuple[float, float]] = field(default_factory=dict)
+    drifts: dict[float, "Drift"] = field(default_factory=dict)
 
     @classmethod
     def of(cls, target: TargetLike) -> "_Problem":
@@ -444,6 +496,27 @@ class _Problem:
         """The coordinates of the first model."""
         return self.models[0][1].coordinates
 
+    @torch.no_grad()
+    def described(self) -> dict[str, str]:
+        """Return the log likelihood and the scores of the models at a few points, which a folder compares."""
+        model = self.models[0][1]
+        assert model.event is not None
+        u = rng.normal((3, *model.event.shape), model.event, rng.seeded(0, model.event.device))
+        x = model.coordinates(math.sqrt(model.variance) * u)
+        prior = self.models_at(self.span[1]).score
+        assert prior is not None
+        with checks.explained():
+            values = {"the log likelihood": self.likelihood_at(0.0).log_density(x), "the prior's score": prior(x)}
+        return {
+            f"{name} at three points": ", ".join(f"{number:.5g}" for number in value.reshape(3, -1)[:, 0].tolist())
+            for name, value in values.items()
+        }
+
+    @cached_property
+    def normals(self) -> list[Normal]:
+        """Normal distributions with the means and covariances of the models."""
+        return [normal_of(model) for _, model in self.models]
+
     @cached_property
     def groups(self) -> list[tuple[tuple[float, ...], ScoreModel]]:
         """Weights and models; models of one network under several conditions are one model with as many weights."""
@@ -480,7 +553,8 @@ class _Problem:
         """Raise an error if the product of the models cannot be normalised at one of these levels."""
         for level in levels:
             precisions = [
-                weight * torch.linalg.inv(normal_at(model, level, tails=True)[1]) for weight, model in self.models
+                weight * tails_of(model, normal).precision(level)
+                for (weight, model), normal in zip(self.models, self.normals, strict=True)
             ]
             values, vectors = torch.linalg.eigh(torch.stack(precisions).sum(0))
             if not float(values[0]) > 0:
@@ -501,14 +575,11 @@ class _Problem:
         nothing = torch.zeros(n, dtype=torch.float64, device=event.device)
         if weight == 1 and not others:
             return first_particles(model, n, level, generator), nothing, 0.0
-        precision, pull, log_total = 0.0, 0.0, 0.0
-        for weight, each in self.models:
-            mean, covariance = normal_at(each, level)
-            own = torch.linalg.inv(covariance)
-            precision, pull = precision + weight * own, pull + weight * own @ mean
-            log_total += weight * float(torch.logdet(own / (2 * math.pi)) - mean @ own @ mean) / 2
-        assert isinstance(precision, Tensor)
-        assert isinstance(pull, Tensor)
+        parts, precision, pull = self.normal_product(level)
+        constants = [
+            w * (torch.logdet(own / (2 * math.pi)) - part.mean @ own @ part.mean) / 2 for w, own, part in parts
+        ]
+        log_total = float(torch.stack(constants).sum())
         precision = (precision + precision.mT) / 2
         normal = Gaussian(torch.linalg.solve(precision, pull), torch.linalg.inv(precision))
         log_total += float(pull @ normal.mean - torch.logdet(precision / (2 * math.pi))) / 2
@@ -517,40 +588,47 @@ class _Problem:
         at = self.models_at(level).log_density
         return x, nothing if at is None else at(x).double() - normal.log_density(flat) - log_total, log_total
 
-    def share(self, level: float) -> tuple[float, float]:
-        """Return the share c of the summed scores to go along, and the rate of the fastest direction, c sigma^2 |Q|.
+    def normal_product(self, level: float) -> tuple[list[tuple[float, Tensor, Normal]], Tensor, Tensor]:
+        """Return weights, precisions P_i and normal distributions at a noise level, sum w_i P_i and sum w_i P_i m_i."""
+        parts = [(w, part.precision(level), part) for (w, _), part in zip(self.models, self.normals, strict=True)]
+        precision = torch.stack([w * own for w, own, _ in parts]).sum(0)
+        return parts, precision, torch.stack([w * own @ part.mean for w, own, part in parts]).sum(0)
 
-        Normal distributions with covariances K_i follow their product if c = tr(sum_i w_i K_i^-2) / tr(Q^2) with
-        Q = sum_i w_i K_i^-1. For large events, or if this is nearly 1, c is 1 and needs no divergence.
-        """
-        if level not in self.shares:
-            inverses = [(weight, torch.linalg.inv(normal_at(model, level)[1])) for weight, model in self.models]
-            whole = torch.stack([weight * each for weight, each in inverses]).sum(0)
-            squares = torch.stack([weight * each.square().sum() for weight, each in inverses]).sum()
-            share = float(squares / whole.square().sum())
-            if len(whole) > MOST_DIRECTIONS or abs(share - 1) < NEARLY_ONE:
-                share = 1.0
-            noise = normal_at(self.models[0][1], level + 1.0)[1] - normal_at(self.models[0][1], level)[1]
-            fastest = torch.linalg.matrix_norm(noise @ whole, 2) / (2 * level + 1)  # C Q: noise is (2 sigma + 1) C
-            self.shares[level] = share, share * level**2 * float(fastest)
-        return self.shares[level]
+    def drift(self, level: float) -> "Drift":
+        """Return M and b of the way at a noise level, and the rate of its fastest direction."""
+        if level not in self.drifts:
+            parts, whole, pull = self.normal_product(level)
+            centre = torch.linalg.solve(whole, pull)
+            squares = [(weight * own @ part.noise @ own, part.mean) for weight, own, part in parts]
+            inverse, noise = torch.linalg.inv(whole), self.normals[0].noise
+            matrix = inverse @ torch.stack([square for square, _ in squares]).sum(0) @ inverse
+            offset = -2 * inverse @ torch.stack([square @ (centre - mean) for square, mean in squares]).sum(0)
+            spread = level**2 * float((whole @ (matrix - noise)).norm() + (offset @ whole @ offset).clamp(min=0).sqrt())
+            rates = [level**2 * float(torch.linalg.matrix_norm(each @ whole, 2)) for each in (noise, matrix)]
+            sure = float(torch.linalg.eigvalsh(whole)[0]) > 0 and rates[1] < max(rates[0], MOST_RATE)
+            alike = float((matrix - noise).norm()) < NEARLY_ONE * float(noise.norm()) and spread < NEARLY_ONE
+            plain = len(whole) > MOST_DIRECTIONS or alike or not sure
+            self.drifts[level] = Drift(None if plain else matrix, offset, rates[0 if plain else 1])
+        return self.drifts[level]
 
     def carried(self, x: Tensor, high: float, low: float) -> tuple[Tensor, Tensor]:
         """Return particles carried along the summed scores from one noise level to another, and their log weights."""
 
         def rate(state: Tensor, level: float) -> Tensor:
-            at = state[:, :-1].reshape(x.shape)
+            at, drift = state[:, :-1].reshape(x.shape), self.drift(level)
             total, moved, gain = torch.zeros_like(at), torch.zeros_like(at), x.new_zeros(len(x))
-            share, _ = self.share(level)
             for weights, model in self.groups:
-                parts = scores_along(model, at, level, len(weights), divergence=share != 1)
+                parts = scores_along(model, at, level, len(weights), drift.matrix)
                 for weight, (score, along, divergence) in zip(weights, parts, strict=True):
                     total, moved = total + weight * score, moved + weight * along
-                    gain = gain + weight * (inner(score, along) + (1 - share) * divergence)
-            return level * torch.cat([-share * moved.flatten(1), (gain - share * inner(moved, total))[:, None]], 1)
+                    gain = gain + weight * (inner(score, along) + divergence)
+            if drift.matrix is not None:
+                flat = total.flatten(1) @ drift.matrix.to(x) + drift.offset.to(x)
+                moved = flat.reshape(x.shape)
+            return level * torch.cat([-moved.flatten(1), (gain - inner(moved, total))[:, None]], 1)
 
         lowest = low or min(high, self.least_level)
-        steps = max(FLOW_LEVELS_PER_E_FOLD, RATE_STEPS * max(self.share(high)[1], self.share(lowest)[1]))
+        steps = max(FLOW_LEVELS_PER_E_FOLD, RATE_STEPS * max(self.drift(high).rate, self.drift(lowest).rate))
         levels = geometric(high, lowest, 1 + math.ceil(steps * math.log(high / lowest))) if lowest < high else [high]
         with torch.inference_mode(), checks.explained():
             start = torch.cat([x.flatten(1), x.new_zeros(len(x), 1)], 1)
@@ -558,28 +636,43 @@ class _Problem:
         return end[:, :-1].reshape(x.shape).clone(), end[:, -1].double().clone()
 
 
+class Drift(NamedTuple):
+    """The way of a product from one noise level to the next."""
+
+    matrix: Tensor | None
+    """M; None for the sum of the models' own flows, which needs no divergence."""
+    offset: Tensor
+    """b."""
+    rate: float
+    """Rate of the fastest direction, per e-fold of the noise level."""
+
+
 def scores_along(
-    model: ScoreModel, x: Tensor, level: float, n: int, *, divergence: bool
+    model: ScoreModel, x: Tensor, level: float, n: int, matrix: Tensor | None
 ) -> list[tuple[Tensor, Tensor, Tensor | float]]:
-    """Return the scores s of n models that share a network, C s with the covariance C of their noise, and div C s.
+    """Return the scores s of n models that share a network, C s with the covariance C of their noise, and a divergence.
 
     Args:
         model: Model, of n conditions if n is above 1.
         x: Points.
         level: Noise level.
         n: Number of models.
-        divergence: Whether to compute the divergence; 0 if not.
+        matrix: Matrix M of div (C s - M s); None for 0 in its place.
     """
     coordinates = model.coordinates
-    assert isinstance(coordinates, Affine)  # `normal_at` has looked
-    if not divergence:
+    assert isinstance(coordinates, Affine)  # `root_of` has looked
+    if matrix is None:
         score = model.at(level).score
         assert score is not None
         return [(s, coordinates.precondition(s), 0.0) for s in scores_of(CountedScore(score), x, n)]
-    u = coordinates.inverse(x)
+    u, score, inverse = coordinates.inverse(x), model.standard.at(level).score, torch.linalg.inv(root_of(model))
+    assert score is not None
     many = u.repeat(n, *(1,) * (u.ndim - 1))
-    count(len(many) * (1 + (model.probes or u[0].numel())))
-    scores, divergences = model.standard.level_score(many, level)
+    size = u[0].numel()
+    directions = torch.eye(size).to(u) if model.probes is None else random_directions(size, u, model.probes)
+    count(len(many) * (1 + len(directions)))
+    left = directions - directions @ (inverse @ matrix @ inverse.mT).to(u)
+    scores, divergences = jacobian_product(lambda at, _: score(at), many, level, directions, left)
     each = zip(scores.chunk(n), divergences.chunk(n), strict=True)
     return [(coordinates.push_gradient(s, u), coordinates.color(s), d) for s, d in each]
 

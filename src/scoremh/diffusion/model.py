@@ -172,14 +172,16 @@ def level_score(
     x: Float[Tensor, "chain *event"],
     sigma: Tensor | float,
     directions: Float[Tensor, "direction d"] | None = None,
+    left: Float[Tensor, "direction d"] | None = None,
 ) -> tuple[Float[Tensor, "chain *event"], Float[Tensor, " chain"]]:
-    """Return a score and sum_i v_i . J v_i, which is its divergence if the v_i are the unit vectors.
+    """Return a score and sum_i a_i . J v_i, which is its divergence if a_i and v_i are the unit vectors.
 
     Args:
         score: Score called as `score(x, sigma)`, with one noise level per chain.
         x: Points, `(chain, *event)`.
         sigma: Noise level, a number or one per chain.
         directions: Vectors v_i over the flattened event; the unit vectors if None.
+        left: Vectors a_i; the same as v_i if None.
     """
     size = x[0].numel()
     v = torch.eye(size, dtype=x.dtype, device=x.device) if directions is None else directions.to(x)
@@ -190,7 +192,8 @@ def level_score(
     both: tuple[Tensor, Tensor] = torch.func.jvp(lambda at: score(at, levels), (many,), (along,))  # type: ignore[assignment]
     values, products = both
     checks.returned(values, many, many.shape, "score")
-    return values[:: len(v)], (products * along).flatten(1).sum(1).reshape(len(x), len(v)).sum(1)
+    ends = along if left is None else left.to(x).repeat(len(x), 1).reshape(many.shape)
+    return values[:: len(v)], (products * ends).flatten(1).sum(1).reshape(len(x), len(v)).sum(1)
 
 
 def random_directions(size: int, like: Tensor, probes: int, seed: int = 0) -> Float[Tensor, "direction d"]:
@@ -373,7 +376,7 @@ class DiffusionModel:
         level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x))
         with sdpa_kernel(SDPBackend.MATH):  # faster attention kernels do not support forward-mode differentiation
             parts = [
-                _level_score(self._score, part, its_level, directions)
+                jacobian_product(self._score, part, its_level, directions)
                 for part, its_level in zip(x.split(rows), level.split(rows), strict=True)
             ]
         scores, divergences = zip(*parts, strict=True)
@@ -487,22 +490,23 @@ def _output(net: Network, x: Tensor, time: Tensor) -> Tensor:
     return output.to(x)
 
 
-def _level_score(
-    score: Callable[[Tensor, Tensor], Tensor], x: Tensor, sigma: Tensor, directions: Tensor | None
+def jacobian_product(
+    score: LevelScoreFn, x: Tensor, sigma: Tensor | float, directions: Tensor | None, left: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return score and divergence by forward mode, or by reverse mode if a layer does not support forward mode.
+    """Return `level_score` by forward mode, or by reverse mode if a layer does not support forward mode.
 
-    Both give the same number, since v . J v = v . J^T v.
+    Both give the same number, since a . J v = v . J^T a.
     """
     try:
-        return level_score(score, x, sigma, directions)
+        return level_score(score, x, sigma, directions, left)
     except RuntimeError:  # for example from group norm after attention
         v = torch.eye(x[0].numel(), dtype=x.dtype, device=x.device) if directions is None else directions
+        a, level = v if left is None else left, torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x))
         with torch.inference_mode(False), torch.enable_grad():
             many = x.clone().repeat(len(v), *(1,) * (x.ndim - 1)).requires_grad_()
-            values = score(many, sigma.clone().repeat(len(v)))
-            along = v.clone().repeat_interleave(len(x), 0).reshape(many.shape)
-            (products,) = torch.autograd.grad(values, many, along)
+            values = score(many, level.clone().repeat(len(v)))
+            along, ends = (each.clone().repeat_interleave(len(x), 0).reshape(many.shape) for each in (v, a))
+            (products,) = torch.autograd.grad(values, many, ends)
         return values[: len(x)].detach(), (products * along).flatten(1).sum(1).reshape(len(v), len(x)).sum(0)
 
 

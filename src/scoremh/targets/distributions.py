@@ -73,7 +73,9 @@ class Distribution(ABC):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-LEVELS = 0.01, 10.0  # lowest and highest noise level that log p is integrated over, in units of the standard deviation
+# Noise levels that log p is integrated over: the lowest in units of the standard deviation averaged over coordinates,
+# the highest in units of that in the widest direction.
+LEVELS = 0.01, 10.0
 
 
 class Blurrable(Distribution):
@@ -97,9 +99,17 @@ class Blurrable(Distribution):
 
     @property
     def noise_range(self) -> tuple[float, float]:
-        """The noise levels that log p through noise is integrated over."""
-        low, high = (level * self.variance**0.5 for level in LEVELS)
-        return low, high
+        """The noise levels that log p through noise is integrated over, up to where modes merge in every direction."""
+        low, high = LEVELS
+        return low * self.variance**0.5, high * self._widest
+
+    @cached_property
+    def _widest(self) -> float:
+        """The standard deviation in the widest direction."""
+        weights, means, covariances = (part.double() for part in self._components_of)
+        away = means - weights @ means
+        covariance = torch.einsum("k,kij->ij", weights, covariances) + away.mT @ (weights[:, None] * away)
+        return float(torch.linalg.eigvalsh(covariance)[-1].sqrt())
 
     @property
     def variance(self) -> float:
