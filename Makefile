@@ -52,7 +52,8 @@ bench: .venv/ready .venv-bench/ready
 peers: .venv-bench/ready
 	.venv-bench/bin/python -m benchmarks.peers
 
-# Small tables by the protocol of ForestDiffusion, into docs/published.md: an hour on one core; the same command resumes a run.
+# Small tables by the protocol of ForestDiffusion, into docs/published.md: hours on one core, most of them ForestDiffusion's;
+# the same command resumes a run.
 published: .venv-bench/ready
 	.venv-bench/bin/python -m benchmarks.published
 

@@ -216,7 +216,14 @@ def page(kept: list[dict[str, Any]]) -> str:
         method: len({(one["table"], one["seed"]) for one in kept if one["method"] == method}) for method in METHODS
     }
     shown = ", ".join(f"{METHODS[method][0]} {count}" for method, count in counts.items())
+    over = ", ".join(
+        f"{name.replace('_', ' ')} {mean[name, 'scoremh']['w1'] / printed:.2f}"
+        for name, printed in PRINTED.items()
+        if (name, "scoremh") in mean
+    )
     lines += [
+        "",
+        f"W1 of ScoreMH over the best printed: {over}.",
         "",
         f"Cells: W1; coverage; copies; seconds. Splits computed, of {len(PRINTED) * len(SEEDS)}: {shown}.",
         "`python -m benchmarks.published` computes what is missing and writes this page.",
