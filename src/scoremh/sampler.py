@@ -51,6 +51,7 @@ ANNEALING_LEVELS, ANNEALING_STEP_SIZE = 15, 0.5  # number of levels; step size o
 GROUP_SIZE, MOST_CORRECTED = 10, 32  # moves decided together; coordinates of an event up to which they are
 MIN_SHARE_TO_REJECT = 0.05  # of draws that fulfil a condition; with fewer, chains are restricted to it
 MIN_TRIED, MIN_FOUND = 1000, 20  # draws of the first batch; draws that fulfil it, from which chains start
+RESTRICTED_STEPS = 300  # at least, of chains that start from few draws that fulfil a condition
 MIN_TUNED, TUNING_STEPS = 200, 100  # chains and steps of tuning under a condition
 FLOW_CHUNK_ROWS, FIRST_STEP_SIZE = 10_000, 0.05  # rows carried down at once; the step size that tuning tries first
 
@@ -384,7 +385,7 @@ class Sampler:
                 guides annealed chains to it if fewer than 20 draws fulfil it.
             annealing_steps: Transitions at every level of an annealing; 0 starts the chains by the probability flow,
                 and makes 20 if they are guided.
-            chain_steps: Transitions of the kernel after that.
+            chain_steps: Transitions of the kernel after that; at least 300 of chains restricted to the condition.
             generator: Random number generator; the same seed gives the same rows.
             progress: Show progress bars.
             pool: Pool that runs blocks of chains, as for `sample`.
@@ -421,7 +422,8 @@ class Sampler:
             generator=generator,
         )
         kernel = replace(integrated, step_size=step_size).kernel_on(restricted)
-        chains = sample(kernel, start, draws=1, thin=chain_steps, generator=generator, progress=progress)
+        steps = max(RESTRICTED_STEPS, chain_steps)
+        chains = sample(kernel, start, draws=1, thin=steps, generator=generator, progress=progress)
         return self.carry_down(chains.last, pool=pool)
 
     def _points(

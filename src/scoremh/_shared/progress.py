@@ -82,7 +82,7 @@ def _terminal_bar(total: int, label: str, unit: str, console: Any) -> Iterator[T
 
         def tick(advance: int, note: str = "") -> None:
             speed = progress.tasks[0].finished_speed or progress.tasks[0].speed
-            rate = "" if speed is None else f"{speed:,.0f} {unit}/s"
+            rate = "" if speed is None or speed < 1 else f"{speed:,.0f} {unit}/s"
             progress.update(task, advance=advance, rate=rate, note=note)
 
         yield tick

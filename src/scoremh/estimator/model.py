@@ -54,7 +54,6 @@ DEPENDENT_COLUMNS = Caution(
     "Some columns are linear combinations of others, so noise of 0.3 % of its standard deviation was added to every "
     "column. Remove such columns, and compute them from the draws.",
 )
-CONDITION_STEPS = 300  # at least, of chains that start from few draws that fulfil a condition
 MAX_COLUMNS = 4000  # beyond, a training takes minutes, and no distance between rows means much
 MAX_HELD_OUT_ROWS = 2000
 COMPARED_DRAWS = 1000  # draws, and rows, whose distances to the nearest row are compared
@@ -321,7 +320,7 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 sampler.score.coordinates(u), conditions, (level**2 + CORNER_STD**2) * scale.square().sum(0)
             ),
             annealing_steps=int(self.annealing_steps),
-            chain_steps=max(CONDITION_STEPS, int(self.chain_steps)),
+            chain_steps=int(self.chain_steps),
             generator=generator,
             progress=self.verbose,
             pool=self.pool,
