@@ -20,8 +20,8 @@ along a wide direction, "draws" becomes wider there, so they move faster. "geome
 the chains are, up to the shrinkage in the first windows: s = -P (x - m) gives G = P S P, which C = P^-1 solves.
 
 If the kernel has a trajectory length L, longer and longer ones from 4 on are tried before the last window, while they
-improve. For each a step size is tuned, and then the worth of its transitions is measured on all chains; at the best
-length, the step is shortened while this improves it:
+improve. For each a step size is tuned, and then the worth of its transitions is measured on all chains; the step
+is shortened while this improves it:
 
     effective draws per score call = min_f 1 / (tau_f c),    c = score calls per transition
 
@@ -468,25 +468,25 @@ class _Learning:
         return StepSearch(start, self.rate_to_reach, self.upper)
 
     def find_length(self, *, shorten: bool) -> float:
-        """Set the length of the largest worth, and return its step size, shortened while this improves it."""
-        best, step, worse = (0.0, self.length, 1.0), 1.0, 0
+        """Set the length of the largest worth, and return its step size; each is shortened while this improves it."""
+        best, step, worse = (0.0, self.length, 1.0, self.rate_to_reach), 1.0, 0
         for length in LENGTHS:
             self.length = length
             search = self.search(step)
             while search.updates < LENGTH_STEPS:
                 self.transition(search)
             step = search.average
-            worth, _ = self._worth(self.kernel(step))
-            worse = worse + 1 if worth < best[0] else 0
-            best = max(best, (worth, length, step))
+            found = (self._worth(self.kernel(step))[0], length, step, self.rate_to_reach)
+            while shorten:
+                worth, rate = self._worth(self.kernel(SHORTER * found[2]))
+                if worth <= found[0]:
+                    break
+                found = worth, length, SHORTER * found[2], min(rate, MAX_RATE)
+            worse = worse + 1 if found[0] < best[0] else 0
+            best = max(best, found)
             if worse == 2:  # one may be worse by chance, or by resonance
                 break
-        highest, self.length, step = best
-        while shorten:
-            worth, rate = self._worth(self.kernel(SHORTER * step))
-            if worth <= highest:
-                break
-            highest, step, self.rate_to_reach = worth, SHORTER * step, min(rate, MAX_RATE)
+        _, self.length, step, self.rate_to_reach = best
         return step
 
     def transition(self, search: StepSearch) -> float:
