@@ -12,7 +12,6 @@ from scoremh.acceptance import Rule
 from scoremh.proposals import ScaledMALA
 from scoremh.types import Kernel
 from studies.framework import Record
-from studies.mnist.judging import subset
 from studies.mnist.levels import LevelAcceptanceFit
 from studies.mnist.networks import SiameseAcceptance
 from studies.mnist.source import WEIGHTS, images
@@ -119,5 +118,6 @@ def lag(model: ScoreFit, x: Tensor, real: Tensor, level: float) -> float:
 
 
 def reference(n: int, seed: int) -> Tensor:
-    """Return as many test images, which the score has not seen."""
-    return subset(images("test"), n, seed)
+    """Return random test images, which the score has not seen."""
+    real = images("test")
+    return real[torch.randperm(len(real), generator=torch.Generator().manual_seed(seed))[:n]]

@@ -1,4 +1,4 @@
-"""MNIST as it was published, from a folder, a cache, or its mirror: four gzipped files in IDX format."""
+"""MNIST's images as they were published, from a folder, a cache, or a mirror: gzipped files in IDX format."""
 
 import gzip
 import hashlib
@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from scoremh._shared import checks
@@ -20,27 +20,17 @@ MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 TIMEOUT_SECONDS = 10  # without a response, or without its next bytes
 SHA256 = {  # of the files as first published on yann.lecun.com/exdb/mnist
     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
     "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
+FILES: dict[Split, str] = {"train": "train-images-idx3-ubyte.gz", "test": "t10k-images-idx3-ubyte.gz"}
 DATA = Path(__file__).parent.parent / "data"  # the test split, which a clone has
 WEIGHTS = Path(__file__).parent.parent / "weights"
 
 
 def images(split: Split) -> Float[Tensor, "image 1 28 28"]:
     """Return the images as float32 in [-1, 1]: 60,000 for training, 10,000 for testing."""
-    pixels = torch.from_numpy(_contents(f"{_prefix(split)}-images-idx3-ubyte.gz", header=16))
+    pixels = torch.from_numpy(_contents(FILES[split], header=16))
     return pixels.view(-1, 1, 28, 28).float().div_(127.5).sub_(1)
-
-
-def labels(split: Split) -> Int[Tensor, " image"]:
-    """Return the digits that the images show."""
-    return torch.from_numpy(_contents(f"{_prefix(split)}-labels-idx1-ubyte.gz", header=8)).long()
-
-
-def _prefix(split: Split) -> str:
-    return "t10k" if split == "test" else "train"
 
 
 def _contents(name: str, header: int) -> np.ndarray:
@@ -64,7 +54,7 @@ def _found(name: str) -> Path:
             packed: bytes = answer.read()
     except OSError as error:
         expected = f"{name} in {' or '.join(map(str, folders[1:]))}, or from {MIRROR}"
-        raise OSError(checks.message(expected, error, f"Put MNIST's four files into {cache}.")) from error
+        raise OSError(checks.message(expected, error, f"Put the file into {cache}.")) from error
     cache.mkdir(parents=True, exist_ok=True)
     write_bytes(cache / name, packed)
     return cache / name

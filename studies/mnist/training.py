@@ -3,7 +3,6 @@
 | name | file |
 |---|---|
 | score | mnist-score: `UNet` by `MultilevelDenoising`, on the 60,000 training images |
-| lenet | mnist-lenet: in whose features images are compared |
 | literal, free, antisymmetric | mnist-NAME: acceptances for all noise levels and steps |
 
 MNIST's training images come from the folder in `SCOREMH_DATA`, a cache, or the internet. An interrupted training is
@@ -21,11 +20,10 @@ from scoremh.balance_matching import MATCHING, FormName
 from scoremh.networks import UNet
 from scoremh.score_matching import MultilevelDenoising
 from scoremh.training import train
-from studies.mnist.judging import train_lenet
 from studies.mnist.levels import LevelAcceptanceFit, LevelMatching
 from studies.mnist.networks import SiameseAcceptance
 from studies.mnist.sampling import HIGH, LOW, kept_score
-from studies.mnist.source import WEIGHTS, images, labels
+from studies.mnist.source import WEIGHTS, images
 
 # around the levels of sampling, in units of pixels in [-1, 1]
 LOSS = MultilevelDenoising(0.04, 12.0, variance_reduced=False)
@@ -39,18 +37,15 @@ def main(name: str) -> None:
     """Write one file, and print its hash."""
     torch.set_num_threads(1)
     path = WEIGHTS / f"mnist-{name}.safetensors"
-    if name == "lenet":
-        train_lenet(images("train"), labels("train"))
+    checkpoint = path.with_suffix(".checkpoint")
+    draws = torch.Generator().manual_seed(19 if name == "score" else 23)
+    options: dict[str, Any] = {"generator": draws, "progress": True, "checkpoint": checkpoint}
+    if name == "score":
+        net = UNet((1, 28, 28), generator=draws)
+        fit_score(images("train"), LOSS, net, standardize=False, recipe=SCORE_RECIPE, **options).save(path)
     else:
-        checkpoint = path.with_suffix(".checkpoint")
-        draws = torch.Generator().manual_seed(19 if name == "score" else 23)
-        options: dict[str, Any] = {"generator": draws, "progress": True, "checkpoint": checkpoint}
-        if name == "score":
-            net = UNet((1, 28, 28), generator=draws)
-            fit_score(images("train"), LOSS, net, standardize=False, recipe=SCORE_RECIPE, **options).save(path)
-        else:
-            learned_acceptance(name, draws, options).save(path)
-        checkpoint.unlink(missing_ok=True)
+        learned_acceptance(name, draws, options).save(path)
+    checkpoint.unlink(missing_ok=True)
     print(hashlib.sha256(path.read_bytes()).hexdigest(), path.name)
 
 

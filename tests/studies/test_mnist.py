@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from studies.mnist import figures, judging, sampling
+from studies.mnist import figures, sampling
 from studies.mnist.sampling import METHODS, Plan, kept_score
 from studies.mnist.source import WEIGHTS, images
 from tests.cases import seeded
@@ -21,9 +21,7 @@ def made(ula: dict[float, float], mala: dict[float, float]) -> Any:
     config = figures.Curve((1,), taus=tuple(ula))
     values = {"ula": ula, "batch_ula": ula, "simpson": mala}
     cells = [cell.axes for cell in figures.curve_stages(config)[1]]
-    return made_up(
-        config, drawn=[axes | dict.fromkeys(("w1", "frechet"), values[axes["method"]][axes["tau"]]) for axes in cells]
-    )
+    return made_up(config, drawn=[axes | {"w1": values[axes["method"]][axes["tau"]]} for axes in cells])
 
 
 def test_the_good_range_is_around_the_best_and_has_no_gap() -> None:
@@ -35,23 +33,10 @@ def test_claims_follow_the_records() -> None:
     flat, rising = dict.fromkeys(taus, 12.0), dict(zip(taus, (11.0, 12.0, 30.0, 60.0, 90.0), strict=True))
     found = made(rising, flat)
     assert figures.nearer(found) == {"0.7": True, "0.9": True, "1.1": True}
-    assert set(figures.wider(found).values()) == {True}
-    assert set(figures.better_at_best(found).values()) == {False}
+    assert figures.wider(found)
+    assert not figures.better_at_best(found)
     assert set(figures.nearer(made(flat, rising)).values()) == {False}
-    assert math.isinf(figures.means(made(rising | {1.1: math.inf}, flat), "ula", "w1")[1.1])
-
-
-def test_the_frechet_distance_of_known_features() -> None:
-    a = torch.randn(4000, 3, generator=NORMAL, dtype=torch.float64)
-    b = 2 * torch.randn(4000, 3, generator=NORMAL, dtype=torch.float64) + torch.tensor([1.0, 0.0, 0.0])
-    assert judging.frechet_squared(a, b) == pytest.approx(1 + 3 * (1 - 2) ** 2, rel=0.1)
-    assert judging.frechet_squared(a, a) == pytest.approx(0, abs=1e-9)
-
-
-def test_the_lenet_is_the_one_that_is_kept_and_reads_digits() -> None:
-    labels = torch.tensor([7, 2, 1, 0, 4, 1, 4, 9, 5, 9])
-    assert (judging.lenet()(images("test")[:10]).argmax(1) == labels).float().mean() >= 0.9
-    assert judging.features(images("test")[:3]).shape == (3, 84)
+    assert math.isinf(figures.means(made(rising | {1.1: math.inf}, flat), "ula")[1.1])
 
 
 def test_weights_are_small_and_named_with_their_hash() -> None:
