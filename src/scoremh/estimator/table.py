@@ -49,19 +49,14 @@ class Column(ABC):
     """A column of a table; values are float64."""
 
     @property
-    @abstractmethod
-    def kind(self) -> str:
-        """Name of the kind."""
-
-    @property
     def width(self) -> int:
         """Number of coordinates."""
         return 1
 
     @property
+    @abstractmethod
     def bounds(self) -> tuple[float, float]:
         """Bounds that all draws respect."""
-        return -math.inf, math.inf
 
     @abstractmethod
     def coordinates(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -80,9 +75,9 @@ class Column(ABC):
         low, high = self.bounds
         return (values >= low) & (values <= high)
 
+    @abstractmethod
     def __str__(self) -> str:
         """Return the kind in words."""
-        return self.kind
 
 
 @dataclass(frozen=True)
@@ -94,11 +89,6 @@ class Constant(Column):
     """
 
     value: float
-
-    @property
-    def kind(self) -> str:
-        """Name of the kind."""
-        return "constant"
 
     @property
     def width(self) -> int:
@@ -276,11 +266,6 @@ class Steps(Column):
     inside: Smooth
 
     @property
-    def kind(self) -> str:
-        """Name of the kind."""
-        return "ordered" if self.levels else "count" if self.step == 1 else "rounded"
-
-    @property
     def bounds(self) -> tuple[float, float]:
         """The ends of the grid."""
         return (
@@ -323,7 +308,7 @@ class Steps(Column):
         """Return the kind in words."""
         if self.levels:
             return f"ordered, {len(self.levels)} levels"
-        return f"rounded to {self.step:g}" if self.kind == "rounded" else self.kind
+        return "count" if self.step == 1 else f"rounded to {self.step:g}"
 
 
 @dataclass(frozen=True)
@@ -335,11 +320,6 @@ class Category(Column):
     """
 
     levels: tuple[float, ...]
-
-    @property
-    def kind(self) -> str:
-        """Name of the kind."""
-        return "category"
 
     @property
     def width(self) -> int:
@@ -406,11 +386,6 @@ class PointMasses(Column):
     masses: tuple[float | None, float | None]
     ends: tuple[float, float]
     std: float
-
-    @property
-    def kind(self) -> str:
-        """Kind of the other values."""
-        return self.inside.kind
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -484,11 +459,6 @@ class Date(Column):
     unit: float
 
     @property
-    def kind(self) -> str:
-        """Name of the kind."""
-        return "date"
-
-    @property
     def bounds(self) -> tuple[float, float]:
         """First and last date."""
         low, high = self.inside.bounds
@@ -555,11 +525,6 @@ class Missing(Column):
         return cls(
             inside, tuple(u.mean(0).tolist()), tuple((MISSING_STD * std.where(std > 0, 1.0)).tolist()), float(values[0])
         )
-
-    @property
-    def kind(self) -> str:
-        """Kind of the values that are not missing."""
-        return self.inside.kind
 
     @property
     def width(self) -> int:
@@ -1130,9 +1095,8 @@ class Table:
                 raise ValueError(checks.message(expected, f"{first:g} to {last:g}", "Rows lie between these numbers."))
             return Condition(place, None, first, last)
         inside = column.inside if isinstance(column, Missing) else column
-        masses = [mass[0] for mass in inside._masses] if isinstance(inside, PointMasses) else []
-        others = inside.inside if isinstance(inside, PointMasses) else inside
-        if isinstance(others, Smooth) and not all(math.isnan(one) or one in masses for one in wanted):
+        masses = inside.masses if isinstance(inside, PointMasses) else ()
+        if isinstance(_values_alone(column), Smooth) and not all(math.isnan(one) or one in masses for one in wanted):
             fix = "Pass the two ends as a tuple; one number has probability 0."
             raise ValueError(checks.message(f"a range for column {name!r} ({column})", list(wanted), fix))
         if not column.possible(torch.tensor(wanted, dtype=torch.float64)).any():
@@ -1188,7 +1152,8 @@ class Table:
         with np.errstate(over="ignore"):
             found, largest = rows.astype(dtype), np.finfo(dtype).max
         for j, column in enumerate(self.columns):
-            if column.kind == "real":
+            values = _values_alone(column)
+            if isinstance(values, Smooth) and values.kind == "real":
                 found[:, j] = found[:, j].clip(*column.bounds)
                 continue
             low, high = (found.dtype.type(bound) for bound in column.bounds)
@@ -1216,6 +1181,11 @@ class Table:
             spec: Result of `to_json`.
         """
         return cls(tuple(spec["names"]), tuple(_from_json(column) for column in spec["columns"]))
+
+
+def _values_alone(column: Column) -> Column:
+    """Return the column of values that are neither missing nor point masses."""
+    return _values_alone(column.inside) if isinstance(column, Missing | PointMasses) else column
 
 
 def _listed(names: Sequence[str]) -> str:
