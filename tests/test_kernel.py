@@ -152,7 +152,11 @@ def test_decisions_from_the_nodes_are_antisymmetric(steps: int, covariance: str)
     back = path_from(leapfrog, MIXTURE, there.end.x, -there.momentum, steps)
     moves = trajectories(leapfrog)
     if steps < 3:
-        torch.testing.assert_close(moves._integral(moves.rule, there, x), -moves._integral(moves.rule, back, x))  # type: ignore[arg-type]
+        simpson = moves._quadrature(moves.rule, there).sum(0)  # type: ignore[arg-type]
+        for goal in (simpson, simpson + 100.0):  # an open comparison, and one that needs no correction
+            forth, returned = moves._integral(moves.rule, there, goal), moves._integral(moves.rule, back, -goal)  # type: ignore[arg-type]
+            torch.testing.assert_close(forth, -returned, atol=1e-10, rtol=0)
+        assert (moves._integral(moves.rule, there, simpson) - simpson).abs().max() > 0  # type: ignore[arg-type]
         return
     (change, bound), (reverse, same) = moves.interpolated(there), moves.interpolated(back)
     torch.testing.assert_close(change, -reverse, atol=1e-10, rtol=0)
