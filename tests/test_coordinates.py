@@ -134,6 +134,9 @@ def test_whitened_samples_have_unit_covariance_wide_rows_and_images_unit_varianc
     wide[:, 3] = 5.0
     squares = Affine.whitening(wide).inverse(wide).square().mean(0)
     torch.testing.assert_close(squares, torch.ones(40).index_fill(0, torch.tensor(3), 0.0))
+    wide = wide.double()
+    wide[:, 3] = 0.1  # which is not quite its mean
+    assert float(Affine.whitening(wide).root[3]) > 1
     images = torch.rand(40, 1, 6, 6, generator=seeded(1))
     whitening = Affine.whitening(images)
     assert whitening.root.ndim == 0

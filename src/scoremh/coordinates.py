@@ -227,7 +227,7 @@ class Affine(Coordinates):
         root = flat.square().mean().sqrt()
         if samples.ndim == 2:
             each = flat.square().mean(0).sqrt()
-            root = each.where(each > 0, root)
+            root = each.where(flat.amax(0) > flat.amin(0), root)  # rounding may leave a constant just off its mean
         if flat.shape[1] <= MAX_WHITENED_SIZE:
             root, failed = torch.linalg.cholesky_ex(flat.T @ flat / len(flat))
             if failed:
