@@ -682,6 +682,14 @@ def by_trajectories(law: Any, **options: Any) -> Any:
     return lambda h, c, length: hamiltonian(law, h, length, LineIntegral(), covariance=c, **options)
 
 
+def test_a_length_whose_worth_cannot_be_measured_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two chains of twenty moves lie in a subspace of 300 dimensions."""
+    monkeypatch.setattr("scoremh.sampling.tuning.MEASURED_MOVES", 0)
+    x = torch.randn(2, 300, generator=seeded(1))
+    make = by_trajectories(Target(lambda x: -x))
+    assert warmup(make, x, steps=20, covariance="diagonal", generator=seeded(2)).length == 4
+
+
 @pytest.mark.slow
 def test_warmup_learns_a_length_if_the_kernel_takes_one() -> None:
     law = targets.Gaussian(torch.zeros(8), torch.logspace(0, 2, 8).diag())

@@ -469,7 +469,7 @@ class _Learning:
 
     def find_length(self, *, shorten: bool) -> float:
         """Set the length of the largest worth, and return its step size; each is shortened while this improves it."""
-        best, step, worse = (0.0, self.length, 1.0, self.rate_to_reach), 1.0, 0
+        best, step, worse = (-math.inf, self.length, 1.0, self.rate_to_reach), 1.0, 0
         for length in LENGTHS:
             self.length = length
             search = self.search(step)
@@ -482,8 +482,8 @@ class _Learning:
                 if worth <= found[0]:
                     break
                 found = worth, length, SHORTER * found[2], min(rate, MAX_RATE)
-            worse = worse + 1 if found[0] < best[0] else 0
-            best = max(best, found)
+            worse = worse + 1 if found[0] <= best[0] else 0
+            best = max(best, found, key=lambda one: one[0])
             if worse == 2:  # one may be worse by chance, or by resonance
                 break
         _, self.length, step, self.rate_to_reach = best
@@ -505,6 +505,8 @@ class _Learning:
             calls += trace.score_calls
             rate += float(trace.log_accept[0, self.moving].exp().nan_to_num(0).mean()) / n
         u = Affine.from_covariance(self.covariance).whiten(torch.cat(positions)).flatten(1).double()
+        if len(u) <= u.shape[1]:  # too few points for a covariance, and perhaps too many coordinates for a matrix
+            return 0.0, rate
         u = u - u.mean(0)
         jumps = u.view(n + 1, chains, -1).diff(dim=0).flatten(0, 1)
         root, failed = torch.linalg.cholesky_ex(u.T @ u)
