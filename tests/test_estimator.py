@@ -45,7 +45,7 @@ from scoremh.estimator import model as estimator
 from scoremh.estimator.frames import ColumnLayout
 from scoremh.estimator.table import CORNER_STD, Category, Column, Constant, PointMasses, Smooth, Steps, Table
 from scoremh.sampler import ProposalName
-from scoremh.score_matching import recipe_for
+from scoremh.score_matching import fit_score, recipe_for
 from tests.cases import seeded
 from tests.estimator_cases import BRIEF, FEW, FEW_FRAME, FRAME, LAW, SMALL, X
 
@@ -920,6 +920,7 @@ SHARES = {  # of copies by training steps, with 102 rows to learn from
     "right at once": ({505: 0.55}, 505),
     "copies": ({505: 0.9, 252: 0.75, 126: 0.58}, 126),
     "then too wide": ({505: 0.62, 252: 0.3}, 505),
+    "then a little too wide": ({505: 0.9, 252: 0.3}, 252),  # 504 would not be tried after 505
     "too wide": ({505: 0.2, 1010: 0.3, 2020: 0.38, 3000: 0.39}, 3000),
 }
 
@@ -934,6 +935,15 @@ def test_training_is_shorter_if_draws_are_copies_and_longer_if_they_are_too_wide
     recipe: Any = ScoreMH(verbose=False)._learned_score(torch.zeros(102, 2), seeded(), None)
     assert (recipe.steps, recipe.patience) == (chosen, None)
     assert not shares  # each was tried
+
+
+def test_copies_are_counted_by_distances_that_do_not_depend_on_the_origin() -> None:
+    x = torch.randn(100, 3, generator=seeded())
+    near, far = (
+        estimator.share_of_copies(fit_score(rows, recipe=recipe_for(9), generator=seeded()), rows, seeded())
+        for rows in (x, x + 3000)
+    )
+    assert far == pytest.approx(near, abs=0.05)
 
 
 @pytest.mark.slow

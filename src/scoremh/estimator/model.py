@@ -269,6 +269,8 @@ class ScoreMH(DensityMixin, BaseEstimator):  # type: ignore[misc]
             if abs(excess) >= abs(before):
                 break
             score = other
+            if (excess > 0) != (before > 0):  # the next number would be the one before
+                break
         return score
 
     def _first_sampler(self, score: ScoreFit) -> Sampler:
@@ -610,11 +612,12 @@ def share_of_copies(score: ScoreFit, x: Tensor, generator: torch.Generator) -> f
         x: Rows that it was learned from.
         generator: Random number generator.
     """
-    sampler, scale = Sampler(score), x.std(0)
+    sampler, mean, scale = Sampler(score), x.mean(0), x.std(0)
+    scale = scale.where(scale > 0, 1.0)
     with torch.inference_mode():
         start = sampler.start(COMPARED_DRAWS, generator=generator)
-        draws = sampler.carry_down(start, annealing.flow_levels(*sampler.noise_range[::-1])) / scale
-    rows, some = x / scale, torch.randperm(len(x), generator=generator)[:COMPARED_DRAWS]
+        draws = (sampler.carry_down(start, annealing.flow_levels(*sampler.noise_range[::-1])) - mean) / scale
+    rows, some = (x - mean) / scale, torch.randperm(len(x), generator=generator)[:COMPARED_DRAWS]
     of_draws = torch.cdist(draws, rows).amin(1)
     of_rows = torch.cdist(rows[some], rows).scatter(1, some[:, None], math.inf).amin(1)
     return float((of_draws[:, None] < of_rows).double().mean())
