@@ -171,6 +171,17 @@ def test_an_estimated_divergence_uses_fixed_probes() -> None:
     assert not divergence.allclose(model_of("epsilon").level_score(x, 0.5)[1])
 
 
+def test_products_with_the_jacobian_of_attention_are_computed_by_forward_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attention(x: Tensor, sigma: Tensor | float) -> Tensor:
+        h = x.reshape(len(x), 1, 4, 4)
+        return nn.functional.scaled_dot_product_attention(h, h, h).flatten(1)
+
+    monkeypatch.delattr(torch.autograd, "grad")  # reverse mode
+    score, divergence = model.jacobian_product(attention, torch.randn(3, 16, generator=seeded()), 1.0, None)
+    assert score.shape == (3, 16)
+    assert divergence.shape == (3,)
+
+
 class Recorder:
     """A network that keeps what it was called with."""
 

@@ -374,11 +374,10 @@ class DiffusionModel:
         directions = None if self.probes is None else random_directions(size, x, self.probes)
         rows = len(x) if self.max_rows is None else max(1, self.max_rows // (self.probes or size))
         level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x))
-        with sdpa_kernel(SDPBackend.MATH):  # faster attention kernels do not support forward-mode differentiation
-            parts = [
-                jacobian_product(self._score, part, its_level, directions)
-                for part, its_level in zip(x.split(rows), level.split(rows), strict=True)
-            ]
+        parts = [
+            jacobian_product(self._score, part, its_level, directions)
+            for part, its_level in zip(x.split(rows), level.split(rows), strict=True)
+        ]
         scores, divergences = zip(*parts, strict=True)
         return torch.cat(scores), torch.cat(divergences)
 
@@ -490,6 +489,7 @@ def _output(net: Network, x: Tensor, time: Tensor) -> Tensor:
     return output.to(x)
 
 
+@sdpa_kernel(SDPBackend.MATH)  # faster attention kernels do not support forward-mode differentiation
 def jacobian_product(
     score: LevelScoreFn, x: Tensor, sigma: Tensor | float, directions: Tensor | None, left: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
