@@ -423,7 +423,7 @@ def normal_of(model: ScoreModel) -> Normal:
 def tails_of(model: ScoreModel, normal: Normal) -> Normal:
     """Return the tails of a model: those of the widest component of a mixture; else equally wide in all directions.
 
-    Covariances from learned scores are too inaccurate in narrow directions to raise an error for.
+    Covariances from learned scores are too inaccurate in narrow directions to decide whether a product is normalisable.
     """
     if isinstance(model, Blurrable):
         covariances = model._components_of[2].double()
@@ -498,7 +498,7 @@ class _Problem:
 
     @torch.no_grad()
     def described(self) -> dict[str, str]:
-        """Return the log likelihood and the scores of the models at a few points, which a folder compares."""
+        """Return the log likelihood and the scores of the models at a few points, to compare with a store."""
         model = self.models[0][1]
         assert model.event is not None
         u = rng.normal((3, *model.event.shape), model.event, rng.seeded(0, model.event.device))
@@ -660,7 +660,7 @@ def scores_along(
         matrix: Matrix M of div (C s - M s); None for 0 in its place.
     """
     coordinates = model.coordinates
-    assert isinstance(coordinates, Affine)  # `root_of` has looked
+    assert isinstance(coordinates, Affine)  # `root_of` checks this
     if matrix is None:
         score = model.at(level).score
         assert score is not None

@@ -360,7 +360,8 @@ def warmup(
             transition.
         initial: Initial points, one per chain, preferably more spread out than the target. More chains give a better
             estimate of the covariance.
-        steps: Total number of transitions, at least 20. A length takes several hundred more with 100 chains.
+        steps: Total number of transitions, at least 20. A length takes several hundred more with 100
+            chains, and tens of thousands with one chain.
         covariance: "dense" for a matrix over the flattened event, "diagonal" for one variance per coordinate.
         estimate: "draws" for the covariance of the points, "geometric" for the geometric mean of this covariance and
             the inverse covariance of the scores. None means "geometric" if the kernel computes scores at the points, as
