@@ -937,13 +937,12 @@ def test_training_is_shorter_if_draws_are_copies_and_longer_if_they_are_too_wide
     assert not shares  # each was tried
 
 
-def test_copies_are_counted_by_distances_that_do_not_depend_on_the_origin() -> None:
+def test_copies_are_counted_whatever_the_origin_and_if_rows_are_repeated() -> None:
     x = torch.randn(100, 3, generator=seeded())
-    near, far = (
-        estimator.share_of_copies(fit_score(rows, recipe=recipe_for(9), generator=seeded()), rows, seeded())
-        for rows in (x, x + 3000)
-    )
-    assert far == pytest.approx(near, abs=0.05)
+    near, far = (fit_score(rows, recipe=recipe_for(9), generator=seeded()) for rows in (x, x + 3000))
+    share = estimator.share_of_copies(near, x, seeded())
+    assert estimator.share_of_copies(far, x + 3000, seeded()) == pytest.approx(share, abs=0.05)
+    assert estimator.share_of_copies(near, x.repeat(2, 1), seeded()) == pytest.approx(share, abs=0.01)
 
 
 @pytest.mark.slow

@@ -605,7 +605,7 @@ def training_tensor(rows: NDArray[Any], like: NDArray[Any]) -> Tensor:
 
 
 def share_of_copies(score: ScoreFit, x: Tensor, generator: torch.Generator) -> float:
-    """Return the probability that a draw is closer to a row than a row is to another; 0.5 for new rows.
+    """Return the probability that a draw is closer to a row than a row is to a different one; 0.5 for new rows.
 
     Args:
         score: Learned score.
@@ -619,7 +619,8 @@ def share_of_copies(score: ScoreFit, x: Tensor, generator: torch.Generator) -> f
         draws = (sampler.carry_down(start, annealing.flow_levels(*sampler.noise_range[::-1])) - mean) / scale
     rows, some = (x - mean) / scale, torch.randperm(len(x), generator=generator)[:COMPARED_DRAWS]
     of_draws = torch.cdist(draws, rows).amin(1)
-    of_rows = torch.cdist(rows[some], rows).scatter(1, some[:, None], math.inf).amin(1)
+    number = rows.unique(dim=0, return_inverse=True)[1]  # the same for repeated rows
+    of_rows = torch.cdist(rows[some], rows).masked_fill_(number[some, None] == number, math.inf).amin(1)
     return float((of_draws[:, None] < of_rows).double().mean())
 
 
