@@ -48,7 +48,7 @@ class Config:
     annealed_final: int = 200  # at the last
     particles: tuple[int, ...] = (4000, 4000, 8000)  # of the MCGdiff setting in 8, 80 and 800 dimensions
     published_draws: int = 2000
-    published_problems: tuple[int, ...] = (20, 10, 0)  # in the same
+    published_problems: tuple[int, ...] = (20, 10, 1)  # in the same
     learned_from: int = 10_000  # draws of the prior
     learned_problems: int = 5
     many_modes_problems: int = 5
